@@ -1,0 +1,260 @@
+"""A client: owns one partition, trains on it, and swaps vectors with its peers."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, diags_array
+
+from retexo_fl.agent.api import (
+    MESSAGE_VERSION,
+    CollectAnswer,
+    CollectRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    HelloAnswer,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.agent.mailbox import Mailbox
+from retexo_fl.agent.store import ClientStore
+from retexo_fl.channels import Channel
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, PartitionError, StaleAttempt
+from retexo_fl.exchange import Vectors
+from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.layers.base import StageInput, layer_class
+from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
+from retexo_fl.training.stage_model import ModelShape
+
+#: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
+MAX_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+class GraphClient:
+    """Implements :class:`~retexo_fl.agent.api.ClientApi` for one partition and one job.
+
+    Every answer is a function of partition, configuration, closed exchange and request. What is
+    cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
+    ``channel``.
+    """
+
+    def __init__(
+        self,
+        partition: GraphPartition,
+        config: RunConfig,
+        *,
+        job: str,
+        channel: Channel,
+        store: ClientStore,
+    ) -> None:
+        torch.set_num_threads(config.threads)
+        self._partition = partition
+        self._config = config
+        self._job = job
+        self._store = store
+        self._plan = BoundaryPlan.from_partition(partition)
+        self._mailbox = Mailbox(partition.client, job, self._plan, channel)
+        self._shape = ModelShape.of(
+            config, inputs=partition.num_features, classes=partition.num_classes
+        )
+        self._nodes = _node_sets(partition)
+        self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
+
+    def hello(self, ticket: Ticket) -> HelloAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        self._admit(ticket)
+        part = self._partition
+        return HelloAnswer(
+            version=MESSAGE_VERSION,
+            client=part.client,
+            num_clients=part.num_clients,
+            partitioning=part.partitioning,
+            nodes=part.num_inner,
+            train=len(self._nodes.train),
+            validation=len(self._nodes.validation),
+            test=len(self._nodes.test),
+            features=part.num_features,
+            classes=part.num_classes,
+            vectors_out=self._plan.num_send,
+            vectors_in=self._plan.num_receive,
+        )
+
+    def publish(self, request: PublishRequest) -> PublishAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        ticket = request.ticket
+        self._admit(ticket)
+        if chain_digest(request.previous_digest, request.weights) != ticket.weights_digest:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the weights are not those that the message names"
+            )
+        rows = self._rows(ticket.stage, ticket.weights_digest)
+        if rows is None:
+            assert request.weights is not None
+            before = self._trainer(ticket.stage - 1, request.previous_digest)
+            rows = before.embed(request.weights).numpy()
+            self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
+        traffic = self._mailbox.send(ticket, self._scaled(rows))
+        return PublishAnswer(vectors=self._plan.num_send, traffic=traffic)
+
+    def collect(self, request: CollectRequest) -> CollectAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        ticket = request.ticket
+        self._admit(ticket)
+        deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
+        width = self._shape.input_width(ticket.stage)
+        traffic = self._mailbox.receive(ticket, width, self._config.dtype)
+        while self._mailbox.missing_peers() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            traffic += self._mailbox.receive(ticket, width, self._config.dtype)
+        missing = self._mailbox.missing_peers()
+        if not missing or request.close:
+            self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        return CollectAnswer(
+            complete=not missing,
+            missing=sum(self._plan.peer(peer).receive.count for peer in missing),
+            missing_peers=len(missing),
+            traffic=traffic,
+        )
+
+    def train_layer(self, request: TrainRequest) -> TrainAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        trainer = self._admitted_trainer(request.ticket, request.weights)
+        update = trainer.update(
+            request.weights,
+            round_number=request.ticket.round,
+            dropout=self._config.dropout,
+        )
+        return TrainAnswer(
+            gradient_sum=update.gradient_sum,
+            examples=update.train.count,
+            loss_sum=update.train.loss_sum,
+            validation_examples=update.validation.count,
+            validation_loss_sum=update.validation.loss_sum,
+            validation_correct=update.validation.correct,
+        )
+
+    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        trainer = self._admitted_trainer(request.ticket, request.weights)
+        tally = trainer.evaluate(request.weights, request.nodes)
+        if request.last:
+            self._mailbox.forget()
+            self._store.forget()
+        return EvaluateAnswer(examples=tally.count, loss_sum=tally.loss_sum, correct=tally.correct)
+
+    def _admit(self, ticket: Ticket) -> None:
+        if ticket.job != self._job:
+            raise LocalProtocolError(f"message of job {ticket.job!r}; expected {self._job!r}")
+        seen = self._store.attempt()
+        if ticket.attempt < seen:
+            raise StaleAttempt(
+                f"client {self._partition.client}: attempt {ticket.attempt} was superseded "
+                f"by attempt {seen}"
+            )
+        if ticket.attempt > seen:
+            self._store.set_attempt(ticket.attempt)
+
+    def _admitted_trainer(self, ticket: Ticket, weights: np.ndarray) -> LayerTrainer:
+        self._admit(ticket)
+        trainer = self._trainer(ticket.stage, ticket.weights_digest)
+        if weights.shape != (trainer.num_weights,) or weights.dtype != self._config.dtype:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: got {weights.dtype} weights of shape {weights.shape}; "
+                f"expected {self._config.dtype} of shape ({trainer.num_weights},)"
+            )
+        return trainer
+
+    def _trainer(self, stage: int, digest: bytes) -> LayerTrainer:
+        """Return the trainer of a stage; only the latest is kept in memory."""
+        key = (stage, digest)
+        if key not in self._trainers:
+            inputs = self._stage_input(stage, digest)
+            self._trainers = {
+                key: LayerTrainer(self._shape, stage, inputs, self._nodes, seed=self._config.seed)
+            }
+            self._mailbox.drop_decoded()
+        return self._trainers[key]
+
+    def _stage_input(self, stage: int, digest: bytes) -> StageInput:
+        rows = self._rows(stage, digest)
+        missing = self._store.missing_peers(stage, digest)
+        if rows is None or missing is None:
+            raise ExchangeIncomplete(
+                f"client {self._partition.client}: the exchange of stage {stage} is not closed"
+            )
+        ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
+        width = self._shape.input_width(stage)
+        self._mailbox.receive(ticket, width, self._config.dtype)
+        received = self._mailbox.vectors(width, self._config.dtype, closed_without=missing)
+        return _stage_input(self._partition, self._plan, rows, received, missing)
+
+    def _rows(self, stage: int, digest: bytes) -> Vectors | None:
+        """Return the client's own (N, H) rows of a stage, or None where they are not made yet."""
+        if stage > 0:
+            return self._store.rows(stage, digest)
+        features = normalise_features(self._partition.features, self._config.feature_normalisation)
+        return features.astype(self._config.dtype)
+
+    def _scaled(self, rows: Vectors) -> Vectors:
+        """Multiply rows by what the layer asks senders to multiply with."""
+        scale = layer_class(self._config.model).message_scale(self._partition.degrees)
+        if scale is None:
+            return rows
+        factors = scale.astype(self._config.dtype)
+        if isinstance(rows, np.ndarray):
+            return rows * factors[:, None]
+        return csr_array(diags_array(factors) @ rows)
+
+
+def _node_sets(partition: GraphPartition) -> NodeSets:
+    return NodeSets(
+        train=np.flatnonzero(partition.train_mask),
+        validation=np.flatnonzero(partition.val_mask),
+        test=np.flatnonzero(partition.test_mask),
+        labels=np.asarray(partition.labels),
+    )
+
+
+def _stage_input(
+    partition: GraphPartition,
+    plan: BoundaryPlan,
+    rows: Vectors,
+    received: Vectors,
+    missing: tuple[int, ...],
+) -> StageInput:
+    """Join own rows, received vectors and edges; edges to missing slots are left out."""
+    indptr, indices = np.asarray(partition.indptr), np.asarray(partition.indices, np.int64)
+    if missing:
+        absent = np.concatenate([plan.peer(peer).receive.slots for peer in missing])
+        kept = ~np.isin(indices, absent + partition.num_inner)
+        indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
+        indices = indices[kept]
+    if rows.shape[0] != partition.num_inner:
+        raise PartitionError(
+            f"client {partition.client}: {rows.shape[0]} kept rows; "
+            f"expected {partition.num_inner}, one for each inner node"
+        )
+    return StageInput(
+        own=_as_rows(rows),
+        received=_as_rows(received),
+        indptr=indptr,
+        indices=indices,
+        degrees=np.asarray(partition.degrees),
+        own_hashes=np.asarray(partition.node_hashes),
+        slot_hashes=np.asarray(partition.boundary_hashes),
+    )
+
+
+def _as_rows(vectors: Vectors) -> torch.Tensor | csr_array:
+    if isinstance(vectors, np.ndarray):
+        return torch.from_numpy(np.array(vectors, copy=True))
+    return vectors

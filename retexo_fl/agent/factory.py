@@ -1,0 +1,125 @@
+"""Finds the client that a message is for, in a process that may be a client's first or hundredth.
+
+Flower's simulation runs fewer worker processes than clients and gives any of them any message.
+What a client needs is therefore kept in a folder that all workers share: the parts, each client's
+store and the spool of blocks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from retexo_fl.agent.client import GraphClient
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.store import FolderStore, MemoryStore
+from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
+from retexo_fl.graph import GraphPartition, open_partition, write_partitions
+
+#: Set by the command line to a folder that it removes when the run is over.
+SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
+#: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
+_CLIENTS_PER_WORKER: Final = 64
+#: Longest time for which one worker may cut the graph while others wait for its parts.
+_PREPARATION_TIMEOUT_S: Final = 1800.0
+
+
+class InProcessClients:
+    """All clients of a job in one process, their mailboxes in its memory."""
+
+    def __init__(self, parts: list[GraphPartition], config: RunConfig) -> None:
+        self._parts = parts
+        self._config = config
+        self._channel: Channel = MemoryChannel()
+        self._clients: dict[tuple[str, int], GraphClient] = {}
+
+    def find(self, job: str, client: int) -> GraphClient:
+        """Return a client of a job, making it at its first message."""
+        key = (job, client)
+        if key not in self._clients:
+            self._clients[key] = GraphClient(
+                self._parts[client],
+                self._config,
+                job=job,
+                channel=self._channel,
+                store=MemoryStore(),
+            )
+        return self._clients[key]
+
+
+class WorkerClients:
+    """Clients in the worker processes of Flower's simulation, sharing a scratch folder."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[tuple[str, int], GraphClient] = OrderedDict()
+
+    def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
+        """Return a client of a job; the least recently used one is dropped beyond a limit."""
+        key = (job, client)
+        if key not in self._clients:
+            self._clients[key] = self._make(config, job, client, scratch_folder(run_id))
+            if len(self._clients) > _CLIENTS_PER_WORKER:
+                self._clients.popitem(last=False)
+        self._clients.move_to_end(key)
+        return self._clients[key]
+
+    @staticmethod
+    def _make(config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
+        parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
+        return GraphClient(
+            open_partition(parts / f"part-{client}"),
+            config,
+            job=job,
+            channel=SpoolChannel(scratch / "spool"),
+            store=FolderStore(scratch / "clients" / job / str(client)),
+        )
+
+
+def scratch_folder(run_id: int) -> Path:
+    """Return the folder that the workers of one Flower run share; only its owner may enter it.
+
+    Raises:
+        ConfigurationError: The folder belongs to somebody else.
+    """
+    named = os.environ.get(SCRATCH_VARIABLE)
+    if named:
+        folder = Path(named)
+    else:
+        folder = Path(tempfile.gettempdir()) / f"retexo-fl-{os.getuid()}" / str(run_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = folder if named else folder.parent
+    if root.stat().st_uid != os.getuid():
+        raise ConfigurationError(f"{root}: belongs to another user; set {SCRATCH_VARIABLE}")
+    root.chmod(0o700)
+    return folder
+
+
+def _shared_parts(config: RunConfig, scratch: Path) -> Path:
+    """Cut the graph once for all workers: the first to come does it, the others wait."""
+    parts = scratch / "parts"
+    with (scratch / "parts.lock").open("w") as lock:
+        deadline = time.monotonic() + _PREPARATION_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise EngineFailed(
+                        f"{scratch}: another worker has cut the graph for "
+                        f"{_PREPARATION_TIMEOUT_S:g} s; cut it beforehand with "
+                        "`retexo partition make`"
+                    ) from error
+                time.sleep(0.1)
+        if not parts.exists():
+            write_partitions(make_parts(config), parts)
+    if not parts.is_dir():
+        raise PartitionError(f"{parts}: expected the parts that were written there")
+    return parts

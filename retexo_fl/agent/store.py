@@ -1,0 +1,160 @@
+"""What a client keeps between messages: its rows for each stage and how each exchange was closed.
+
+A message may reach another process than the one before it (Flower's simulation), so what a later
+message needs is kept here, and a client object may be dropped at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from retexo_fl.errors import CheckpointError
+
+
+class ClientStore(Protocol):
+    """Kept for one client and one job."""
+
+    def attempt(self) -> int:
+        """Return the highest attempt seen, 0 at first."""
+        ...
+
+    def set_attempt(self, attempt: int) -> None:
+        """Remember a newer attempt."""
+        ...
+
+    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """Return the (N, H) rows made for a stage, or None."""
+        ...
+
+    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+        """Keep the rows made for a stage."""
+        ...
+
+    def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
+        """Return the peers without whom an exchange was closed, or None while it is open."""
+        ...
+
+    def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
+        """Remember without whom an exchange was closed."""
+        ...
+
+    def forget(self) -> None:
+        """Drop everything."""
+        ...
+
+
+class MemoryStore:
+    """For clients whose process lives as long as the job; keeps the latest stage."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._rows: dict[tuple[int, bytes], np.ndarray] = {}
+        self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
+
+    def attempt(self) -> int:
+        """See :class:`ClientStore`."""
+        return self._attempt
+
+    def set_attempt(self, attempt: int) -> None:
+        """See :class:`ClientStore`."""
+        self._attempt = attempt
+
+    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        return self._rows.get((stage, digest))
+
+    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._rows = {(stage, digest): rows}
+
+    def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
+        """See :class:`ClientStore`."""
+        return self._closed.get((stage, digest))
+
+    def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
+        """See :class:`ClientStore`."""
+        self._closed[stage, digest] = missing_peers
+
+    def forget(self) -> None:
+        """See :class:`ClientStore`."""
+        self._rows.clear()
+        self._closed.clear()
+
+
+class FolderStore:
+    """A folder for each client and job; files are written beside and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def attempt(self) -> int:
+        """See :class:`ClientStore`."""
+        try:
+            return int((self._folder / "attempt").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    def set_attempt(self, attempt: int) -> None:
+        """See :class:`ClientStore`."""
+        self._write("attempt", str(attempt).encode())
+
+    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        try:
+            rows: np.ndarray = np.load(
+                self._folder / _name(stage, digest, "npy"), mmap_mode="r", allow_pickle=False
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self._folder}: rows of stage {stage} ({error})") from error
+        return rows
+
+    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._folder / "rows.part.npy"
+        try:
+            np.save(beside, rows, allow_pickle=False)
+            beside.replace(self._folder / _name(stage, digest, "npy"))
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{self._folder}: rows of stage {stage} could not be kept ({error.strerror})"
+            ) from error
+
+    def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
+        """See :class:`ClientStore`."""
+        try:
+            text = (self._folder / _name(stage, digest, "json")).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return None
+        return tuple(json.loads(text))
+
+    def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
+        """See :class:`ClientStore`."""
+        self._write(_name(stage, digest, "json"), json.dumps(missing_peers).encode())
+
+    def forget(self) -> None:
+        """See :class:`ClientStore`."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        beside = self._folder / f"{name}.part"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(content)
+            beside.replace(self._folder / name)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._folder / name}: could not be written ({error.strerror})"
+            ) from error
+
+
+def _name(stage: int, digest: bytes, ending: str) -> str:
+    return f"stage-{stage}-{digest[:8].hex()}.{ending}"

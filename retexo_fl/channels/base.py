@@ -1,0 +1,58 @@
+"""What every channel does: take a block for a peer, and hand out what has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKey:
+    """The mailbox of one block: the vectors of one sender for one receiver in one exchange.
+
+    Attributes:
+        job: Name of the training.
+        layer: Stage index of the exchange.
+        weights_digest: 32 bytes that name the weights which made the vectors.
+        sender: Client index.
+        receiver: Client index.
+    """
+
+    job: str
+    layer: int
+    weights_digest: bytes
+    sender: int
+    receiver: int
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """A store-and-forward transport: no call waits for the peer.
+
+    Delivery is idempotent: a block that was sent under a key is the block of that key.
+    """
+
+    def send_block(self, key: BlockKey, frames: Sequence[bytes]) -> int | None:
+        """Take over whole frames for ``key.receiver`` and return at once.
+
+        Returns:
+            Bytes handed to the transport, 0 for a block that is already there, or None where the
+            transport does not tell.
+
+        Raises:
+            ChannelError: The block could not be taken over; nothing of it is visible to the peer.
+        """
+        ...
+
+    def receive_block(self, key: BlockKey) -> bytes | None:
+        """Return what has arrived of a block, whole frames from its first on, or None.
+
+        Raises:
+            ChannelError: What has arrived cannot be read.
+        """
+        ...
+
+    def forget_job(self, job: str, client: int) -> None:
+        """Drop every block that was addressed to ``client`` in a job; unknown ones are no error."""
+        ...

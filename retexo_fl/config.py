@@ -1,0 +1,237 @@
+"""The configuration of a run: flat keys, checked once, after which no dictionary travels.
+
+A key is written in kebab case everywhere a user meets it (command line, ``config.toml``,
+Flower's run configuration) and in snake case as the field of :class:`RunConfig`. Values are what
+Flower's run configuration can carry: ``bool``, ``int``, ``float``, ``str``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.plugins import is_plugin
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInfo:
+    """What a user is told about one key, and what its value must satisfy."""
+
+    help: str
+    check: Callable[[Any], bool]
+    expected: str
+
+
+def _key(default: Scalar, help_text: str, expected: str, check: Callable[[Any], bool]) -> Any:
+    info = KeyInfo(help=help_text, check=check, expected=expected)
+    return field(default=default, metadata={"key": info})
+
+
+def _text(default: str, help_text: str) -> Any:
+    return _key(default, help_text, "text", lambda value: True)
+
+
+def _whole(default: int, help_text: str, *, least: int, most: int = 2**31 - 1) -> Any:
+    expected = f"a whole number of at least {least}"
+    if most < 2**31 - 1:
+        expected = f"a whole number from {least} to {most}"
+    return _key(default, help_text, expected, lambda value: least <= value <= most)
+
+
+def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
+    expected = "one of " + ", ".join(choices) + (", or module:attribute" if plugin else "")
+    return _key(
+        default,
+        help_text,
+        expected,
+        lambda value: value in choices or (plugin and is_plugin(value)),
+    )
+
+
+def _prefixed(default: str, help_text: str, names: tuple[str, ...], forms: tuple[str, ...]) -> Any:
+    expected = "one of " + ", ".join((*names, *forms)) + ", or module:attribute"
+    prefixes = tuple(form.split(":")[0] + ":" for form in forms)
+    return _key(
+        default,
+        help_text,
+        expected,
+        lambda value: value in names or value.startswith(prefixes) or is_plugin(value),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a training: equal configurations give equal bits."""
+
+    # ---- the graph and how it is split over clients
+    dataset: str = _text("digits", "Data set: 'digits' (built in) or NAME for --data-dir/NAME.npz.")
+    data_dir: str = _text("", "Folder that holds the .npz data sets.")
+    partitions: str = _text("", "Folder of parts from `retexo partition make`; replaces --dataset.")
+    clients: int = _whole(5, "Number of clients.", least=1)
+    partitioner: str = _prefixed(
+        "random",
+        "How nodes are assigned to clients.",
+        ("random", "metis", "louvain", "one-node"),
+        ("file:PATH",),
+    )
+    split: str = _prefixed(
+        "random:0.2/0.1/0.7",
+        "Train, validation and test nodes.",
+        ("published",),
+        ("random:TRAIN/VAL/TEST", "per-client-class:TRAIN/VAL/TEST"),
+    )
+    feature_normalisation: str = _one_of(
+        "none", "Scaling of the input features.", "none", "row", "l2"
+    )
+
+    # ---- the model and its training
+    algorithm: str = _one_of("lazy", "Training algorithm.", "lazy")
+    model: str = _one_of("sage", "GNN layer.", "gcn", "sage", "gat", plugin=True)
+    layers: int = _whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
+    hidden: int = _whole(64, "Width of the hidden layers.", least=1, most=65_536)
+    heads: int = _whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
+    rounds: int = _whole(60, "Rounds per layer.", least=1)
+    patience: int = _whole(
+        0, "End a stage after so many rounds without a better model; 0 never does.", least=0
+    )
+    learning_rate: float = _key(
+        0.01, "Step size of the server's Adam.", "above 0, at most 10", lambda v: 0 < v <= 10
+    )
+    dropout: float = _key(
+        0.3, "Share of a layer's input values dropped.", "at least 0, below 1", lambda v: 0 <= v < 1
+    )
+    weight_decay: float = _key(
+        5e-4, "Coupled L2 penalty.", "at least 0, at most 1", lambda v: 0 <= v <= 1
+    )
+    aggregator: str = _one_of("mean", "How updates are combined.", "mean", plugin=True)
+    seed: int = _whole(0, "Seed of every random choice.", least=0)
+    dtype: str = _one_of("float32", "Arithmetic and vectors.", "float32", "float64")
+    threads: int = _whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
+
+    # ---- faults and time
+    missing_peers: str = _one_of(
+        "wait", "When a peer's vectors are missing at the deadline: fail, or go on.", "wait", "drop"
+    )
+    exchange_deadline_s: float = _key(
+        600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0
+    )
+    message_timeout_s: float = _key(
+        3600.0, "Seconds a client may take to answer a message.", "above 0", lambda v: v > 0
+    )
+    checkpoint_every: int = _whole(1, "Rounds between checkpoints.", least=1)
+
+    # ---- where it runs
+    engine: str = _one_of("inline", "In-process, or Flower's simulation.", "inline", "flower")
+    out: str = _text("", "Run directory; default runs/DATASET-MODEL-TIME.")
+    resume: str = _text("", "Run directory of an interrupted run to go on with.")
+
+    def __post_init__(self) -> None:
+        """Check types, ranges and what keys demand of each other."""
+        for item in fields(self):
+            _check_value(item.name, item.type, getattr(self, item.name), item.metadata["key"])
+        if self.model == "gat" and self.hidden % self.heads:
+            raise ConfigurationError(
+                f"hidden: {self.hidden} cannot be shared by {self.heads} heads; "
+                "expected a multiple of heads"
+            )
+
+
+#: Keys that say where a run lives, not what it computes; they are not replayed.
+PLACE_KEYS: Final = frozenset({"out", "resume"})
+
+
+def key_of(field_name: str) -> str:
+    """Return the kebab-case key of a :class:`RunConfig` field."""
+    return field_name.replace("_", "-")
+
+
+def field_of(key: str) -> str:
+    """Return the :class:`RunConfig` field of a kebab-case key.
+
+    Raises:
+        ConfigurationError: There is no such key; the message names the nearest one.
+    """
+    name = key.replace("-", "_")
+    names = [item.name for item in fields(RunConfig)]
+    if name in names and "_" not in key:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean '{key_of(near[0])}'?" if near else ""
+    raise ConfigurationError(f"{key}: unknown configuration key{hint}")
+
+
+def key_infos() -> dict[str, KeyInfo]:
+    """Return what is known about each key, in the order in which they are documented."""
+    return {key_of(item.name): item.metadata["key"] for item in fields(RunConfig)}
+
+
+def default_values() -> dict[str, Scalar]:
+    """Return every key with its default."""
+    defaults: dict[str, Any] = {key_of(item.name): item.default for item in fields(RunConfig)}
+    return defaults
+
+
+def make_config(values: Mapping[str, object]) -> RunConfig:
+    """Build a configuration from kebab-case keys; keys that are absent take their default.
+
+    Args:
+        values: As read from the command line, a TOML file, or Flower's run configuration. A whole
+            number is accepted where a float is expected.
+
+    Raises:
+        ConfigurationError: A key is unknown, or its value has the wrong type or range.
+    """
+    named: dict[str, Any] = {}
+    for key, value in values.items():
+        name = field_of(key)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        expects_float = isinstance(default_values()[key], float)
+        named[name] = float(value) if whole and expects_float else value  # type: ignore[arg-type]
+    return RunConfig(**named)
+
+
+def config_values(config: RunConfig) -> dict[str, Scalar]:
+    """Return a configuration as kebab-case keys: the inverse of :func:`make_config`."""
+    return {key_of(item.name): getattr(config, item.name) for item in fields(config)}
+
+
+def read_config_file(path: Path) -> dict[str, object]:
+    """Read a flat TOML file of configuration keys.
+
+    Raises:
+        ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+    for key in values:
+        try:
+            field_of(key)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from error
+    return values
+
+
+def _check_value(name: str, type_name: object, value: object, info: KeyInfo) -> None:
+    wanted: type = {"str": str, "int": int, "float": float, "bool": bool}[str(type_name)]
+    key = key_of(name)
+    if type(value) is not wanted:
+        raise ConfigurationError(
+            f"{key}: got {value!r} of type {type(value).__name__}; "
+            f"expected {wanted.__name__}: {info.expected}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"{key}: got {value!r}; expected a finite number")
+    if not info.check(value):
+        raise ConfigurationError(f"{key}: got {value!r}; expected {info.expected}")

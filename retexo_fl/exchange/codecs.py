@@ -1,0 +1,171 @@
+"""How the rows of one frame become bytes: lossless to the bit, the shortest of ten codings.
+
+A coding says where the non-zero values are (*positions*) and what they are (*values*)::
+
+    DENSE    every value, little-endian             (only with FULL)
+    BITS     per row ceil(width / 8) bytes: column c is bit c % 8 (least first) of byte c // 8
+    COLUMNS  count per row, then column numbers: u16 up to a width of 65,536, else u32
+    GAPS     count per row, then per non-zero the columns skipped since the last one in its row
+
+    ONES     nothing: every non-zero is 1.0
+    ROW      one value per row that is not empty; all its non-zeros have these bits
+    FULL     one value per non-zero
+
+Positions stand before values, without padding. Counts and gaps are escaped bytes (:mod:`.escapes`).
+ROW is there for GCN, which sends 0/1 features scaled by one number per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from retexo_fl.exchange.escapes import encode_numbers, escaped_bytes
+from retexo_fl.exchange.vectors import (
+    Integers,
+    Vectors,
+    bits_of,
+    count_nonzeros,
+    nonzero_mask,
+    to_dense,
+)
+
+_U16_COLUMNS: Final = 2**16
+
+
+@unique
+class Positions(IntEnum):
+    """Where the non-zero values are; also the order in which ties are broken."""
+
+    DENSE = 0
+    BITS = 1
+    COLUMNS = 2
+    GAPS = 3
+
+
+@unique
+class Values(IntEnum):
+    """What the non-zero values are."""
+
+    ONES = 0
+    ROW = 1
+    FULL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """One way of writing rows; its two numbers stand in the frame header."""
+
+    positions: Positions
+    values: Values
+
+
+def column_dtype(width: int) -> np.dtype[Any]:
+    """Return the dtype of column numbers on the wire."""
+    return np.dtype("<u2" if width <= _U16_COLUMNS else "<u4")
+
+
+def row_costs(counts: Integers, *, width: int, itemsize: int) -> Integers:
+    """Return what each row takes as COLUMNS with FULL values, the plain sparse form.
+
+    Args:
+        counts: Non-zero values of each row.
+        width: Values per row.
+        itemsize: Bytes per value.
+    """
+    costs: Integers = 1 + counts // 255 + counts * (column_dtype(width).itemsize + itemsize)
+    return costs
+
+
+def encode_rows(rows: Vectors) -> tuple[Coding, bytes]:
+    """Write rows in the coding that makes them shortest; equal rows give equal bytes.
+
+    Args:
+        rows: Dense, or CSR with sorted columns and no explicit zeros; at least one row.
+
+    Returns:
+        The coding and the bytes. They depend on the values only, not on the form of ``rows``.
+
+    Shapes:
+        rows: ``[num_rows, width]`` float32 or float64.
+    """
+    counts = count_nonzeros(rows)
+    mode, values = _encode_values(_nonzero_values(rows), counts)
+    sizes = _sizes(rows, counts, len(values))
+    best = min(sizes, key=lambda positions: sizes[positions])
+    sparse_floor = escaped_bytes(counts) + int(counts.sum()) + len(values)
+    if sparse_floor < sizes[best]:  # else no gaps can win, and finding them costs most
+        gaps = _gaps(_columns(rows), counts)
+        if escaped_bytes(counts) + escaped_bytes(gaps) + len(values) < sizes[best]:
+            body = encode_numbers(counts) + encode_numbers(gaps) + values
+            return Coding(positions=Positions.GAPS, values=mode), body
+    if best is Positions.DENSE:
+        return Coding(positions=best, values=Values.FULL), _little_endian(to_dense(rows))
+    if best is Positions.BITS:
+        packed = np.packbits(_mask(rows), axis=1, bitorder="little")
+        return Coding(positions=best, values=mode), packed.tobytes() + values
+    columns = _columns(rows).astype(column_dtype(rows.shape[1]))
+    return Coding(positions=best, values=mode), encode_numbers(counts) + columns.tobytes() + values
+
+
+def _sizes(rows: Vectors, counts: Integers, value_bytes: int) -> dict[Positions, int]:
+    num_rows, width = rows.shape
+    column_bytes = int(counts.sum()) * column_dtype(width).itemsize
+    return {
+        Positions.DENSE: num_rows * width * rows.dtype.itemsize,
+        Positions.BITS: num_rows * -(-width // 8) + value_bytes,
+        Positions.COLUMNS: escaped_bytes(counts) + column_bytes + value_bytes,
+    }
+
+
+def _encode_values(values: npt.NDArray[Any], counts: Integers) -> tuple[Values, bytes]:
+    bits = bits_of(values)
+    filled = counts[counts > 0]
+    first_of_row = np.cumsum(filled) - filled
+    per_row = bits[first_of_row]
+    if not np.array_equal(bits, np.repeat(per_row, filled)):
+        return Values.FULL, _little_endian(values)
+    one = bits_of(np.ones(1, dtype=values.dtype))
+    if (per_row == one).all():
+        return Values.ONES, b""
+    return Values.ROW, _little_endian(values[first_of_row])
+
+
+def _gaps(columns: Integers, counts: Integers) -> npt.NDArray[np.int64]:
+    wide = columns.astype(np.int64)
+    gaps = np.diff(wide, prepend=-1) - 1
+    filled = counts[counts > 0]
+    first_of_row = np.cumsum(filled) - filled
+    gaps[first_of_row] = wide[first_of_row]
+    return gaps
+
+
+def _nonzero_values(rows: Vectors) -> npt.NDArray[Any]:
+    if isinstance(rows, sp.csr_array):
+        data: npt.NDArray[Any] = rows.data
+        return data
+    return rows[nonzero_mask(rows)]
+
+
+def _columns(rows: Vectors) -> Integers:
+    if isinstance(rows, sp.csr_array):
+        columns: Integers = rows.indices
+        return columns
+    return np.nonzero(nonzero_mask(rows))[1]
+
+
+def _mask(rows: Vectors) -> npt.NDArray[np.bool_]:
+    if not isinstance(rows, sp.csr_array):
+        return nonzero_mask(rows)
+    mask = np.zeros(rows.shape, dtype=np.bool_)
+    mask[np.repeat(np.arange(len(mask)), np.diff(rows.indptr)), rows.indices] = True
+    return mask
+
+
+def _little_endian(values: npt.NDArray[Any]) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -1,0 +1,88 @@
+"""The server's checkpoint: one safetensors file, replaced as a whole after a round."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from retexo_fl.errors import CheckpointError
+
+#: Raised when the meaning of a checkpoint's content changes.
+CHECKPOINT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A training after ``round`` rounds of ``stage``.
+
+    Attributes:
+        facts: What JSON can say: job, attempt, stage, round, best score, history, ledger.
+        tensors: ``weights``, ``best`` (absent before the first candidate), ``adam.*``.
+    """
+
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint at ``path``; after a crash at any moment one of the two is whole.
+
+    Raises:
+        CheckpointError: The disk is full or not writable; the former checkpoint is intact.
+    """
+    facts = {"version": CHECKPOINT_VERSION, **checkpoint.facts}
+    content = save(
+        {name: np.ascontiguousarray(item) for name, item in checkpoint.tensors.items()},
+        metadata={"facts": json.dumps(facts)},
+    )
+    replace_file(path, content)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged or of another version.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        tensors = load(content)
+        header_bytes = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + header_bytes])
+        facts = json.loads(header["__metadata__"]["facts"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    if facts.get("version") != CHECKPOINT_VERSION:
+        raise CheckpointError(
+            f"{path}: version {facts.get('version')}; expected {CHECKPOINT_VERSION}"
+        )
+    return Checkpoint(facts=facts, tensors=tensors)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file beside ``path`` and put it in its place.
+
+    Raises:
+        CheckpointError: It could not be written; what stood at ``path`` still does.
+    """
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error

@@ -1,0 +1,54 @@
+"""The ClientApp that Flower starts: ``clients/app.py`` is one call of this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from retexo_fl.agent.api import ClientApi, Ticket
+from retexo_fl.config import RunConfig, make_config
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.federation.client_handlers import build_client_app
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.factory import WorkerClients
+
+
+def make_client_app() -> ClientApp:
+    """Return the ClientApp for Flower's simulation."""
+    workers: list[WorkerClients] = []
+
+    def find_client(context: Context, ticket: Ticket) -> ClientApi:
+        # Imported at the first message: torch stays out of the processes that only load the app.
+        from retexo_fl.agent.factory import WorkerClients
+
+        if not workers:
+            workers.append(WorkerClients())
+        return workers[0].find(
+            _run_config(context),
+            job=ticket.job,
+            client=client_index(context),
+            run_id=context.run_id,
+        )
+
+    return build_client_app(find_client)
+
+
+def client_index(context: Context) -> int:
+    """Return which client a Flower node is.
+
+    Raises:
+        ConfigurationError: The node was not given a ``partition-id``.
+    """
+    index = context.node_config.get("partition-id")
+    if not isinstance(index, int):
+        raise ConfigurationError(
+            f"node {context.node_id} has no partition-id; expected a node of Flower's simulation"
+        )
+    return index
+
+
+def _run_config(context: Context) -> RunConfig:
+    return make_config(dict(context.run_config))

@@ -1,0 +1,96 @@
+"""The first messages of an attempt: who is there, and do all parts belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr.app import Message
+
+from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, Ticket
+from retexo_fl.errors import PartitionError
+from retexo_fl.federation import records
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.strategy import Participants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """The clients of a job.
+
+    Attributes:
+        answers: One for each client, by ascending index.
+        participants: Who takes part in what.
+        features: Width of the input features, equal on all clients.
+        classes: Number of classes, equal on all clients.
+    """
+
+    answers: tuple[HelloAnswer, ...]
+    participants: Participants
+    features: int
+    classes: int
+
+
+def greet(messenger: Messenger, ticket: Ticket, *, clients: int) -> Federation:
+    """Wait for all clients, learn their indices, and check that their parts fit together.
+
+    Raises:
+        PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
+            train node.
+        RoundIncomplete: Not all clients were there in time.
+    """
+    nodes = messenger.wait_for_nodes(clients)
+    messages = messenger.addressed(nodes, ticket, records.HELLO)
+    found: dict[int, tuple[int, HelloAnswer]] = {}
+    for _, reply in messenger.ask(messages, stage=-1, purpose="hello"):
+        answer = records.read_hello(reply)
+        node = _node_of(reply)
+        if answer.client in found:
+            raise PartitionError(
+                f"two nodes say that they are client {answer.client}; each part has one owner"
+            )
+        found[answer.client] = (node, answer)
+    answers = tuple(found[client][1] for client in sorted(found))
+    _check_agreement(answers, clients)
+    messenger.introduce(
+        {client: node for client, (node, _) in found.items()}, attempt=ticket.attempt
+    )
+    return Federation(
+        answers=answers,
+        participants=_participants(answers),
+        features=answers[0].features,
+        classes=answers[0].classes,
+    )
+
+
+def _node_of(reply: Message) -> int:
+    return reply.metadata.src_node_id
+
+
+def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
+    for answer in answers:
+        if answer.version != MESSAGE_VERSION:
+            raise PartitionError(
+                f"client {answer.client}: message version {answer.version}; expected "
+                f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
+            )
+    for name in ("partitioning", "num_clients", "features", "classes"):
+        values = {getattr(answer, name): answer.client for answer in answers}
+        if len(values) > 1:
+            told = "; ".join(f"client {client}: {value}" for value, client in values.items())
+            raise PartitionError(f"parts do not belong together: {name} differs ({told})")
+    if answers[0].num_clients != clients:
+        raise PartitionError(
+            f"the parts are of a partitioning into {answers[0].num_clients} clients; "
+            f"clients is {clients}"
+        )
+    if not any(answer.train for answer in answers):
+        raise PartitionError("no client has a labelled train node; choose another split")
+
+
+def _participants(answers: Sequence[HelloAnswer]) -> Participants:
+    return Participants(
+        training=tuple(a.client for a in answers if a.train or a.validation),
+        validation=tuple(a.client for a in answers if a.validation),
+        everyone=tuple(a.client for a in answers),
+    )

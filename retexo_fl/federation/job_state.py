@@ -1,0 +1,147 @@
+"""How far a job has come over all its attempts, and its form in a checkpoint."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.errors import CheckpointError
+from retexo_fl.federation.checkpoints import Checkpoint
+from retexo_fl.federation.run_directory import RunDirectory
+from retexo_fl.federation.stage_loop import StageOutcome, StageState
+from retexo_fl.ledger import TrafficLedger
+from retexo_fl.training.selection import BestWeights, Score
+from retexo_fl.training.stage_model import ModelShape, flat_weights
+
+
+@dataclass(slots=True, kw_only=True)
+class JobState:
+    """What is known of a job.
+
+    Attributes:
+        job: Its name, for its whole life.
+        attempt: The present start or resume, from 1.
+        ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
+        outcomes: Finished stages.
+        missing: By stage, vectors that its exchange was closed without.
+        exchange_s: Seconds in exchanges.
+        train_s: Seconds in which the server waited for clients in rounds.
+    """
+
+    job: str
+    attempt: int = 1
+    ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    outcomes: list[StageOutcome] = field(default_factory=list)
+    missing: dict[int, int] = field(default_factory=dict)
+    exchange_s: float = 0.0
+    train_s: float = 0.0
+    _restored: Checkpoint | None = None
+
+    @classmethod
+    def begin(cls) -> Self:
+        """Start a new job."""
+        return cls(job=f"job-{secrets.token_hex(6)}")
+
+    @classmethod
+    def resume(cls, checkpoint: Checkpoint) -> Self:
+        """Go on with the job of a checkpoint, one attempt later."""
+        facts = checkpoint.facts
+        return cls(
+            job=str(facts["job"]),
+            attempt=int(facts["attempt"]) + 1,
+            ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
+            missing={int(stage): count for stage, count in facts["missing"].items()},
+            exchange_s=float(facts["exchange_s"]),
+            train_s=float(facts["train_s"]),
+            _restored=checkpoint,
+        )
+
+    def checkpoint(self, ticket: Ticket, state: StageState) -> Checkpoint:
+        """Return everything that a resume needs after a round of stage ``ticket.stage``."""
+        tensors = {"weights": state.weights, **state.optimizer}
+        if state.best.weights is not None:
+            tensors["best"] = state.best.weights
+        facts = {
+            "job": self.job,
+            "attempt": self.attempt,
+            "stage": ticket.stage,
+            "round": state.round,
+            "loss": state.loss,
+            "best_round": state.best.round_number,
+            "best_score": None if state.best.score is None else asdict(state.best.score),
+            "weights_digest": ticket.weights_digest.hex(),
+            "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
+            "ledger": self.ledger.to_csv(),
+            "missing": self.missing,
+            "exchange_s": self.exchange_s,
+            "train_s": self.train_s,
+        }
+        return Checkpoint(facts=facts, tensors=tensors)
+
+    def restore_weights(self, shape: ModelShape, run: RunDirectory) -> None:
+        """Read the selected weights of finished stages; nothing to do in a first attempt.
+
+        Raises:
+            CheckpointError: They are not those that the checkpoint was made with.
+        """
+        if self._restored is None:
+            return
+        digest = chain_digest(b"", None)
+        for facts in self._restored.facts["outcomes"]:
+            stage = int(facts["stage"])
+            weights = flat_weights(shape, stage, run.read_layer(stage))
+            digest = chain_digest(digest, weights)
+            self.outcomes.append(
+                StageOutcome(
+                    stage=stage,
+                    rounds=int(facts["rounds"]),
+                    best_round=int(facts["best_round"]),
+                    score=Score(**facts["score"]),
+                    weights=weights,
+                )
+            )
+        if digest.hex() != self._restored.facts["weights_digest"]:
+            raise CheckpointError(
+                f"{run.path / 'model'}: the layers are not those of the checkpoint"
+            )
+
+    def is_restored(self, stage: int) -> bool:
+        """Say whether an earlier attempt has told of this stage's exchange already."""
+        return self._restored is not None and stage <= int(self._restored.facts["stage"])
+
+    def stage_state(self, stage: int) -> StageState | None:
+        """Return where a checkpoint left this stage, or None."""
+        if self._restored is None or int(self._restored.facts["stage"]) != stage:
+            return None
+        facts, tensors = self._restored.facts, self._restored.tensors
+        return StageState(
+            round=int(facts["round"]),
+            loss=facts["loss"],
+            best=_best(facts, tensors),
+            weights=tensors["weights"],
+            optimizer={name: item for name, item in tensors.items() if name.startswith("adam.")},
+        )
+
+
+def _best(facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> BestWeights:
+    if facts["best_score"] is None:
+        return BestWeights()
+    return BestWeights(
+        weights=tensors["best"],
+        round_number=int(facts["best_round"]),
+        score=Score(**facts["best_score"]),
+    )
+
+
+def _outcome_facts(outcome: StageOutcome) -> dict[str, Any]:
+    return {
+        "stage": outcome.stage,
+        "rounds": outcome.rounds,
+        "best_round": outcome.best_round,
+        "score": asdict(outcome.score),
+    }

@@ -1,0 +1,335 @@
+"""The only translation between Flower's records and ours.
+
+A message has at most three records: ``retexo`` (a ConfigRecord of scalars), ``weights`` (an
+ArrayRecord with one flat array) and, in replies, ``metrics`` (a MetricRecord of counts and sums).
+One array and one metric record in a train reply are what Flower's own strategies expect.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from retexo_fl import errors
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    CollectRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    HelloAnswer,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
+from retexo_fl.ledger import Volume
+
+HELLO: Final = "query.hello"
+PUBLISH: Final = "query.publish"
+COLLECT: Final = "query.collect"
+TRAIN: Final = "train.layer"
+EVALUATE: Final = "evaluate.layer"
+
+_SETTINGS: Final = "retexo"
+_WEIGHTS: Final = "weights"
+_METRICS: Final = "metrics"
+_FAILURE: Final = "failure"
+
+Request = Ticket | PublishRequest | CollectRequest | TrainRequest | EvaluateRequest
+Answer = HelloAnswer | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+def weights_record(weights: np.ndarray) -> ArrayRecord:
+    """Wrap (P,) weights or sums."""
+    return ArrayRecord({_WEIGHTS: Array(weights)})
+
+
+def weights_of(record: ArrayRecord) -> np.ndarray:
+    """Unwrap :func:`weights_record`.
+
+    Raises:
+        RemoteProtocolError: The record does not hold one flat array called ``weights``.
+    """
+    if list(record) != [_WEIGHTS]:
+        raise RemoteProtocolError(f"got arrays {sorted(record)}; expected one called 'weights'")
+    array = record[_WEIGHTS].numpy()
+    if array.ndim != 1:
+        raise RemoteProtocolError(f"got weights of shape {array.shape}; expected one dimension")
+    return array
+
+
+# ---- requests -----------------------------------------------------------------------------------
+
+
+def request_content(request: Request) -> RecordDict:
+    """Return the content of the message that carries a request."""
+    if isinstance(request, Ticket):
+        return RecordDict({_SETTINGS: ConfigRecord(_ticket_settings(request))})
+    settings = _ticket_settings(request.ticket)
+    for item in fields(request):
+        value = getattr(request, item.name)
+        if item.name not in {"ticket", _WEIGHTS}:
+            settings[_key(item.name)] = value
+    content = RecordDict({_SETTINGS: ConfigRecord(settings)})
+    weights: np.ndarray | None = getattr(request, _WEIGHTS, None)
+    if weights is not None:
+        content[_WEIGHTS] = weights_record(weights)
+    return content
+
+
+def read_ticket(message: Message) -> Ticket:
+    """Return what a request belongs to."""
+    return _ticket(_settings(message))
+
+
+def read_publish(message: Message) -> PublishRequest:
+    """Read a ``query.publish``."""
+    settings = _settings(message)
+    return PublishRequest(
+        ticket=_ticket(settings),
+        previous_digest=_take(settings, "previous-digest", bytes),
+        weights=_weights(message) if _WEIGHTS in message.content else None,
+    )
+
+
+def read_collect(message: Message) -> CollectRequest:
+    """Read a ``query.collect``."""
+    settings = _settings(message)
+    return CollectRequest(
+        ticket=_ticket(settings),
+        wait_s=_take(settings, "wait-s", float),
+        close=_take(settings, "close", bool),
+    )
+
+
+def read_train(message: Message) -> TrainRequest:
+    """Read a ``train.layer``."""
+    return TrainRequest(ticket=read_ticket(message), weights=_weights(message))
+
+
+def read_evaluate(message: Message) -> EvaluateRequest:
+    """Read an ``evaluate.layer``."""
+    settings = _settings(message)
+    return EvaluateRequest(
+        ticket=_ticket(settings),
+        weights=_weights(message),
+        nodes=_take(settings, "nodes", str),
+        last=_take(settings, "last", bool),
+    )
+
+
+# ---- answers ------------------------------------------------------------------------------------
+
+
+def answer_content(answer: Answer) -> RecordDict:
+    """Return the content of a reply."""
+    if isinstance(answer, HelloAnswer):
+        settings = {_key(item.name): getattr(answer, item.name) for item in fields(answer)}
+        return RecordDict({_SETTINGS: ConfigRecord(settings)})
+    metrics: dict[str, Any] = {}
+    for item in fields(answer):
+        value = getattr(answer, item.name)
+        if isinstance(value, Traffic):
+            metrics |= _traffic_metrics(value)
+        elif not isinstance(value, np.ndarray):
+            metrics[_METRIC_NAMES.get(item.name, _key(item.name))] = value + 0
+    content = RecordDict({_METRICS: MetricRecord(metrics)})
+    if isinstance(answer, TrainAnswer):
+        content[_WEIGHTS] = weights_record(answer.gradient_sum)
+    return content
+
+
+def failure_content(error: RetexoError) -> RecordDict:
+    """Return the content of a reply that says by name why there is no answer."""
+    failure = ConfigRecord({"name": type(error).__name__, "message": str(error)})
+    return RecordDict({_FAILURE: failure})
+
+
+def raise_failure(reply: Message, client: int) -> None:
+    """Raise what a reply says went wrong at ``client``, if anything did.
+
+    Raises:
+        RetexoError: The client's own named error, its sentence preceded by the client; or
+            ``ClientFailed`` where Flower itself reports that the client's process ended or raised.
+    """
+    if reply.has_error():
+        reason = " ".join(str(reply.error.reason).split())
+        raise ClientFailed(f"client {client}: {reason} (Flower error code {reply.error.code})")
+    if _FAILURE not in reply.content:
+        return
+    failure = reply.content.config_records[_FAILURE]
+    name, sentence = str(failure.get("name")), str(failure.get("message"))
+    known = getattr(errors, name, None)
+    if isinstance(known, type) and issubclass(known, RetexoError):
+        raise known(sentence if sentence.startswith("client ") else f"client {client}: {sentence}")
+    raise ClientFailed(f"client {client}: {name}: {sentence}")
+
+
+def read_hello(reply: Message) -> HelloAnswer:
+    """Read the reply to a ``query.hello``."""
+    settings = _settings(reply)
+    values: dict[str, Any] = {
+        item.name: _take(settings, _key(item.name), str if item.type == "str" else int)
+        for item in fields(HelloAnswer)
+    }
+    return HelloAnswer(**values)
+
+
+def read_published(reply: Message) -> PublishAnswer:
+    """Read the reply to a ``query.publish``."""
+    metrics = _metrics(reply)
+    return PublishAnswer(vectors=_count(metrics, "vectors"), traffic=_traffic(metrics))
+
+
+def read_collected(reply: Message) -> CollectAnswer:
+    """Read the reply to a ``query.collect``."""
+    metrics = _metrics(reply)
+    return CollectAnswer(
+        complete=bool(_count(metrics, "complete")),
+        missing=_count(metrics, "missing"),
+        missing_peers=_count(metrics, "missing-peers"),
+        traffic=_traffic(metrics),
+    )
+
+
+def read_update(reply: Message) -> TrainAnswer:
+    """Read the reply to a ``train.layer``."""
+    metrics = _metrics(reply)
+    return TrainAnswer(
+        gradient_sum=_weights(reply),
+        examples=_count(metrics, "num-examples"),
+        loss_sum=_number(metrics, "loss-sum"),
+        validation_examples=_count(metrics, "validation-examples"),
+        validation_loss_sum=_number(metrics, "validation-loss-sum"),
+        validation_correct=_count(metrics, "validation-correct"),
+    )
+
+
+def read_evaluated(reply: Message) -> EvaluateAnswer:
+    """Read the reply to an ``evaluate.layer``."""
+    metrics = _metrics(reply)
+    return EvaluateAnswer(
+        examples=_count(metrics, "num-examples"),
+        loss_sum=_number(metrics, "loss-sum"),
+        correct=_count(metrics, "correct"),
+    )
+
+
+def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
+    """Return the bytes of a message's weights and of everything else in it.
+
+    Flower tells nobody what its transport adds, so neither is measured on the wire.
+    """
+    weights = 0
+    other = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            weights += sum(
+                math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
+            )
+        elif isinstance(record, ConfigRecord | MetricRecord):
+            other += record.count_bytes()
+    return (
+        Volume(messages=1, raw=weights, payload=weights, wire=None),
+        Volume(messages=1, payload=other, wire=None),
+    )
+
+
+# ---- pieces -------------------------------------------------------------------------------------
+
+#: The count by which Flower's own strategies weigh an update.
+_METRIC_NAMES: Final = {"examples": "num-examples"}
+
+
+def _key(field_name: str) -> str:
+    return field_name.replace("_", "-")
+
+
+def _ticket_settings(ticket: Ticket) -> dict[str, Any]:
+    return {_key(item.name): getattr(ticket, item.name) for item in fields(ticket)}
+
+
+def _ticket(settings: ConfigRecord) -> Ticket:
+    return Ticket(
+        job=_take(settings, "job", str),
+        attempt=_take(settings, "attempt", int),
+        stage=_take(settings, "stage", int),
+        round=_take(settings, "round", int),
+        weights_digest=_take(settings, "weights-digest", bytes),
+    )
+
+
+def _settings(message: Message) -> ConfigRecord:
+    record = message.content.config_records.get(_SETTINGS)
+    if record is None:
+        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'retexo'")
+    return record
+
+
+def _metrics(message: Message) -> MetricRecord:
+    record = message.content.metric_records.get(_METRICS)
+    if record is None:
+        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'metrics'")
+    return record
+
+
+def _weights(message: Message) -> np.ndarray:
+    record = message.content.array_records.get(_WEIGHTS)
+    if record is None:
+        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'weights'")
+    return weights_of(record)
+
+
+def _take(settings: ConfigRecord, key: str, wanted: type) -> Any:
+    value = settings.get(key)
+    if type(value) is not wanted:
+        raise RemoteProtocolError(f"setting {key!r} is {value!r}; expected a {wanted.__name__}")
+    return value
+
+
+def _number(metrics: MetricRecord, key: str) -> float:
+    value = metrics.get(key)
+    if not isinstance(value, int | float):
+        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a number")
+    return float(value)
+
+
+def _count(metrics: MetricRecord, key: str) -> int:
+    value = metrics.get(key)
+    if not isinstance(value, int) or value < 0:
+        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a count")
+    return value
+
+
+def _traffic_metrics(traffic: Traffic) -> dict[str, int]:
+    metrics = {}
+    for kind in ("boundary", "control"):
+        volume: Volume = getattr(traffic, kind)
+        for item in fields(volume):
+            value = getattr(volume, item.name)
+            if value is not None:
+                metrics[f"{kind}-{item.name}"] = value
+    return metrics
+
+
+def _traffic(metrics: MetricRecord) -> Traffic:
+    def volume(kind: str) -> Volume:
+        wire = f"{kind}-wire"
+        return Volume(
+            messages=_count(metrics, f"{kind}-messages"),
+            raw=_count(metrics, f"{kind}-raw"),
+            payload=_count(metrics, f"{kind}-payload"),
+            wire=_count(metrics, wire) if wire in metrics else None,
+        )
+
+    return Traffic(boundary=volume("boundary"), control=volume("control"))

@@ -1,0 +1,218 @@
+"""What a run leaves on disk, written so that an interrupted run can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tomli_w
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config, read_config_file
+from retexo_fl.errors import CheckpointError, RunDirectoryError
+from retexo_fl.federation.checkpoints import (
+    Checkpoint,
+    read_checkpoint,
+    replace_file,
+    write_checkpoint,
+)
+from retexo_fl.ledger import TrafficLedger
+
+RESULT_VERSION: Final = 1
+
+Event = Mapping[str, Any]
+
+
+class RunDirectory:
+    """A folder with ``config.toml``, ``metrics.jsonl``, ``ledger.csv``, ``model``, ``result.json``.
+
+    ``status.json`` says whether the run is going on, finished, failed or was interrupted;
+    ``checkpoint.safetensors`` is what a resume goes on from.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begun = time.monotonic()
+        self._seconds_before = 0.0
+        self._listeners: list[Callable[[Event], None]] = []
+
+    # ---- beginning ------------------------------------------------------------------------------
+
+    def create(self, config: RunConfig) -> None:
+        """Make the folder and write ``config.toml``.
+
+        Raises:
+            RunDirectoryError: The folder holds something already, or cannot be made.
+        """
+        check_free(self.path)
+        try:
+            (self.path / "model").mkdir(parents=True)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"out: {self.path} cannot be made ({error.strerror})"
+            ) from error
+        values = {k: v for k, v in config_values(config).items() if k not in PLACE_KEYS}
+        replace_file(self.path / "config.toml", tomli_w.dumps(values).encode())
+
+    def reopen(self) -> Checkpoint:
+        """Return the last checkpoint and cut the history back to it.
+
+        Raises:
+            RunDirectoryError: The folder is no run, or its run has finished.
+            CheckpointError: It has no checkpoint, or a damaged one.
+        """
+        check_resumable(self.path)
+        checkpoint = read_checkpoint(self.path / "checkpoint.safetensors")
+        self._seconds_before = float(checkpoint.facts["seconds"])
+        with (self.path / "metrics.jsonl").open("r+b") as file:
+            file.truncate(int(checkpoint.facts["metrics_bytes"]))
+        return checkpoint
+
+    # ---- during the run -------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that all attempts have taken so far."""
+        return self._seconds_before + time.monotonic() - self._begun
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Present length of ``metrics.jsonl``."""
+        path = self.path / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Have ``listener`` called with every event from now on."""
+        self._listeners.append(listener)
+
+    def record(self, name: str, **facts: Any) -> None:
+        """Append an event to ``metrics.jsonl`` and tell the listeners.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        elapsed_s = time.monotonic() - self._begun
+        event = {"event": name, "time_s": round(elapsed_s, 4), **facts}
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(event) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / 'metrics.jsonl'}: could not be written ({error.strerror})"
+            ) from error
+        for listener in self._listeners:
+            listener(event)
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        facts = {
+            **checkpoint.facts,
+            "seconds": self.seconds,
+            "metrics_bytes": self.metrics_bytes,
+        }
+        write_checkpoint(
+            self.path / "checkpoint.safetensors",
+            Checkpoint(facts=facts, tensors=checkpoint.tensors),
+        )
+
+    def write_layer(self, stage: int, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
+        content = save({name: np.ascontiguousarray(item) for name, item in tensors.items()})
+        replace_file(self._layer_path(stage), content)
+
+    def read_layer(self, stage: int) -> dict[str, np.ndarray]:
+        """Read what :meth:`write_layer` wrote.
+
+        Raises:
+            CheckpointError: The file is missing or damaged.
+        """
+        try:
+            tensors: dict[str, np.ndarray] = load_file(self._layer_path(stage))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{self._layer_path(stage)}: cannot be read ({error})") from error
+        return tensors
+
+    def write_status(self, state: str, error: str | None = None) -> None:
+        """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``."""
+        status = {"state": state, "error": error}
+        replace_file(self.path / "status.json", (json.dumps(status) + "\n").encode())
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def finish(self, result: Mapping[str, Any], ledger: TrafficLedger) -> None:
+        """Write ``ledger.csv`` and ``result.json``."""
+        replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
+        text = json.dumps({"version": RESULT_VERSION, **result}, indent=2)
+        replace_file(self.path / "result.json", (text + "\n").encode())
+
+    def _layer_path(self, stage: int) -> Path:
+        return self.path / "model" / f"layer-{stage}.safetensors"
+
+
+def check_free(path: Path) -> None:
+    """Refuse a run directory that holds anything.
+
+    Raises:
+        RunDirectoryError: Names what is there and what to do.
+    """
+    if (path / "config.toml").exists():
+        raise RunDirectoryError(
+            f"out: {path} holds another run; choose another directory, or go on with that run "
+            f"by --resume {path}"
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunDirectoryError(f"out: {path} exists and is not empty; expected a new directory")
+
+
+def check_resumable(path: Path) -> RunConfig:
+    """Return the configuration of the run in ``path`` if it can be resumed.
+
+    Raises:
+        RunDirectoryError: It holds no run, or one that has finished or has no checkpoint yet.
+    """
+    if not (path / "config.toml").is_file():
+        raise RunDirectoryError(f"resume: {path} holds no run (config.toml is missing)")
+    if (path / "result.json").exists():
+        raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
+    if not (path / "checkpoint.safetensors").is_file():
+        raise RunDirectoryError(
+            f"resume: {path} has no checkpoint yet; start the run again in a new directory"
+        )
+    return make_config(read_config_file(path / "config.toml"))
+
+
+def default_path(config: RunConfig) -> Path:
+    """Return a new folder name below ``runs`` in the present directory."""
+    name = Path(config.partitions).name if config.partitions else config.dataset
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    stem = f"{name}-{config.model.replace(':', '-')}-{stamp}"
+    path = Path("runs") / stem
+    number = 2
+    while path.exists():
+        path = Path("runs") / f"{stem}-{number}"
+        number += 1
+    return path.absolute()
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return CPU, cores and memory of this machine."""
+    cpu = platform.processor() or platform.machine()
+    memory_gib = None
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("model name", "Model")):
+                cpu = line.partition(":")[2].strip()
+                break
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        memory_gib = round(int(meminfo.read_text(encoding="ascii").split()[1]) / 2**20, 1)
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory_gib}

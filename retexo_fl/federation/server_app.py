@@ -1,0 +1,93 @@
+"""The ServerApp that Flower starts: ``server/app.py`` is one call of this."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.run_directory import (
+    Event,
+    RunDirectory,
+    check_free,
+    check_resumable,
+    default_path,
+)
+from retexo_fl.federation.server_loop import ServerLoop
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[Event], None]
+
+
+def make_server_app(listeners: Sequence[Listener] = ()) -> ServerApp:
+    """Return the ServerApp: one run of it is one attempt of a job.
+
+    Args:
+        listeners: Called with every event, for callers in the same process.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run_training(grid, make_config(dict(context.run_config)), listeners)
+
+    return app
+
+
+def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = ()) -> Path:
+    """Train, or go on training, and return the run directory.
+
+    Nothing is written before every client has answered and their parts fit together. A run that
+    ends early says so in ``status.json`` and can be resumed from its last checkpoint.
+
+    Raises:
+        RetexoError: Any named failure.
+    """
+    if config.resume:
+        run = RunDirectory(Path(config.resume).absolute())
+        _check_same_job(config, check_resumable(run.path), run.path)
+        job = JobState.resume(run.reopen())
+    else:
+        run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
+        check_free(run.path)
+        job = JobState.begin()
+    loop = ServerLoop(grid=grid, config=config, run=run, job=job)
+    loop.greet()
+    if not config.resume:
+        run.create(config)
+    for listener in listeners:
+        run.listen(listener)
+    logger.info("run directory: %s", run.path)
+    _train(loop, run)
+    return run.path
+
+
+def _train(loop: ServerLoop, run: RunDirectory) -> None:
+    run.write_status("running")
+    try:
+        loop.train()
+    except KeyboardInterrupt:
+        run.write_status("interrupted")
+        raise
+    except BaseException as error:
+        run.write_status("failed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:
+    """Refuse to resume with a configuration that would train something else."""
+    free = PLACE_KEYS | {"engine", "partitions", "data-dir"}
+    stored_values = config_values(stored)
+    for key, value in config_values(asked).items():
+        if key not in free and value != stored_values[key]:
+            raise ConfigurationError(
+                f"{key}: {value!r}, but the run in {path} has {stored_values[key]!r}; a resume "
+                f"takes the configuration of {path / 'config.toml'}"
+            )

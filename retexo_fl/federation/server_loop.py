@@ -1,0 +1,190 @@
+"""The server's loop over stages: exchange, rounds, selection; then the test.
+
+    hello
+    for each stage m:
+        publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
+        collect   until every vector has arrived, or the deadline decides
+        R rounds  weights w(r-1) out, gradient sums back, one step to w(r), checkpoint
+        evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
+    evaluate      the selected model on the test nodes, once
+
+Source: RETEXO (Kolluri et al.), algorithm 1.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.config import RunConfig
+from retexo_fl.federation.exchange_loop import run_exchange
+from retexo_fl.federation.greeting import Federation, greet
+from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.outcome import TrainingOutcome, finish_run
+from retexo_fl.federation.run_directory import RunDirectory
+from retexo_fl.federation.stage_loop import StageLoop, StageOutcome, StageState
+from retexo_fl.training.selection import BestWeights, Score
+from retexo_fl.training.stage_model import ModelShape, initial_weights, named_weights
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerLoop:
+    """One attempt of one job.
+
+    Attributes:
+        grid: The way to the clients.
+        config: The configuration of the job.
+        run: Where its results go.
+        job: What earlier attempts achieved, added to by this one.
+    """
+
+    grid: Grid
+    config: RunConfig
+    run: RunDirectory
+    job: JobState
+    _messenger: Messenger = field(init=False)
+    _federation: Federation = field(init=False)
+    _shape: ModelShape = field(init=False)
+
+    def greet(self) -> None:
+        """Wait for the clients and learn the sizes of their parts; writes nothing.
+
+        Raises:
+            PartitionError: The clients' parts do not belong together.
+            RoundIncomplete: Clients are missing.
+        """
+        job = self.job
+        self._messenger = Messenger(
+            self.grid, ledger=job.ledger, timeout_s=self.config.message_timeout_s
+        )
+        hello = Ticket(job=job.job, attempt=job.attempt)
+        self._federation = greet(self._messenger, hello, clients=self.config.clients)
+        self._shape = ModelShape.of(
+            self.config, inputs=self._federation.features, classes=self._federation.classes
+        )
+
+    def train(self) -> TrainingOutcome:
+        """Run the stages that are left, and the test; write the results.
+
+        A resumed attempt repeats the exchanges of finished stages, since clients may have lost
+        what they held in memory; where they have not, nothing is sent again.
+        """
+        self.job.restore_weights(self._shape, self.run)
+        self.run.record(
+            "start",
+            attempt=self.job.attempt,
+            clients=self.config.clients,
+            stages=self.config.layers,
+        )
+        for stage in range(self.config.layers):
+            self._exchange(stage)
+            if stage >= len(self.job.outcomes):
+                loop = self._train_stage(stage)
+        test = self._test(loop)
+        outcome = TrainingOutcome(
+            config=self.config,
+            shape=self._shape,
+            answers=self._federation.answers,
+            participants=self._federation.participants,
+            test=test,
+        )
+        return finish_run(self.run, self.job, outcome)
+
+    def _ticket(self, stage: int) -> Ticket:
+        """Name a stage; the digest names the weights of all stages before it."""
+        digest = chain_digest(b"", None)
+        for outcome in self.job.outcomes[:stage]:
+            digest = chain_digest(digest, outcome.weights)
+        return Ticket(
+            job=self.job.job,
+            attempt=self.job.attempt,
+            stage=stage,
+            weights_digest=digest,
+        )
+
+    def _exchange(self, stage: int) -> None:
+        begun = time.monotonic()
+        exchanged = run_exchange(
+            self._messenger,
+            self._ticket(stage),
+            previous=self._ticket(stage - 1) if stage else None,
+            weights=self.job.outcomes[stage - 1].weights if stage else None,
+            config=self.config,
+            ledger=self.job.ledger,
+        )
+        self.job.exchange_s += time.monotonic() - begun
+        self.job.missing[stage] = exchanged.missing
+        if not self.job.is_restored(stage):
+            self.run.record(
+                "exchange",
+                stage=stage,
+                vectors=exchanged.vectors,
+                missing=exchanged.missing,
+                bytes_payload=self._payload_bytes(),
+            )
+
+    def _train_stage(self, stage: int) -> StageLoop:
+        loop = StageLoop(
+            self._ticket(stage),
+            self.job.stage_state(stage) or self._first_state(stage),
+            config=self.config,
+            participants=self._federation.participants,
+            messenger=self._messenger,
+            grid=self.grid,
+        )
+        while not loop.finished:
+            begun, waited_s = time.monotonic(), self._messenger.waited_s
+            known = loop.train_round()
+            self.job.train_s += self._messenger.waited_s - waited_s
+            if known is not None:
+                self._record_round(known, time.monotonic() - begun)
+            state = loop.state()
+            if state.round % self.config.checkpoint_every == 0 or loop.finished:
+                self.run.checkpoint(self.job.checkpoint(self._ticket(stage), state))
+        known, outcome = loop.close()
+        self._record_round(known, None)
+        self._close_stage(outcome)
+        return loop
+
+    def _first_state(self, stage: int) -> StageState:
+        return StageState(
+            round=0,
+            loss=None,
+            best=BestWeights(),
+            weights=initial_weights(self._shape, stage, seed=self.config.seed),
+            optimizer={},
+        )
+
+    def _record_round(self, known: dict[str, object], seconds: float | None) -> None:
+        self.run.record(
+            "round",
+            **known,
+            bytes_payload=self._payload_bytes(),
+            seconds=None if seconds is None else round(seconds, 6),
+        )
+
+    def _close_stage(self, outcome: StageOutcome) -> None:
+        tensors = named_weights(self._shape, outcome.stage, outcome.weights)
+        self.run.write_layer(outcome.stage, tensors)
+        self.job.outcomes.append(outcome)
+        self.run.record(
+            "stage_end",
+            stage=outcome.stage,
+            best_round=outcome.best_round,
+            val_accuracy=outcome.score.accuracy,
+            bytes_payload=self._payload_bytes(),
+        )
+
+    def _test(self, loop: StageLoop) -> Score:
+        weights: np.ndarray = self.job.outcomes[-1].weights
+        test = loop.evaluate(weights, "test")
+        self.run.record("finish", test_accuracy=test.accuracy, bytes_payload=self._payload_bytes())
+        return test
+
+    def _payload_bytes(self) -> int:
+        return self.job.ledger.sum().payload

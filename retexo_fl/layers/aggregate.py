@@ -1,0 +1,86 @@
+"""Layers whose aggregation is fixed: messages are passed once per stage, training is dense."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.layers.base import (
+    GraphLayer,
+    RowBatch,
+    Rows,
+    StageInput,
+    compact_rows,
+    select_rows,
+    stacked_rows,
+)
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.layers.sparse import SparseRows, sparse_product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatedInput:
+    """The (N, D') rows that a stage trains on, with the hash of each node."""
+
+    rows: Rows
+    hashes: np.ndarray
+    dtype: torch.dtype
+
+
+class AggregatedLayer(GraphLayer):
+    """A linear map of rows that were aggregated once; subclasses say how.
+
+    Dropout acts after the aggregation: before it, one mask would be frozen for the whole stage.
+    """
+
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter
+
+    @abstractmethod
+    def aggregated(self, inputs: StageInput) -> Rows:
+        """Return the (N, D') rows that enter the linear map."""
+
+    def prepare(self, inputs: StageInput) -> AggregatedInput:
+        """Pass the messages of this stage."""
+        rows = compact_rows(self.aggregated(inputs), inputs.dtype)
+        return AggregatedInput(rows=rows, hashes=inputs.own_hashes, dtype=inputs.dtype)
+
+    def batch(self, prepared: object, rows: np.ndarray) -> RowBatch:
+        """Select inner nodes."""
+        assert isinstance(prepared, AggregatedInput)
+        selected = select_rows(prepared.rows, rows, prepared.dtype)
+        return RowBatch(rows=selected, hashes=np.asarray(prepared.hashes[rows]))
+
+    def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
+        """Return ``dropout(rows) W + b``."""
+        assert isinstance(batch, RowBatch)
+        return linear(batch.rows, batch.hashes, self.weight, dropout) + self.bias
+
+
+def linear(
+    rows: torch.Tensor | SparseRows,
+    hashes: np.ndarray,
+    weight: torch.Tensor,
+    dropout: KeyedDropout | None,
+) -> torch.Tensor:
+    """Multiply (R, D) rows, after dropout, by a (D, H) weight."""
+    if isinstance(rows, SparseRows):
+        values = rows.values if dropout is None else dropout.sparse(rows, hashes)
+        return sparse_product(rows.pattern, values, weight)
+    return (rows if dropout is None else dropout.dense(rows, hashes)) @ weight
+
+
+def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
+    """Apply an (N, N + B) sparse operator to the stage's rows: (N, D), sparse if those are."""
+    rows = stacked_rows(inputs)
+    if isinstance(rows, torch.Tensor):
+        matrix = SparseRows.from_scipy(operator, inputs.dtype)
+        return sparse_product(matrix.pattern, matrix.values, rows)
+    values = operator.astype(rows.dtype)
+    product = csr_array(values @ rows)
+    product.sort_indices()
+    return product

@@ -1,0 +1,194 @@
+"""What a GNN layer is: fixed inputs of a stage in, rows out.
+
+Symbols used by all layers: N inner nodes of the client, B slots (boundary nodes), E edges into
+inner nodes, D width of the layer's input, H width of its output, R rows of a batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, vstack
+
+from retexo_fl.errors import PluginError
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.layers.sparse import SparseRows
+from retexo_fl.plugins import is_plugin, load_plugin
+
+#: Rows of nodes: a dense (rows, width) tensor, or a SciPy CSR matrix of that shape.
+Rows: TypeAlias = torch.Tensor | csr_array
+
+#: A sparse input denser than this is stored dense. Measured on Cora-like inputs: the sparse kernels
+#: cost about four times a dense multiply per entry.
+_DENSE_ABOVE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """Sizes of one layer.
+
+    Attributes:
+        inputs: D, width of the rows it reads.
+        outputs: H, width of the rows it makes.
+        heads: Attention heads; layers without attention ignore it.
+    """
+
+    inputs: int
+    outputs: int
+    heads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """Everything a layer reads, fixed for the whole stage.
+
+    Attributes:
+        own: (N, D) rows of the inner nodes, not scaled.
+        received: (B, D) vectors of the slots, as scaled by their senders; zero where missing.
+        indptr: (N + 1,) int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
+        indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
+            vectors are missing have been left out.
+        degrees: (N,) int64 degrees in the whole graph, missing slots included.
+        own_hashes: (N,) uint64, keyed randomness of the inner nodes.
+        slot_hashes: (B,) uint64, the same of the slots' nodes.
+    """
+
+    own: Rows
+    received: Rows
+    indptr: np.ndarray
+    indices: np.ndarray
+    degrees: np.ndarray
+    own_hashes: np.ndarray
+    slot_hashes: np.ndarray
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic of the training."""
+        if isinstance(self.own, torch.Tensor):
+            return self.own.dtype
+        return torch.float64 if self.own.dtype == np.float64 else torch.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBatch:
+    """Fixed input rows of some inner nodes, for layers that aggregate once per stage.
+
+    Attributes:
+        rows: (R, D') dense, or sparse.
+        hashes: (R,) uint64.
+    """
+
+    rows: torch.Tensor | SparseRows
+    hashes: np.ndarray
+
+
+class GraphLayer(torch.nn.Module, ABC):
+    """One GNN layer, trained by itself.
+
+    A stage calls :meth:`prepare` once, :meth:`batch` once for each set of target nodes, and
+    :meth:`forward` in every round. A layer whose aggregation holds no trained parameters does its
+    message passing in ``prepare``; training is then dense over rows.
+    """
+
+    #: Whether the layer's attention has ``heads``, each ``hidden / heads`` wide.
+    uses_heads: ClassVar[bool] = False
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    @staticmethod
+    def message_scale(degrees: np.ndarray) -> np.ndarray | None:
+        """Return the (N,) float64 factors by which a sender multiplies its rows, or None.
+
+        The receiver cannot know a boundary node's degree in the whole graph; its owner does.
+        """
+        del degrees
+        return None
+
+    @abstractmethod
+    def prepare(self, inputs: StageInput) -> object:
+        """Do the part of the layer that is the same in every round."""
+
+    @abstractmethod
+    def batch(self, prepared: object, rows: np.ndarray) -> object:
+        """Select inner nodes ``rows`` ((R,) int64) of what :meth:`prepare` returned."""
+
+    @abstractmethod
+    def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
+        """Return the (R, H) rows of the batch's nodes; ``dropout`` is None in evaluation."""
+
+    @abstractmethod
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw initial parameters."""
+
+
+def glorot(parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill a (fan in, fan out) parameter (Glorot and Bengio, AISTATS 2010, equation 16)."""
+    torch.nn.init.xavier_uniform_(parameter, generator=generator)
+
+
+def stacked_rows(inputs: StageInput) -> Rows:
+    """Return own rows above received ones: (N + B, D), sparse when both are."""
+    own, received = inputs.own, inputs.received
+    if isinstance(own, torch.Tensor) or isinstance(received, torch.Tensor):
+        return torch.cat([dense_rows(own, inputs.dtype), dense_rows(received, inputs.dtype)])
+    return csr_array(vstack([own, received], format="csr"))
+
+
+def dense_rows(rows: Rows, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``rows`` as a dense tensor."""
+    if isinstance(rows, torch.Tensor):
+        return rows.to(dtype)
+    return torch.from_numpy(rows.toarray()).to(dtype)
+
+
+def compact_rows(rows: Rows, dtype: torch.dtype) -> Rows:
+    """Keep a sparse matrix sparse only where that pays."""
+    if isinstance(rows, torch.Tensor):
+        return rows
+    cells = max(1, rows.shape[0] * rows.shape[1])
+    return dense_rows(rows, dtype) if rows.nnz > _DENSE_ABOVE * cells else rows
+
+
+def select_rows(rows: Rows, wanted: np.ndarray, dtype: torch.dtype) -> torch.Tensor | SparseRows:
+    """Return rows ``wanted`` ready for products with trained weights."""
+    if isinstance(rows, torch.Tensor):
+        return rows.index_select(0, torch.from_numpy(np.ascontiguousarray(wanted, np.int64)))
+    return SparseRows.from_scipy(csr_array(rows[wanted]), dtype)
+
+
+def make_layer(name: str, shape: LayerShape) -> GraphLayer:
+    """Build the layer called ``name``: a built-in one or ``module:attribute``.
+
+    Raises:
+        PluginError: The attribute is not a :class:`GraphLayer` class.
+    """
+    return layer_class(name)(shape)
+
+
+def layer_class(name: str) -> type[GraphLayer]:
+    """Return the class of a layer name; see :func:`make_layer`."""
+    from retexo_fl.layers.gat import GatLayer
+    from retexo_fl.layers.gcn import GcnLayer
+    from retexo_fl.layers.sage import SageLayer
+
+    built_in: dict[str, type[GraphLayer]] = {"gcn": GcnLayer, "sage": SageLayer, "gat": GatLayer}
+    if name in built_in:
+        return built_in[name]
+    found = load_plugin("layer", name) if is_plugin(name) else None
+    if not (isinstance(found, type) and issubclass(found, GraphLayer)):
+        raise PluginError(
+            f"model {name!r}: not a layer; expected one of {', '.join(built_in)}, "
+            "or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
+        )
+    return found

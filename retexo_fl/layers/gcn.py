@@ -1,0 +1,52 @@
+"""The graph convolution of Kipf and Welling."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate
+from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
+
+
+class GcnLayer(AggregatedLayer):
+    r"""``h_u = b + sum_v (d_u + 1)^(-1/2) (d_v + 1)^(-1/2) x_v W`` over v in N(u) and u itself.
+
+    Degrees are those of the whole graph, so the layer computes the same function however the graph
+    is split. RETEXO's code takes the degrees of each client's training subgraph and leaves out the
+    self term; its function depends on the partition.
+
+    Shapes: x (N + B, D), W (D, H), b (H,), result (R, H).
+
+    Source: Kipf and Welling, ICLR 2017, equation 2; RETEXO, section 3.1.
+    """
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        self.weight = torch.nn.Parameter(torch.empty(shape.inputs, shape.outputs))
+        self.bias = torch.nn.Parameter(torch.empty(shape.outputs))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw W by Glorot's rule; b is zero."""
+        glorot(self.weight, generator)
+        torch.nn.init.zeros_(self.bias)
+
+    @staticmethod
+    def message_scale(degrees: np.ndarray) -> np.ndarray:
+        """Return ``(d + 1)^(-1/2)``."""
+        return np.asarray(1.0 / np.sqrt(degrees + 1.0))
+
+    def aggregated(self, inputs: StageInput) -> Rows:
+        """Return the (N, D) normalised sums."""
+        scale = self.message_scale(inputs.degrees)
+        column_scale = np.concatenate([scale, np.ones(len(inputs.slot_hashes))])
+        targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
+        weights = scale[targets] * column_scale[inputs.indices]
+        width = inputs.num_nodes + len(inputs.slot_hashes)
+        neighbours = csr_array(
+            (weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width)
+        )
+        nodes = np.arange(inputs.num_nodes)
+        itself = csr_array((scale**2, (nodes, nodes)), shape=neighbours.shape)
+        return aggregate(csr_array(neighbours + itself), inputs)

@@ -1,0 +1,45 @@
+"""GraphSAGE with the mean of all neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, hstack
+
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate
+from retexo_fl.layers.base import LayerShape, Rows, StageInput, dense_rows, glorot
+
+
+class SageLayer(AggregatedLayer):
+    r"""``h_u = b + [x_u | mean of x_v over v in N(u)] W``.
+
+    The mean runs over the neighbours whose rows are there; a node without neighbours has mean zero.
+
+    Shapes: x (N + B, D), W (2 D, H), b (H,), result (R, H).
+
+    Source: Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1 (mean aggregator, concatenation).
+    """
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        self.weight = torch.nn.Parameter(torch.empty(2 * shape.inputs, shape.outputs))
+        self.bias = torch.nn.Parameter(torch.empty(shape.outputs))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw W by Glorot's rule; b is zero."""
+        glorot(self.weight, generator)
+        torch.nn.init.zeros_(self.bias)
+
+    def aggregated(self, inputs: StageInput) -> Rows:
+        """Return (N, 2 D): own rows beside the neighbours' mean."""
+        counts = np.diff(inputs.indptr)
+        weights = np.repeat(1.0 / np.maximum(counts, 1), counts)
+        width = inputs.num_nodes + len(inputs.slot_hashes)
+        operator = csr_array(
+            (weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width)
+        )
+        means = aggregate(operator, inputs)
+        if isinstance(means, torch.Tensor) or isinstance(inputs.own, torch.Tensor):
+            own = dense_rows(inputs.own, inputs.dtype)
+            return torch.cat([own, dense_rows(means, inputs.dtype)], dim=1)
+        return csr_array(hstack([inputs.own, means], format="csr"))

@@ -1,0 +1,165 @@
+"""The account of every byte that left or arrived.
+
+Each movement is counted three ways. ``raw``: the bytes of the dense tensor that moved. ``payload``:
+what was left of them after the codec, and the content of messages that carry no tensor. ``wire``:
+with headers, as handed to the transport; ``None`` where the transport does not tell. Totals count a
+byte once, at its sender: the RETEXO paper's volume, which counts both ends, is twice that.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Final, Self
+
+#: What a byte was moved for.
+KINDS: Final = ("boundary", "updates_up", "weights_down", "control")
+MEASURES: Final = ("raw", "payload", "wire")
+#: The ``peer`` of a movement between a client and the server.
+SERVER: Final = -1
+#: The ``peer`` of what a client moved to or from all its peers together: the server is told no
+#: more, since with one node per client a list of peers is a list of edges.
+ALL_PEERS: Final = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What identifies one line of the ledger.
+
+    Attributes:
+        attempt: The attempt of the job, from 1.
+        kind: One of :data:`KINDS`.
+        layer: Stage index, or -1 for what belongs to no stage.
+        purpose: The message or phase: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
+            ``exchange``.
+        client: Client index at whose end the bytes were counted.
+        peer: Index of the other client, :data:`SERVER`, or :data:`ALL_PEERS`.
+        direction: ``out`` (left the client) or ``in`` (arrived at it).
+    """
+
+    attempt: int
+    kind: str
+    layer: int
+    purpose: str
+    client: int
+    peer: int
+    direction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Bytes of one or many movements; ``wire`` is None as soon as one of them was not measured."""
+
+    messages: int = 0
+    raw: int = 0
+    payload: int = 0
+    wire: int | None = 0
+
+    def __add__(self, other: Volume) -> Volume:
+        """Return the sum of two volumes."""
+        wire = None if self.wire is None or other.wire is None else self.wire + other.wire
+        return Volume(
+            messages=self.messages + other.messages,
+            raw=self.raw + other.raw,
+            payload=self.payload + other.payload,
+            wire=wire,
+        )
+
+
+class TrafficLedger:
+    """Append-only: movements are added to their account and never taken back."""
+
+    def __init__(self) -> None:
+        self._volumes: dict[Account, Volume] = {}
+
+    def add(self, account: Account, volume: Volume) -> None:
+        """Add one movement (or the sum of several) to an account."""
+        self._volumes[account] = self._volumes.get(account, Volume()) + volume
+
+    def lines(self) -> list[tuple[Account, Volume]]:
+        """Return all accounts, ordered by attempt, layer, kind, purpose, client, peer."""
+        return sorted(
+            self._volumes.items(),
+            key=lambda item: (item[0].attempt, item[0].layer, *astuple(item[0])),
+        )
+
+    def sum(self, **wanted: object) -> Volume:
+        """Add up the accounts whose attributes equal ``wanted``, each movement counted once.
+
+        A movement between two clients is entered at both ends; only its sender's entry counts
+        unless ``direction`` is asked for. A movement between client and server is entered once.
+        """
+        total = Volume()
+        for account, volume in self._volumes.items():
+            if "direction" not in wanted and account.peer != SERVER and account.direction == "in":
+                continue
+            if all(getattr(account, name) == value for name, value in wanted.items()):
+                total += volume
+        return total
+
+    def totals(self) -> dict[str, dict[str, int | None]]:
+        """Return ``{measure: {kind: bytes, "total": bytes}}`` with every byte counted once."""
+        by_kind = {kind: self.sum(kind=kind) for kind in KINDS}
+        by_kind["total"] = self.sum()
+        return {
+            measure: {kind: getattr(volume, measure) for kind, volume in by_kind.items()}
+            for measure in MEASURES
+        }
+
+    def to_csv(self) -> str:
+        """Return the ledger as CSV text with a header line."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for account, volume in self.lines():
+            wire = "" if volume.wire is None else volume.wire
+            writer.writerow((*astuple(account), volume.messages, volume.raw, volume.payload, wire))
+        return text.getvalue()
+
+    @classmethod
+    def from_csv(cls, lines: Iterable[str]) -> Self:
+        """Rebuild a ledger from the text of :meth:`to_csv`."""
+        ledger = cls()
+        for row in csv.DictReader(lines):
+            account = Account(
+                **{item.name: _typed(item.name, row[item.name]) for item in fields(Account)}  # type: ignore[arg-type]
+            )
+            ledger.add(account, _volume_of(row))
+        return ledger
+
+    def merged(self, other: TrafficLedger) -> TrafficLedger:
+        """Return a ledger that holds the movements of both."""
+        result = TrafficLedger()
+        for ledger in (self, other):
+            for account, volume in ledger._volumes.items():
+                result.add(account, volume)
+        return result
+
+
+def unmeasured(volume: Volume) -> Volume:
+    """Return ``volume`` with its wire bytes marked as not measured."""
+    return replace(volume, wire=None)
+
+
+_COLUMNS: Final = (
+    *(item.name for item in fields(Account)),
+    "messages",
+    "raw_bytes",
+    "payload_bytes",
+    "wire_bytes",
+)
+
+
+def _typed(name: str, text: str) -> int | str:
+    return int(text) if name in {"attempt", "layer", "client", "peer"} else text
+
+
+def _volume_of(row: Mapping[str, str]) -> Volume:
+    return Volume(
+        messages=int(row["messages"]),
+        raw=int(row["raw_bytes"]),
+        payload=int(row["payload_bytes"]),
+        wire=int(row["wire_bytes"]) if row["wire_bytes"] else None,
+    )

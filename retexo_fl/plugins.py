@@ -1,0 +1,40 @@
+"""Extension points: a configuration string is a built-in name or ``module:attribute``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from retexo_fl.errors import PluginError
+
+
+def is_plugin(text: str) -> bool:
+    """Say whether ``text`` has the form ``module:attribute`` of an extension."""
+    module, colon, attribute = text.partition(":")
+    return (
+        bool(colon)
+        and all(part.isidentifier() for part in module.split("."))
+        and all(part.isidentifier() for part in attribute.split("."))
+    )
+
+
+def load_plugin(kind: str, text: str) -> object:
+    """Import what ``module:attribute`` names.
+
+    Args:
+        kind: What is being looked for, for the error's sentence.
+        text: ``module:attribute``; the attribute may be dotted.
+
+    Raises:
+        PluginError: The module cannot be imported, or has no such attribute.
+    """
+    module_name, _, path = text.partition(":")
+    try:
+        found: object = import_module(module_name)
+    except ImportError as error:
+        raise PluginError(f"{kind} {text!r}: cannot import {module_name!r} ({error})") from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise PluginError(f"{kind} {text!r}: {module_name!r} has no {path!r}") from error
+    return found

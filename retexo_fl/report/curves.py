@@ -1,0 +1,253 @@
+"""The sections that show the course of a run: accuracy against bytes, and each stage's curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from retexo_fl.report import markup
+from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
+from retexo_fl.report.history import History, RoundPoint, StageCourse
+from retexo_fl.report.scales import fitted_axis, tight_axis
+from retexo_fl.report.svg import Size, both_sizes
+from retexo_fl.units import format_bytes, format_count, format_number, format_share
+
+_FULL: Final = Size(width=1032, height=330)
+_HALF: Final = Size(width=504, height=230)
+_PHONE: Final = Size(width=360, height=260)
+_TABLE_ROWS: Final = 60
+
+
+def accuracy_section(history: History) -> str:
+    """Return accuracy against bytes, with the table of best rounds."""
+    scored = [stage for stage in history.stages if _scored(stage)]
+    if not history.stages:
+        return ""
+    if not scored:
+        text = "No round has a validation accuracy: there are no validation nodes, or no round yet."
+        return markup.section("accuracy", "Accuracy against bytes", markup.paragraph(text))
+    chart = _accuracy_chart(history, scored)
+    return markup.section(
+        "accuracy",
+        "Accuracy against bytes",
+        markup.paragraph(
+            "Validation accuracy after each round. Shaded: the exchange that opens a stage. "
+            "Ring: the best round of a stage, whose weights were kept."
+        ),
+        both_sizes(partial(line_chart, chart), _FULL, _PHONE),
+        _best_table(history.stages),
+    )
+
+
+def stages_section(history: History) -> str:
+    """Return the curves of every stage, each with its rounds as a table."""
+    return markup.section("stages", "Stages", *(_stage(stage) for stage in history.stages))
+
+
+def _scored(stage: StageCourse) -> list[tuple[float, float, RoundPoint]]:
+    return [
+        (point.payload_bytes, point.val_accuracy, point)
+        for point in stage.points
+        if point.val_accuracy is not None
+    ]
+
+
+def _accuracy_chart(history: History, scored: Sequence[StageCourse]) -> LineChart:
+    points = {stage.index: _scored(stage) for stage in scored}
+    everything = [item for items in points.values() for item in items]
+    return LineChart(
+        name="accuracy-chart",
+        title="Validation accuracy against payload bytes moved",
+        description=" ".join(_best_sentence(stage) for stage in scored),
+        x=tight_axis(0, max(x for x, _, _ in everything), "bytes"),
+        y=fitted_axis((y for _, y, _ in everything), "share"),
+        x_title="payload moved by all clients",
+        lines=[
+            Line(label="", tone="val", points=[(x, y) for x, y, _ in items])
+            for items in points.values()
+        ],
+        marks=[
+            Mark(x=best.payload_bytes, y=best.val_accuracy, label=format_share(best.val_accuracy))
+            for best in (stage.best for stage in scored)
+            if best is not None and best.val_accuracy is not None
+        ],
+        bands=[
+            (stage.start_bytes, stage.exchange_end_bytes)
+            for stage in history.stages
+            if stage.exchange_end_bytes is not None
+        ],
+        sections=[(stage.start_bytes, f"stage {stage.index}") for stage in history.stages],
+        hits=[
+            Hit(
+                x=x,
+                y=y,
+                tip=f"stage {index}, round {point.round}: {format_share(y, digits=2)}"
+                f" at {format_bytes(x)}",
+            )
+            for index, items in points.items()
+            for x, y, point in items
+        ],
+    )
+
+
+def _best_sentence(stage: StageCourse) -> str:
+    if stage.best is None:
+        return f"Stage {stage.index} has no best round."
+    return (
+        f"Stage {stage.index} was best in round {stage.best.round}, with a validation accuracy of "
+        f"{format_share(stage.best.val_accuracy, digits=2)} "
+        f"at {format_bytes(stage.best.payload_bytes)}."
+    )
+
+
+def _best_table(stages: Sequence[StageCourse]) -> str:
+    rows = []
+    for stage in stages:
+        best, last = stage.best, stage.points[-1] if stage.points else None
+        end = last.payload_bytes if last else stage.exchange_end_bytes
+        rows.append(
+            [
+                markup.words(f"stage {stage.index}"),
+                markup.count(len(stage.points)),
+                markup.count(stage.best_round),
+                markup.share(best.val_accuracy if best else None),
+                markup.number(best.val_loss if best else None),
+                markup.size(_exchange_bytes(stage)),
+                markup.size(None if end is None else end - stage.start_bytes),
+            ]
+        )
+    columns = (
+        "",
+        "rounds",
+        "best round",
+        "validation accuracy",
+        "validation loss",
+        "exchange",
+        "whole stage",
+    )
+    return markup.table("Best round and payload of each stage", columns, rows)
+
+
+def _exchange_bytes(stage: StageCourse) -> int | None:
+    if stage.exchange_end_bytes is None:
+        return None
+    return max(stage.exchange_end_bytes - stage.start_bytes, 0)
+
+
+def _stage(stage: StageCourse) -> str:
+    heading = f"<h3>Stage {stage.index}</h3>"
+    if not stage.points:
+        return f"{heading}{markup.paragraph(_facts(stage) + '. No round was finished.')}"
+    if len(stage.points) == 1:  # one point is no curve
+        return f"{heading}{markup.paragraph(_facts(stage) + '.')}{_rounds_table(stage)}"
+    charts = "".join(
+        "<figure>"
+        f"<figcaption>{chart.title}</figcaption>"
+        f"{both_sizes(partial(line_chart, chart), _HALF, _PHONE)}"
+        "</figure>"
+        for chart in (_loss_chart(stage), _stage_accuracy_chart(stage))
+        if any(line.points for line in chart.lines)
+    )
+    return (
+        f"{heading}{markup.paragraph(_facts(stage) + '.')}"
+        f'<div class="pair">{charts}</div>{_rounds_table(stage)}'
+    )
+
+
+def _facts(stage: StageCourse) -> str:
+    done = format_count(len(stage.points))
+    noun = "round" if len(stage.points) == 1 else "rounds"
+    facts = [f"{done} {noun}" if stage.ended else f"{done} of {stage.rounds_planned} rounds"]
+    if stage.best is not None:
+        facts.append(f"best in round {stage.best.round}")
+    if stage.vectors is not None:
+        facts.append(f"{format_count(stage.vectors)} vectors exchanged")
+    if stage.missing:
+        facts.append(f"{format_count(stage.missing)} missing")
+    return ", ".join(facts)
+
+
+def _loss_chart(stage: StageCourse) -> LineChart:
+    lines = [
+        Line(label=label, tone=tone, points=[(r, loss) for r, loss in values if loss is not None])
+        for label, tone, values in (
+            ("training", "train", [(point.round, point.loss) for point in stage.points]),
+            ("validation", "val", [(point.round, point.val_loss) for point in stage.points]),
+        )
+    ]
+    hits = [
+        Hit(
+            x=point.round,
+            y=y,
+            tip=f"round {point.round}: training loss {format_number(point.loss)}, "
+            f"validation loss {format_number(point.val_loss)}",
+        )
+        for point in stage.points
+        if (y := point.val_loss if point.val_loss is not None else point.loss) is not None
+    ]
+    return _stage_chart(stage, "loss", "Loss", lines, hits)
+
+
+def _stage_accuracy_chart(stage: StageCourse) -> LineChart:
+    scored = [(point, y) for point in stage.points if (y := point.val_accuracy) is not None]
+    lines = [Line(label="", tone="val", points=[(point.round, y) for point, y in scored])]
+    hits = [
+        Hit(x=point.round, y=y, tip=f"round {point.round}: {format_share(y, digits=2)}")
+        for point, y in scored
+    ]
+    return _stage_chart(stage, "share", "Validation accuracy", lines, hits)
+
+
+def _stage_chart(
+    stage: StageCourse, kind: str, title: str, lines: Sequence[Line], hits: Sequence[Hit]
+) -> LineChart:
+    drawn = [line for line in lines if line.points]
+    best = next((hit for hit in hits if hit.x == stage.best_round), None)
+    label = f"round {stage.best_round}"
+    if best is not None and kind == "share":
+        label = f"{format_share(best.y)}, {label}"
+    ends = ", ".join(
+        f"{line.label or title} from {format_number(line.points[0][1])} "
+        f"to {format_number(line.points[-1][1])}"
+        for line in drawn
+    )
+    return LineChart(
+        name=f"{kind}-{stage.index}",
+        title=title,
+        description=f"Stage {stage.index}, {len(stage.points)} rounds: {ends}.",
+        x=tight_axis(stage.points[0].round, stage.points[-1].round, "count"),
+        y=fitted_axis(
+            (y for line in drawn for _, y in line.points), "share" if kind == "share" else "number"
+        ),
+        x_title="round",
+        lines=drawn,
+        marks=[] if best is None else [Mark(x=best.x, y=best.y, label=label)],
+        hits=hits,
+    )
+
+
+def _rounds_table(stage: StageCourse) -> str:
+    every = -(-len(stage.points) // _TABLE_ROWS)
+    last = stage.points[-1]
+    shown = [
+        point
+        for index, point in enumerate(stage.points)
+        if index % every == 0 or point.round == stage.best_round or point is last
+    ]
+    rows = [
+        [
+            markup.count(point.round),
+            markup.number(point.loss),
+            markup.number(point.val_loss),
+            markup.share(point.val_accuracy),
+            markup.size(point.payload_bytes),
+        ]
+        for point in shown
+    ]
+    columns = ("round", "training loss", "validation loss", "validation accuracy", "moved so far")
+    summary = "Rounds as a table"
+    if every > 1:
+        summary += f" (every {every}th, the best and the last)"
+    table = markup.table(f"Rounds of stage {stage.index}", columns, rows, sortable=len(rows) > 1)
+    return markup.folded(summary, table) if len(rows) > 1 else table

@@ -1,0 +1,69 @@
+"""Writing a run's report: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from retexo_fl.errors import RunDirectoryError
+from retexo_fl.report import clients, curves, sections
+from retexo_fl.report.read import RunRecord, read_run
+
+# The page says of itself that it loads nothing from anywhere.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``report.html`` into a run directory, replacing an earlier one.
+
+    Args:
+        run_dir: Directory of a run, finished or not.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        RunDirectoryError: No run is there, a file is damaged, or the report cannot be written.
+    """
+    page = render(read_run(run_dir))
+    path, draft = run_dir / "report.html", run_dir / "report.html.part"
+    try:
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be written ({error.strerror})") from error
+    return path
+
+
+def render(run: RunRecord) -> str:
+    """Return the report as HTML."""
+    body = "".join(
+        (
+            sections.header(run),
+            sections.notes(run),
+            sections.cards(run),
+            curves.accuracy_section(run.history),
+            curves.stages_section(run.history),
+            sections.kinds_section(run),
+            sections.plan_section(run),
+            clients.clients_section(run),
+            sections.config_section(run),
+            sections.footer(run),
+        )
+    )
+    dataset = run.result.dataset if run.result else run.config.get("dataset", run.name)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(dataset)}, a run of retexo_fl</title>\n"
+        f"<style>\n{_resource('page.css')}</style>\n</head>\n"
+        f"<body>\n<main>{body}</main>\n"
+        f"<script>\n{_resource('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def _resource(name: str) -> str:
+    return files("retexo_fl.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,154 @@
+"""What ``result.json`` of a finished run says, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.errors import RunDirectoryError
+from retexo_fl.ledger import KINDS, MEASURES
+from retexo_fl.report.fields import Fields
+
+RESULT_VERSION: Final = 1
+
+#: ``{kind: bytes, "total": bytes}``; None where not measured.
+ByKind = Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRow:
+    """One client's share of the graph and of the boundary vectors."""
+
+    client: int
+    nodes: int
+    train: int
+    val: int
+    test: int
+    boundary_vectors_in: int
+    boundary_vectors_out: int
+    boundary_payload_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """How one stage ended; accuracies and losses are None without validation nodes."""
+
+    layer: int
+    rounds: int
+    best_round: int | None
+    val_accuracy: float | None
+    val_loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was predicted before the run.
+
+    Attributes:
+        predicted_raw: Raw bytes by kind.
+        gamma: Volume of standard training over the volume of lazy training. Source: RETEXO, eq. 2.
+        standard_raw_total: Raw bytes that standard training would move.
+    """
+
+    predicted_raw: ByKind
+    gamma: float | None
+    standard_raw_total: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The content of ``result.json``; ``volumes`` is its key ``bytes``, by measure and kind."""
+
+    dataset: str
+    model: str
+    algorithm: str
+    engine: str
+    test_accuracy: float | None
+    val_accuracy: float | None
+    micro_f1: float | None
+    stages: tuple[StageResult, ...]
+    volumes: Mapping[str, ByKind]
+    seconds: Mapping[str, float | None]
+    clients: int
+    client_table: tuple[ClientRow, ...]
+    seed: int
+    missing_rows: int
+    job: str
+    attempts: int
+    plan: Plan | None
+    versions: Mapping[str, str]
+    hardware: Mapping[str, str]
+
+
+def parse_result(fields: Fields) -> Result:
+    """Check and type the content of ``result.json``.
+
+    Raises:
+        RunDirectoryError: Another version, an absent key, or a value of the wrong kind.
+    """
+    version = fields.integer("version")
+    if version != RESULT_VERSION:
+        raise RunDirectoryError(
+            f"{fields.place}: result version {version}, expected {RESULT_VERSION}"
+        )
+    volumes, seconds = fields.table("bytes"), fields.table("seconds")
+    return Result(
+        dataset=fields.text("dataset"),
+        model=fields.text("model"),
+        algorithm=fields.text("algorithm"),
+        engine=fields.text("engine"),
+        test_accuracy=fields.number_or_none("test_accuracy"),
+        val_accuracy=fields.number_or_none("val_accuracy"),
+        micro_f1=fields.number_or_none("micro_f1"),
+        stages=tuple(_stage(item) for item in fields.tables("stages")),
+        volumes={name: _by_kind(volumes.table(name)) for name in MEASURES},
+        seconds={key: seconds.number_or_none(key) for key in seconds.values},
+        clients=fields.integer("clients"),
+        client_table=tuple(_client(item) for item in fields.tables("client_table")),
+        seed=fields.integer("seed"),
+        missing_rows=fields.integer("missing_rows"),
+        job=fields.text("job"),
+        attempts=fields.integer("attempts"),
+        plan=_plan(fields.table_or_none("plan")),
+        versions=fields.table("versions").texts(),
+        hardware=fields.table("hardware").texts(),
+    )
+
+
+def _by_kind(fields: Fields) -> ByKind:
+    return {kind: fields.integer_or_none(kind) for kind in (*KINDS, "total")}
+
+
+def _stage(fields: Fields) -> StageResult:
+    return StageResult(
+        layer=fields.integer("layer"),
+        rounds=fields.integer("rounds"),
+        best_round=fields.integer_or_none("best_round"),
+        val_accuracy=fields.number_or_none("val_accuracy"),
+        val_loss=fields.number_or_none("val_loss"),
+    )
+
+
+def _client(fields: Fields) -> ClientRow:
+    return ClientRow(
+        client=fields.integer("client"),
+        nodes=fields.integer("nodes"),
+        train=fields.integer("train"),
+        val=fields.integer("val"),
+        test=fields.integer("test"),
+        boundary_vectors_in=fields.integer("boundary_vectors_in"),
+        boundary_vectors_out=fields.integer("boundary_vectors_out"),
+        boundary_payload_out=fields.integer("boundary_payload_out"),
+    )
+
+
+def _plan(fields: Fields | None) -> Plan | None:
+    if fields is None:
+        return None
+    predicted = fields.table("predicted_raw")
+    return Plan(
+        predicted_raw={key: predicted.integer_or_none(key) for key in predicted.values},
+        gamma=fields.number_or_none("gamma"),
+        standard_raw_total=fields.integer_or_none("standard_raw_total"),
+    )

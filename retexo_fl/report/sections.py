@@ -1,0 +1,270 @@
+"""The sections of a report that are not curves: headline, bytes, prediction, settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from html import escape
+from typing import Final
+
+from retexo_fl.ledger import KINDS
+from retexo_fl.report import markup
+from retexo_fl.report.bytes_chart import BytesRow, bytes_chart
+from retexo_fl.report.read import RunRecord
+from retexo_fl.report.result import ByKind
+from retexo_fl.report.svg import Size, both_sizes
+from retexo_fl.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_share,
+)
+
+_WIDE: Final = Size(width=1032, height=220)
+_PHONE: Final = Size(width=360, height=270)
+
+
+def header(run: RunRecord) -> str:
+    """Return the head of the page: what was trained, how, and how it ended."""
+    result, config = run.result, run.config
+    dataset = result.dataset if result else config.get("dataset", run.name)
+    model = result.model if result else config.get("model", "")
+    algorithm = result.algorithm if result else config.get("algorithm", "")
+    engine = result.engine if result else config.get("engine", "")
+    clients = result.clients if result else run.history.clients
+    seed = str(result.seed) if result else config.get("seed", "")
+    attempts = result.attempts if result else run.history.attempts
+    facts = [
+        model,
+        algorithm,
+        f"{format_count(clients)} clients" if clients is not None else "",
+        f"engine {engine}" if engine else "",
+        f"seed {seed}" if seed else "",
+        f"{attempts} attempts" if attempts > 1 else "",
+    ]
+    return (
+        f"<header><div><h1>{escape(dataset)}</h1>"
+        f'<p class="facts">{escape(" · ".join(fact for fact in facts if fact))}</p></div>'
+        f'<span class="state {"good" if run.state == "finished" else "warn"}">'
+        f"{escape(run.state)}</span></header>"
+    )
+
+
+def notes(run: RunRecord) -> str:
+    """Return what the reader must know before the numbers; nothing when there is nothing."""
+    found = list(run.notes)
+    if run.result is None:
+        reason = f" ({run.error})" if run.error else ""
+        found.insert(
+            0,
+            f"Run not finished: state {run.state}{reason}. Figures are those of the last event.",
+        )
+    elif run.error:
+        found.insert(0, f"State {run.state}: {run.error}")
+    missing = run.result.missing_rows if run.result else 0
+    missing = missing or sum(stage.missing or 0 for stage in run.history.stages)
+    if missing:
+        found.append(
+            f"{format_count(missing)} boundary rows were missing when their exchange was closed; "
+            "the stages were trained without them."
+        )
+    if not found:
+        return ""
+    items = "".join(f"<p>{escape(note)}</p>" for note in found)
+    return f'<div class="notes" role="note">{items}</div>'
+
+
+def cards(run: RunRecord) -> str:
+    """Return the headline figures."""
+    result, history = run.result, run.history
+    payload, raw = _volume(run, "payload"), _volume(run, "raw")
+    moved = payload.get("total") if payload else history.payload_bytes
+    boundary = payload.get("boundary") if payload else None
+    share = boundary / moved if boundary is not None and moved else None
+    micro_f1 = result.micro_f1 if result else None
+    figures = (
+        (
+            "Test accuracy",
+            format_share(result.test_accuracy if result else None),
+            f"micro-F1 {micro_f1:.3f}" if micro_f1 is not None else "not evaluated",
+        ),
+        _validation(run),
+        (
+            "Bytes moved",
+            format_bytes(moved),
+            f"payload; raw {format_bytes(raw['total'])}" if raw else "payload",
+        ),
+        (
+            "Boundary bytes",
+            format_bytes(boundary),
+            f"{format_share(share)} of all" if share is not None else "not known yet",
+        ),
+        _duration(run),
+        _clients(run),
+    )
+    return f'<dl class="cards">{"".join(markup.card(*figure) for figure in figures)}</dl>'
+
+
+def _validation(run: RunRecord) -> tuple[str, str, str]:
+    last = next((stage for stage in reversed(run.history.stages) if stage.best), None)
+    best = last.best if last else None
+    value = run.result.val_accuracy if run.result else (best.val_accuracy if best else None)
+    where = f"stage {last.index}, round {best.round}" if last and best else "no round yet"
+    return "Validation accuracy", format_share(value), where if value is not None else "no nodes"
+
+
+def _duration(run: RunRecord) -> tuple[str, str, str]:
+    if run.result is None:
+        return "Duration", format_duration(run.history.seconds), "so far"
+    seconds = run.result.seconds
+    parts = [
+        f"{name} {format_share(part / total, digits=0)}"
+        for key, name in (("train", "training"), ("exchange", "exchange"))
+        if (part := seconds.get(key)) is not None and (total := seconds.get("total"))
+    ]
+    return "Duration", format_duration(seconds.get("total")), ", ".join(parts)
+
+
+def _clients(run: RunRecord) -> tuple[str, str, str]:
+    if run.result is None:
+        return "Clients", format_count(run.history.clients), ""
+    nodes = sum(row.nodes for row in run.result.client_table)
+    return "Clients", format_count(run.result.clients), f"{format_count(nodes)} nodes"
+
+
+def _volume(run: RunRecord, measure: str) -> ByKind | None:
+    if run.result is not None:
+        return run.result.volumes[measure]
+    return run.ledger.totals()[measure] if run.ledger is not None else None
+
+
+def kinds_section(run: RunRecord) -> str:
+    """Return bytes by kind, and by stage where a ledger was kept."""
+    raw, payload, wire = (_volume(run, measure) for measure in ("raw", "payload", "wire"))
+    if raw is None or payload is None or wire is None:
+        return ""
+    rows = [
+        BytesRow(label=_name(kind), raw=raw[kind] or 0, payload=payload[kind] or 0)
+        for kind in KINDS
+    ]
+    total = payload["total"] or 0
+    lines = [
+        [
+            markup.words(_name(kind)),
+            markup.size(payload[kind]),
+            markup.share((payload[kind] or 0) / total if total else None),
+            markup.size(raw[kind]),
+            markup.size(wire[kind]),
+        ]
+        for kind in (*KINDS, "total")
+    ]
+    columns = ("kind", "payload", "share of payload", "raw", "wire")
+    return markup.section(
+        "kinds",
+        "Bytes by kind",
+        markup.paragraph(
+            "Raw: the dense tensors. Payload: what was left of them after the codec, and messages "
+            "without tensors. Wire: with headers, where it was measured. The scale is logarithmic."
+        ),
+        both_sizes(partial(bytes_chart, rows), _WIDE, _PHONE),
+        markup.table("Bytes by kind", columns, lines, last_is_total=True),
+        _by_stage(run),
+    )
+
+
+def _by_stage(run: RunRecord) -> str:
+    if run.ledger is None:
+        return ""
+    layers = sorted({account.layer for account, _ in run.ledger.lines()})
+    rows = []
+    for layer in layers:
+        moved = [run.ledger.sum(kind=kind, layer=layer) for kind in KINDS]
+        rows.append(
+            [
+                markup.words(f"stage {layer}" if layer >= 0 else "outside stages"),
+                *(markup.size(volume.payload) for volume in moved),
+                markup.count(sum(volume.messages for volume in moved)),
+            ]
+        )
+    columns = ("payload", *(_name(kind) for kind in KINDS), "messages")
+    return markup.folded("Payload by stage", markup.table("Payload by stage", columns, rows))
+
+
+def _name(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def plan_section(run: RunRecord) -> str:
+    """Return predicted against measured bytes; nothing when nothing was predicted."""
+    result = run.result
+    if result is None or result.plan is None:
+        return ""
+    plan, measured = result.plan, result.volumes["raw"]
+    kinds = [kind for kind in (*KINDS, "total") if plan.predicted_raw.get(kind) is not None]
+    rows = []
+    for kind in kinds:
+        expected, found = plan.predicted_raw[kind], measured[kind]
+        known = expected and found is not None
+        difference = (found or 0) / (expected or 1) - 1 if known else None
+        text = UNKNOWN if difference is None else f"{100 * difference:+.2f} %"
+        rows.append(
+            [
+                markup.words(_name(kind)),
+                markup.size(expected),
+                markup.size(found),
+                markup.Cell(text=text, value=difference),
+            ]
+        )
+    return markup.section(
+        "plan",
+        "Predicted and measured",
+        _standard(plan.standard_raw_total, plan.gamma, measured["total"]),
+        markup.table(
+            "Predicted and measured raw bytes",
+            ("kind", "predicted raw", "measured raw", "difference"),
+            rows,
+            last_is_total="total" in kinds,
+        ),
+    )
+
+
+def _standard(standard: int | None, gamma: float | None, measured: int | None) -> str:
+    if standard is None:
+        return ""
+    text = (
+        f"Standard training, with an exchange in every round, would move {format_bytes(standard)}"
+    )
+    if measured:
+        text += f": {standard / measured:.3g} times what this run moved"
+    if gamma is not None:
+        text += f" (predicted factor gamma {gamma:.3g})"
+    return markup.paragraph(text + ".")
+
+
+def config_section(run: RunRecord) -> str:
+    """Return the configuration."""
+    rows = [[markup.words(key), markup.words(value)] for key, value in sorted(run.config.items())]
+    if not rows:
+        return ""
+    return markup.section(
+        "configuration", "Configuration", markup.table("Configuration", ("key", "value"), rows)
+    )
+
+
+def footer(run: RunRecord) -> str:
+    """Return what the run ran on."""
+    lines = []
+    if run.result is not None:
+        hardware = dict(run.result.hardware)
+        machine = [hardware.pop("cpu", "")]
+        machine += [f"{hardware.pop('cores')} cores"] if "cores" in hardware else []
+        machine += [f"{hardware.pop('memory_gib')} GiB"] if "memory_gib" in hardware else []
+        machine += [f"{key} {value}" for key, value in hardware.items()]
+        versions = [f"{name} {value}" for name, value in run.result.versions.items()]
+        lines = [
+            " · ".join(versions),
+            " · ".join(part for part in machine if part),
+            f"job {run.result.job}",
+        ]
+    lines.append(f"run directory {run.name}")
+    return f"<footer>{''.join(f'<p>{escape(line)}</p>' for line in lines if line)}</footer>"

@@ -1,0 +1,1 @@
+"""Engines that run a whole federation on one machine."""

@@ -1,0 +1,100 @@
+"""Write the Flower app bundle of one run: a ``pyproject.toml`` and two one-line components."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import tomli_w
+
+from retexo_fl.errors import ConfigurationError
+
+Scalar = bool | int | float | str
+
+#: Flower refuses app directories and project names with an underscore.
+BUNDLE_NAME: Final = "retexo-fl"
+
+_COMPONENT: Final = "from retexo_fl.federation import make_{kind}_app; app = make_{kind}_app()\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleApps:
+    """Python source of the two components of a bundle; each defines ``app``.
+
+    Attributes:
+        server: Source of ``server/app.py``; ``app`` is a ``flwr.serverapp.ServerApp``.
+        client: Source of ``clients/app.py``; ``app`` is a ``flwr.clientapp.ClientApp``.
+    """
+
+    server: str = _COMPONENT.format(kind="server")
+    client: str = _COMPONENT.format(kind="client")
+
+
+def write_bundle(
+    directory: Path, run_config: Mapping[str, Scalar], *, apps: BundleApps | None = None
+) -> Path:
+    """Write the bundle that ``flwr run`` packs and starts.
+
+    The run configuration stands in the bundle itself, so nothing has to be quoted for a command
+    line and nothing can be overridden by accident.
+
+    Args:
+        directory: Existing folder; the bundle becomes ``directory/retexo-fl``.
+        run_config: Flat kebab-case keys, as the components find them in ``context.run_config``.
+        apps: Source of the components; by default those of ``retexo_fl.federation``.
+
+    Returns:
+        The folder of the bundle.
+
+    Raises:
+        ConfigurationError: A value is not of a type that Flower's run configuration carries.
+    """
+    apps = apps or BundleApps()
+    for key, value in run_config.items():
+        _check_value(key, value)
+    bundle = directory / BUNDLE_NAME
+    for package, source in (("server", apps.server), ("clients", apps.client)):
+        (bundle / package).mkdir(parents=True)
+        # With __init__.py a package of the same name elsewhere on the path cannot win over it.
+        (bundle / package / "__init__.py").touch()
+        (bundle / package / "app.py").write_text(source, encoding="utf-8")
+    (bundle / "pyproject.toml").write_text(tomli_w.dumps(_project(run_config)), encoding="utf-8")
+    return bundle
+
+
+def _check_value(key: str, value: object) -> None:
+    if not isinstance(value, bool | int | float | str):
+        raise ConfigurationError(
+            f"{key}: got {value!r} of type {type(value).__name__}; expected bool, int, float or str"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"{key}: got {value!r}; expected a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigurationError(f"{key}: got {value!r}; expected a whole number of 64 bits")
+
+
+def _project(run_config: Mapping[str, Scalar]) -> dict[str, object]:
+    return {
+        "project": {
+            "name": BUNDLE_NAME,
+            # The bundle lives for one run, so its version tells nothing.
+            "version": "0.0.0",
+            "description": "One run of retexo_fl in Flower's simulation",
+            "license": "Apache-2.0",
+            # What the components import is installed already; Flower must not install again.
+            "dependencies": [],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "retexo",
+                    "fab-include": ["server/**/*.py", "clients/**/*.py"],
+                    "components": {"serverapp": "server.app:app", "clientapp": "clients.app:app"},
+                    "config": dict(run_config),
+                }
+            }
+        },
+    }

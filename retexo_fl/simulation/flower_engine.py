@@ -1,0 +1,238 @@
+"""Run a training in Flower's own simulation, from any directory, and leave nothing behind.
+
+Flower's ``flwr run`` starts daemons that outlive it, shares one home directory and one port
+between all runs of a user, installs packages from the network, and joins any Ray cluster it finds.
+Here each run has a private home, port and temporary directory, needs no network, and stands under
+a supervisor (``flower_daemon.py``) that ends whatever Flower started.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from retexo_fl.errors import ConfigurationError, EngineFailed
+from retexo_fl.simulation import flower_daemon
+from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
+from retexo_fl.simulation.flower_processes import end_recorded, how
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.2
+_NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
+#: The supervisor's own bound on killing, and some time to remove files and report.
+_END_TIMEOUT_S: Final = flower_daemon.KILL_TIMEOUT_S + 10.0
+#: Ray's sockets lie 81 characters deeper, and their paths may have 103 (macOS; Linux 107).
+_LONGEST_TEMPORARY: Final = 22
+
+_SETTINGS: Final = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Only on the "cluster" platforms does Ray listen on the machine's address, not the loopback's.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # The log is a file that is read when a process dies: nothing may wait in a buffer.
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def run_flower_simulation(
+    run_config: Mapping[str, Scalar],
+    *,
+    num_clients: int,
+    tick: Callable[[], None],
+    start_timeout_s: float = 180.0,
+    extra_environment: Mapping[str, str] = _NO_ENVIRONMENT,
+    apps: BundleApps | None = None,
+) -> None:
+    """Run the components in Flower's simulation and return when the run completed.
+
+    All of Flower's processes inherit the current directory, so relative paths in the run
+    configuration mean what they mean here. When the function returns or raises, none of them is
+    left, and neither is their directory; the same holds some seconds after this process is killed.
+
+    Args:
+        run_config: Flat kebab-case keys, as the components find them in ``context.run_config``.
+        num_clients: Number of SuperNodes; as many ClientApps run at once as there are CPUs.
+        tick: Called about every 0.2 s while the run goes on, and once when it has ended. What it
+            raises ends the run.
+        start_timeout_s: Bound on the time until Flower's simulation process stands.
+        extra_environment: Variables for all of Flower's processes; they win over the engine's.
+        apps: Source of the components; by default those of ``retexo_fl.federation``.
+
+    Raises:
+        ConfigurationError: Ray or Flower's programs are not installed, the platform is not
+            supported, or the run configuration holds a value that Flower cannot carry.
+        EngineFailed: The run failed or a process of Flower died; the message holds the last lines
+            of the log.
+        KeyboardInterrupt: The user interrupted; raised after everything has ended.
+    """
+    superlink, flwr = _find_programs()
+    directory = Path(tempfile.mkdtemp(prefix="rtx-", dir=_temporary_place()))
+    try:
+        assignment = flower_daemon.Assignment(
+            directory=str(directory),
+            superlink=superlink,
+            flwr=flwr,
+            bundle=str(write_bundle(directory, run_config, apps=apps)),
+            federation_config=_federation_config(num_clients),
+            start_timeout_s=start_timeout_s,
+        )
+        environment = _environment(directory, Path(flwr).parent, extra_environment)
+        outcome = _supervise(assignment, environment, tick)
+    finally:
+        # The supervisor has removed it, unless the supervisor itself was killed.
+        shutil.rmtree(directory, ignore_errors=True)
+    tick()
+    _judge(outcome)
+
+
+def _find_programs() -> tuple[str, str]:
+    """Return the paths of ``flower-superlink`` and ``flwr`` of this Python environment."""
+    if os.name != "posix":
+        raise ConfigurationError("engine: 'flower' needs Linux or macOS; expected engine 'inline'")
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigurationError(
+            "engine: 'flower' needs Ray, which is not installed; pip install 'retexo-fl[sim]'"
+        )
+    # Not PATH: it may lead to another environment's Flower.
+    places = [
+        Path(sys.executable).parent,
+        sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", "posix_user"),
+    ]
+    path = os.pathsep.join(map(str, places))
+    superlink, flwr = shutil.which("flower-superlink", path=path), shutil.which("flwr", path=path)
+    if superlink is None or flwr is None:
+        raise ConfigurationError(
+            f"engine: 'flower' needs the programs flwr and flower-superlink in {path}; "
+            "pip install 'retexo-fl[sim]'"
+        )
+    return superlink, flwr
+
+
+def _temporary_place() -> str:
+    """Return a folder for temporary directories that is short enough for Ray's sockets."""
+    place = tempfile.gettempdir()
+    short = "/tmp"  # noqa: S108 - only the parent of a directory that mkdtemp makes
+    if len(place) > _LONGEST_TEMPORARY and os.access(short, os.W_OK):
+        return short
+    return place
+
+
+def _federation_config(num_clients: int) -> str:
+    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    # Ray starts one actor per CPU at once: no more of them than there are clients.
+    actors = max(1, min(num_clients, cpus))
+    return (
+        f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={actors} "
+        'init-args-logging-level="ERROR"'
+    )
+
+
+def _environment(directory: Path, programs: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of all of Flower's processes."""
+    # A variable meant for the user's other runs of Flower or Ray (an address, a hook, a home)
+    # must not reach this one.
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("FLWR_", "RAY_"))
+    }
+    environment = inherited | _SETTINGS | dict(extra)
+    environment |= {
+        "FLWR_HOME": str(directory / "home"),
+        "RAY_TMPDIR": str(directory),
+        "TMPDIR": str(directory),
+        # Flower starts its own programs by name.
+        "PATH": os.pathsep.join(filter(None, (str(programs), environment.get("PATH")))),
+        "PYTHONPATH": _python_path(environment.get("PYTHONPATH", "")),
+    }
+    for key in ("no_proxy", "NO_PROXY"):
+        environment[key] = ",".join(filter(None, (environment.get(key), "127.0.0.1,localhost")))
+    return environment
+
+
+def _python_path(wanted: str) -> str:
+    """Return a PYTHONPATH on which ``retexo_fl`` is found also when it is not installed."""
+    root = str(Path(__file__).resolve().parents[2])
+    installed = root in {str(Path(place).resolve()) for place in site.getsitepackages()}
+    return os.pathsep.join(filter(None, (wanted, "" if installed else root)))
+
+
+def _supervise(
+    assignment: flower_daemon.Assignment,
+    environment: Mapping[str, str],
+    tick: Callable[[], None],
+) -> flower_daemon.Outcome:
+    """Run the supervisor to its end and return what it reports."""
+    command = [sys.executable, "-P", "-m", flower_daemon.__name__, assignment.to_json()]
+    with (
+        tempfile.TemporaryFile() as report,
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(  # noqa: S603 - our own program, and no shell
+            command,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=report,
+            stderr=complaints,
+            # Ctrl-C goes to this process alone, which then lets go of the lifeline.
+            start_new_session=True,
+        ) as supervisor,
+    ):
+        try:
+            _tick_until_ended(supervisor, tick)
+        finally:
+            _let_go(supervisor)
+        report.seek(0)
+        complaints.seek(0)
+        text, complaint = report.read().decode(), complaints.read().decode(errors="replace")
+    if text:
+        return flower_daemon.Outcome(**json.loads(text))
+    record = Path(assignment.directory, flower_daemon.RECORD)
+    return flower_daemon.Outcome(
+        failure=f"the supervisor of Flower's processes ended ({how(supervisor.returncode)})",
+        log=complaint,
+        left=end_recorded(record, flower_daemon.KILL_TIMEOUT_S),
+    )
+
+
+def _tick_until_ended(supervisor: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
+    while True:
+        tick()
+        try:
+            supervisor.wait(TICK_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _let_go(supervisor: subprocess.Popen[bytes]) -> None:
+    """Close the lifeline and wait for the supervisor, which then ends everything."""
+    assert supervisor.stdin is not None
+    supervisor.stdin.close()
+    try:
+        supervisor.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the supervisor of Flower's processes, %d, does not end", supervisor.pid)
+        supervisor.kill()
+
+
+def _judge(outcome: flower_daemon.Outcome) -> None:
+    if outcome.left:
+        logger.warning("processes of Flower did not end: %s", ", ".join(map(str, outcome.left)))
+    if outcome.failure:
+        raise EngineFailed(f"{outcome.failure}\n{outcome.log}".rstrip())

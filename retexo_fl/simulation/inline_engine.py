@@ -1,0 +1,43 @@
+"""The in-process engine: the ServerApp and ClientApp of a run in one process, started at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr.app import Context, RecordDict
+
+from retexo_fl.agent.api import ClientApi, Ticket
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import Listener, make_server_app
+from retexo_fl.graph import GraphPartition
+from retexo_fl.simulation.inline_grid import InlineGrid
+
+
+def run_inline(
+    config: RunConfig, parts: list[GraphPartition], listeners: Sequence[Listener] = ()
+) -> None:
+    """Train on ``parts`` in this process.
+
+    Args:
+        config: The configuration; ``clients`` equals the number of parts.
+        parts: One for each client.
+        listeners: Called with every event of the run.
+
+    Raises:
+        RetexoError: Any named failure of the run.
+    """
+    from retexo_fl.agent.factory import InProcessClients
+
+    clients = InProcessClients(parts, config)
+
+    def find_client(context: Context, ticket: Ticket) -> ClientApi:
+        return clients.find(ticket.job, client_index(context))
+
+    values = config_values(config)
+    grid = InlineGrid(build_client_app(find_client), len(parts), values)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app(listeners)(grid, context)

@@ -1,0 +1,1 @@
+"""Training of one layer on one client, and what all algorithms share."""

@@ -1,0 +1,161 @@
+"""The model of one stage: a GNN layer with what RETEXO puts around it, and its flat form.
+
+Stage m < K - 1 trains ``dropout, layer, LayerNorm, ReLU, Linear(H, C)``; the last stage trains
+``dropout, layer`` with C outputs. What a stage passes on is ``ReLU(LayerNorm(layer))``; the
+linear head serves the stage's own loss.
+
+Source: RETEXO (Kolluri et al.), section 3.1 and its released code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from retexo_fl.config import RunConfig
+from retexo_fl.layers.base import GraphLayer, LayerShape, glorot, layer_class
+from retexo_fl.layers.dropout import KeyedDropout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Sizes of a K-layer GNN.
+
+    Attributes:
+        model: Layer name or ``module:attribute``.
+        layers: K.
+        inputs: Width of the input features, H_0.
+        hidden: ``hidden`` of the configuration.
+        heads: Attention heads.
+        classes: C.
+        dtype: ``float32`` or ``float64``.
+    """
+
+    model: str
+    layers: int
+    inputs: int
+    hidden: int
+    heads: int
+    classes: int
+    dtype: str
+
+    @classmethod
+    def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
+        """Take the sizes of a configuration for given data."""
+        return cls(
+            model=config.model,
+            layers=config.layers,
+            inputs=inputs,
+            hidden=config.hidden,
+            heads=config.heads,
+            classes=classes,
+            dtype=config.dtype,
+        )
+
+    @property
+    def state_width(self) -> int:
+        """H_m for m >= 1: the width of the rows that a stage passes on."""
+        return self.hidden // self.heads if layer_class(self.model).uses_heads else self.hidden
+
+    def input_width(self, stage: int) -> int:
+        """H_stage: the width of the vectors exchanged before a stage."""
+        return self.inputs if stage == 0 else self.state_width
+
+    def layer_shape(self, stage: int) -> LayerShape:
+        """Return the sizes of a stage's layer."""
+        outputs = self.classes if stage == self.layers - 1 else self.state_width
+        return LayerShape(inputs=self.input_width(stage), outputs=outputs, heads=self.heads)
+
+
+class StageModel(torch.nn.Module):
+    """The parameters of one stage, every one of them trained and saved.
+
+    Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``,
+    ``head.weight`` ((H, C)), ``head.bias``.
+    """
+
+    def __init__(self, shape: ModelShape, stage: int) -> None:
+        super().__init__()
+        dtype = getattr(torch, shape.dtype)
+        layer_shape = shape.layer_shape(stage)
+        self.layer: GraphLayer = layer_class(shape.model)(layer_shape)
+        self.is_last = stage == shape.layers - 1
+        if not self.is_last:
+            self.norm = torch.nn.LayerNorm(layer_shape.outputs)
+            self.head = torch.nn.Linear(layer_shape.outputs, shape.classes)
+        self.to(dtype)
+
+    def reset_parameters(self, *, seed: int, stage: int) -> None:
+        """Draw initial parameters, keyed by seed and stage; the same for every client count."""
+        text = f"{seed}/{stage}/parameters".encode()
+        number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        generator = torch.Generator().manual_seed(number & (2**63 - 1))
+        self.layer.reset_parameters(generator)
+        if not self.is_last:
+            self.norm.reset_parameters()
+            glorot(self.head.weight, generator)
+            torch.nn.init.zeros_(self.head.bias)
+
+    def embed(self, batch: object) -> torch.Tensor:
+        """Return the (R, H) rows that the next stage reads, without dropout."""
+        result: torch.Tensor = F.relu(self.norm(self.layer(batch, None)))
+        return result
+
+    def classify(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
+        """Return (R, C) logits."""
+        rows: torch.Tensor = self.layer(batch, dropout)
+        if self.is_last:
+            return rows
+        result: torch.Tensor = self.head(F.relu(self.norm(rows)))
+        return result
+
+
+class FlatParameters:
+    """A module's parameters and gradients as two flat vectors that share their memory.
+
+    Attributes:
+        values: (P,) all parameters, in the module's order.
+        grads: (P,) their gradients, accumulated by ``backward``.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        parameters = list(module.parameters())
+        size = sum(parameter.numel() for parameter in parameters)
+        self.values = torch.empty(size, dtype=parameters[0].dtype)
+        self.grads = torch.zeros_like(self.values)
+        start = 0
+        for parameter in parameters:
+            part = slice(start, start + parameter.numel())
+            self.values[part] = parameter.detach().reshape(-1)
+            parameter.data = self.values[part].view_as(parameter)
+            parameter.grad = self.grads[part].view_as(parameter)
+            start = part.stop
+
+    def load(self, flat: np.ndarray) -> None:
+        """Overwrite the parameters with a (P,) vector."""
+        self.values.copy_(torch.from_numpy(np.array(flat, copy=True)))
+
+
+def initial_weights(shape: ModelShape, stage: int, *, seed: int) -> np.ndarray:
+    """Return the (P,) weights a stage starts from."""
+    model = StageModel(shape, stage)
+    model.reset_parameters(seed=seed, stage=stage)
+    return FlatParameters(model).values.numpy()
+
+
+def named_weights(shape: ModelShape, stage: int, flat: np.ndarray) -> dict[str, np.ndarray]:
+    """Split a stage's (P,) weights into its named tensors."""
+    model = StageModel(shape, stage)
+    FlatParameters(model).load(flat)
+    return {name: item.detach().numpy().copy() for name, item in model.named_parameters()}
+
+
+def flat_weights(shape: ModelShape, stage: int, named: dict[str, np.ndarray]) -> np.ndarray:
+    """Join named tensors to (P,) weights: the inverse of :func:`named_weights`."""
+    names = [name for name, _ in StageModel(shape, stage).named_parameters()]
+    return np.concatenate([named[name].reshape(-1) for name in names])

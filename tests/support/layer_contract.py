@@ -1,0 +1,145 @@
+"""What every GNN layer must satisfy; a new layer's test inherits :class:`LayerContract`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array, random_array
+
+from retexo_fl.layers import GraphLayer, KeyedDropout, LayerShape, StageInput
+
+NODES, WIDTH, OUTPUTS = 12, 7, 5
+DROPOUT = KeyedDropout(rate=0.3, seed=3, stage=0, round=2)
+
+
+def random_graph(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (indptr, indices) of an undirected graph in which node 0 has no edge."""
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.random((NODES, NODES)) < 0.35, k=1)
+    upper[0] = False
+    adjacency = csr_array((upper | upper.T).astype(np.int8))
+    return adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64)
+
+
+def whole_input(seed: int, *, sparse: bool = False) -> StageInput:
+    """Return the input of a client that owns the whole graph, float64."""
+    rng = np.random.default_rng(seed)
+    indptr, indices = random_graph(seed)
+    dense = rng.normal(size=(NODES, WIDTH))
+    rows = random_array((NODES, WIDTH), density=0.2, rng=rng, format="csr")
+    return StageInput(
+        own=csr_array(rows) if sparse else torch.from_numpy(dense),
+        received=csr_array((0, WIDTH)) if sparse else torch.zeros(0, WIDTH, dtype=torch.float64),
+        indptr=indptr,
+        indices=indices,
+        degrees=np.diff(indptr),
+        own_hashes=rng.integers(0, 2**63, NODES).astype(np.uint64),
+        slot_hashes=np.zeros(0, np.uint64),
+    )
+
+
+def cut_input(whole: StageInput, inner: np.ndarray, layer: type[GraphLayer]) -> StageInput:
+    """Return the input of a client that owns ``inner`` and has received its neighbours' rows."""
+    starts, ends = whole.indptr[inner], whole.indptr[inner + 1]
+    sources = [whole.indices[a:b] for a, b in zip(starts, ends, strict=True)]
+    needed = np.unique(np.concatenate(sources)) if sources else np.zeros(0, np.int64)
+    boundary = np.setdiff1d(needed, inner)
+    place = {int(node): i for i, node in enumerate([*inner, *boundary])}
+    scale = layer.message_scale(whole.degrees)
+    factors = np.ones(NODES) if scale is None else scale
+    assert isinstance(whole.own, torch.Tensor)
+    rows = whole.own.numpy()
+    return StageInput(
+        own=torch.from_numpy(rows[inner]),
+        received=torch.from_numpy(rows[boundary] * factors[boundary][:, None]),
+        indptr=np.concatenate(([0], np.cumsum(ends - starts))),
+        indices=np.array([place[int(s)] for part in sources for s in part], dtype=np.int64),
+        degrees=whole.degrees[inner],
+        own_hashes=whole.own_hashes[inner],
+        slot_hashes=whole.own_hashes[boundary],
+    )
+
+
+def built(layer: type[GraphLayer], seed: int = 0) -> GraphLayer:
+    """Return a layer with drawn float64 parameters and a bias that is not zero."""
+    made = layer(LayerShape(inputs=WIDTH, outputs=OUTPUTS, heads=3)).double()
+    generator = torch.Generator().manual_seed(seed)
+    made.reset_parameters(generator)
+    for name, parameter in made.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, generator=generator)
+    return made
+
+
+def run(layer: GraphLayer, inputs: StageInput, rows: np.ndarray, *, drop: bool) -> torch.Tensor:
+    """Run a layer on some of its nodes."""
+    batch = layer.batch(layer.prepare(inputs), rows)
+    result: torch.Tensor = layer(batch, DROPOUT if drop else None)
+    return result
+
+
+class LayerContract:
+    """Set ``layer`` in a subclass whose name begins with ``Test``."""
+
+    layer: type[GraphLayer]
+
+    def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
+        """Return the (N, OUTPUTS) rows by a dense formula written for clarity."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_forward_equals_dense_formula(self, seed: int) -> None:
+        layer, inputs = built(self.layer, seed), whole_input(seed)
+        result = run(layer, inputs, np.arange(NODES), drop=False)
+        torch.testing.assert_close(result, self.reference(layer, inputs), rtol=1e-12, atol=1e-12)
+
+    def test_forward_of_isolated_node_is_finite(self) -> None:
+        result = run(built(self.layer), whole_input(0), np.array([0]), drop=False)
+        assert result.shape == (1, OUTPUTS)
+        assert torch.isfinite(result).all()
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_forward_of_cut_graph_equals_whole(self, drop: bool) -> None:
+        layer, whole = built(self.layer), whole_input(4)
+        expected = run(layer, whole, np.arange(NODES), drop=drop)
+        for inner in (np.arange(0, NODES, 2), np.array([1, 3, 5, 7, 9, 11])):
+            part = cut_input(whole, inner, self.layer)
+            result = run(layer, part, np.arange(len(inner)), drop=drop)
+            torch.testing.assert_close(result, expected[inner], rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_sparse_input_equals_dense(self, drop: bool) -> None:
+        layer, sparse = built(self.layer), whole_input(5, sparse=True)
+        dense = StageInput(
+            own=torch.from_numpy(sparse.own.toarray()),
+            received=torch.zeros(0, WIDTH, dtype=torch.float64),
+            **{
+                name: getattr(sparse, name)
+                for name in ("indptr", "indices", "degrees", "own_hashes", "slot_hashes")
+            },
+        )
+        rows = np.array([2, 5, 7])
+        torch.testing.assert_close(
+            run(layer, sparse, rows, drop=drop),
+            run(layer, dense, rows, drop=drop),
+            rtol=1e-12,
+            atol=1e-12,
+        )
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_gradient_equals_finite_differences(self, sparse: bool) -> None:
+        layer, inputs = built(self.layer), whole_input(6, sparse=sparse)
+        batch = layer.batch(layer.prepare(inputs), np.array([0, 1, 4, 8]))
+        names = [name for name, _ in layer.named_parameters()]
+
+        def apply(*values: torch.Tensor) -> torch.Tensor:
+            named = dict(zip(names, values, strict=True))
+            result: torch.Tensor = torch.func.functional_call(layer, named, (batch, DROPOUT))
+            return result
+
+        assert torch.autograd.gradcheck(apply, tuple(layer.parameters()))
+
+    def test_batch_of_no_rows_is_empty(self) -> None:
+        result = run(built(self.layer), whole_input(0), np.zeros(0, np.int64), drop=True)
+        assert result.shape == (0, OUTPUTS)

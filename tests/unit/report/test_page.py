@@ -1,0 +1,226 @@
+"""The page as a parser sees it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.errors import RunDirectoryError
+from retexo_fl.report import write_report
+from tests.unit.report.runs import Recipe, events, ledger, write_events, write_run, write_unfinished
+
+_VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Collects what a page says; fails on tags that are not closed in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.source = path.read_text(encoding="utf-8")
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(self.source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in {"style", "script"}:
+            self.texts.append((self.open[-1], data))
+
+    def said(self, *tags: str) -> list[str]:
+        return [text for tag, text in self.texts if not tags or tag in tags]
+
+    def text(self) -> str:
+        return "\n".join(text for _, text in self.texts)
+
+    def having(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def _page(folder: Path, recipe: Recipe) -> Page:
+    return Page(write_report(write_run(folder, recipe)))
+
+
+def test_report_loads_nothing(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    loading = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
+    assert not [item for item in page.tags if loading & item[1].keys()]
+    assert not {"link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in page.tags}
+    for reference in ("http://", "https://", "url(", "@import", "fetch(", "@font-face"):
+        assert reference not in page.source
+    policies = [item.get("content") or "" for item in page.having("meta")]
+    assert any("default-src 'none'" in policy for policy in policies)
+
+
+def test_report_states_headline_figures(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    # 2 * 50 rounds of 33,300 + 140, and exchanges of 190,000 and 95,000: 3,629,000 bytes.
+    assert page.said("b") == ["91.4 %", "93.0 %", "3.6 MB", "285 kB", "4.83 s", "5"]
+    assert "7.9 % of all" in page.text()
+    assert "payload; raw 8.9 MB" in page.text()
+    assert page.said("h1") == ["digits"]
+    assert "sage · lazy · 5 clients · engine inline · seed 7" in page.text()
+
+
+def test_report_states_every_table_figure(tmp_path: Path) -> None:
+    text = _page(tmp_path, Recipe()).text().split("\n")
+    bytes_by_kind = ["285 kB", "7.85 %", "570 kB", "1.7 MB", "45.88 %", "6.7 MB", "14.0 kB"]
+    predicted = ["559 kB", "+2.00 %", "+0.13 %"]
+    versions = ["retexo-fl 0.1.0 · torch 2.13.0 · flwr 1.41.0 · python 3.11.9 · numpy 2.4.1"]
+    machine = ["AMD EPYC 7B13 · 2 cores · 7.8 GiB", "job 5f0c2a9e41d7"]
+    config = ["hidden-width", "64", "partitioner", "metis", "learning-rate", "0.01"]
+    for expected in [*bytes_by_kind, *predicted, *versions, *machine, *config]:
+        assert expected in text
+    assert any("70.0 MB: 7.87 times what" in line for line in text)
+
+
+def test_report_marks_best_rounds_and_stages(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    labels = page.said("text")
+    assert labels.count("stage 0") == labels.count("stage 1") == 2  # wide and narrow drawing
+    assert labels.count("93.0 %, round 37") == 2
+    # Two exchanges, on both drawings.
+    assert len([rect for rect in page.having("rect") if rect.get("class") == "band"]) == 4
+
+
+def test_report_drawings_name_and_describe_themselves(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    identifiers = [item["id"] for _, item in page.tags if item.get("id")]
+    assert len(identifiers) == len(set(identifiers))
+    drawings = page.having("svg")
+    assert len(drawings) == 12  # accuracy, 2 stages of 2, kinds; each wide and narrow
+    for drawing in drawings:
+        assert drawing["role"] == "img"
+        assert set((drawing["aria-labelledby"] or "").split()) <= set(identifiers)
+    assert any("Stage 1 was best in round 37" in text for text in page.said("desc"))
+
+
+def test_report_points_answer_with_values(tmp_path: Path) -> None:
+    tips = _page(tmp_path, Recipe()).said("title")
+    assert "stage 1, round 37: 93.00 % at 3.2 MB" in tips
+    assert "updates up: payload 1.7 MB, raw 6.7 MB" in tips
+
+
+def test_report_escapes_every_text(tmp_path: Path) -> None:
+    hostile = "<script>alert('x')</script>&\"'"
+    page = _page(tmp_path, Recipe(dataset=hostile, config={"note": hostile}))
+    assert page.said("h1") == [hostile]
+    assert hostile in page.said("td")
+    assert len(page.having("script")) == 1
+    assert "<script>alert" not in page.source
+
+
+def test_report_of_unfinished_run_says_so(tmp_path: Path) -> None:
+    page = Page(write_report(write_unfinished(tmp_path, Recipe(), rounds=21, state="failed")))
+    assert any(
+        "Run not finished: state failed (ExchangeIncomplete: client 3" in text
+        for text in page.said("p")
+    )
+    assert "failed" in page.said("span")
+    assert "21 of 50 rounds, best in round 21, 1,234 vectors exchanged." in page.said("p")
+    assert "stage 1, round 21" in page.said("span")
+
+
+def test_report_of_unfinished_run_counts_bytes(tmp_path: Path) -> None:
+    recipe = Recipe()
+    page = Page(write_report(write_unfinished(tmp_path, recipe, rounds=21, state="running")))
+    # Stage 0 moved 1,862,000 bytes, then an exchange of 95,000 and 21 rounds of 33,440.
+    assert page.said("b") == ["90.8 %", "2.7 MB", "3.60 s", "5"]
+    assert "Bytes by kind" not in page.said("h2")
+    (tmp_path / "ledger.csv").write_text(ledger(recipe).to_csv(), encoding="utf-8")
+    page = Page(write_report(tmp_path))
+    assert page.said("b") == ["90.8 %", "3.6 MB", "285 kB", "3.60 s", "5"]
+    assert "Bytes by kind" in page.said("h2")
+
+
+def test_report_without_rounds_is_written(tmp_path: Path) -> None:
+    write_run(tmp_path, Recipe())
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "ledger.csv").unlink()
+    write_events(tmp_path, events(Recipe())[:2])
+    page = Page(write_report(tmp_path))
+    assert any(text.endswith("No round was finished.") for text in page.said("p"))
+    write_events(tmp_path, [])
+    assert Page(write_report(tmp_path)).having("svg") == []
+
+
+def test_report_of_many_clients_is_cut_and_summarised(tmp_path: Path) -> None:
+    recipe = Recipe(clients=1000)
+    path = write_report(write_run(tmp_path, recipe))
+    page = Page(path)
+    heads = page.said("th")
+    assert "199" in heads
+    assert "200" not in heads
+    assert {"least", "10 %", "median", "90 %", "most"} <= set(heads)
+    assert "The first 200 of 1,000 clients:" in page.said("p")
+    assert path.stat().st_size < 400_000
+
+
+def test_report_of_many_rounds_stays_small(tmp_path: Path) -> None:
+    path = write_report(write_run(tmp_path, Recipe(rounds=5000)))
+    assert path.stat().st_size < 400_000
+    page = Page(path)
+    assert "Rounds as a table (every 84th, the best and the last)" in page.said("summary")
+    assert {"3,750", "5,000"} <= set(page.said("th"))
+
+
+def test_report_of_single_round_has_its_row(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe(rounds=1, stages=1, plan=False))
+    assert "1 round, best in round 1, 1,234 vectors exchanged." in page.said("p")
+    assert "88.00 %" in page.said("td")
+    assert "Predicted and measured" not in page.said("h2")
+
+
+def test_report_without_scored_nodes_shows_losses_only(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe(accuracies=False))
+    assert page.said("b") == ["3.6 MB", "285 kB", "4.83 s", "5"]
+    assert page.said("span")[1:3] == ["\u2013", "not evaluated"]
+    assert page.said("figcaption") == ["Loss", "Loss"]
+    assert page.said("text").count("training") == 4
+    assert "nan" not in page.source.lower().replace("pointerleave", "")
+    assert "None" not in page.text()
+
+
+def test_report_notes_missing_rows(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe(missing=1037))
+    assert any(text.startswith("1,037 boundary rows were missing") for text in page.said("p"))
+    complete = _page(tmp_path / "complete", Recipe())
+    assert not any("missing" in text for text in complete.said("p"))
+
+
+def test_report_sorts_by_plain_values(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe())
+    tables = [item for item in page.having("table") if "sortable" in (item.get("class") or "")]
+    assert len(tables) == 3  # rounds of two stages, clients
+    values = [item["data-value"] for item in page.having("td") if "data-value" in item]
+    assert all(float(value or "x") is not None for value in values)
+
+
+def test_report_is_replaced_whole(tmp_path: Path) -> None:
+    path = write_report(write_run(tmp_path, Recipe()))
+    first = path.read_bytes()
+    assert write_report(tmp_path) == path
+    assert path.read_bytes() == first
+    assert [item.name for item in tmp_path.glob("report*")] == ["report.html"]
+
+
+def test_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, Recipe())
+    (tmp_path / "report.html.part").mkdir()
+    with pytest.raises(RunDirectoryError, match=r"report\.html: cannot be written"):
+        write_report(tmp_path)

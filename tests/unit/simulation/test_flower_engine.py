@@ -1,0 +1,72 @@
+"""What the engine decides before it starts anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.simulation import flower_engine
+from retexo_fl.simulation.flower_engine import run_flower_simulation
+
+
+def test_temporary_place_is_the_users_if_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/of/users/temp")
+    assert flower_engine._temporary_place() == "/scratch/of/users/temp"
+
+
+def test_temporary_place_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/of/users/tempo")
+    assert flower_engine._temporary_place() == "/tmp"  # noqa: S108
+
+
+def test_federation_config_starts_no_more_actors_than_clients() -> None:
+    assert "num-supernodes=1 " in flower_engine._federation_config(1)
+    assert "init-args-num-cpus=1 " in flower_engine._federation_config(1)
+    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    assert f"init-args-num-cpus={cpus} " in flower_engine._federation_config(100_000)
+
+
+def test_environment_keeps_the_users_flower_and_ray_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", "/elsewhere")
+    monkeypatch.setenv("RAY_ADDRESS", "203.0.113.1:6379")
+    monkeypatch.setenv("PATH", "/user/bin")
+    monkeypatch.setenv("no_proxy", "example.org")
+    environment = flower_engine._environment(
+        tmp_path,
+        Path("/programs"),
+        {"RAY_BACKEND_LOG_LEVEL": "debug", "FLWR_TELEMETRY_ENABLED": "1"},
+    )
+    assert environment["FLWR_HOME"] == str(tmp_path / "home")
+    assert "RAY_ADDRESS" not in environment
+    assert environment["RAY_BACKEND_LOG_LEVEL"] == "debug"
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "1"
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert environment["PATH"] == "/programs:/user/bin"
+    assert environment["no_proxy"] == "example.org,127.0.0.1,localhost"
+
+
+def test_run_flower_simulation_without_ray_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"pip install 'retexo-fl\[sim\]'"):
+        run_flower_simulation({}, num_clients=1, tick=lambda: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_flower_simulation_refuses_a_bad_value_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ray", reason="the extra 'sim' is not installed")
+    ticks = []
+    with pytest.raises(ConfigurationError, match="seed: got inf"):
+        run_flower_simulation({"seed": float("inf")}, num_clients=1, tick=lambda: ticks.append(1))
+    assert ticks == []

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from retexo_fl.ledger import ALL_PEERS, SERVER, Account, TrafficLedger, Volume
+
+
+def account(kind: str, *, peer: int = SERVER, direction: str = "out", client: int = 0) -> Account:
+    return Account(
+        attempt=1,
+        kind=kind,
+        layer=0,
+        purpose="train",
+        client=client,
+        peer=peer,
+        direction=direction,
+    )
+
+
+def filled() -> TrafficLedger:
+    ledger = TrafficLedger()
+    rows = Volume(messages=1, raw=400, payload=40, wire=60)
+    ledger.add(account("boundary", peer=1), rows)
+    ledger.add(account("boundary", peer=0, client=1, direction="in"), rows)
+    ledger.add(account("updates_up"), Volume(messages=1, raw=100, payload=100, wire=None))
+    ledger.add(account("updates_up"), Volume(messages=1, raw=100, payload=100, wire=None))
+    ledger.add(account("weights_down", direction="in"), Volume(messages=1, raw=7, payload=7))
+    return ledger
+
+
+def test_totals_count_a_byte_once_at_its_sender() -> None:
+    totals = filled().totals()
+    assert totals["raw"] == {
+        "boundary": 400,
+        "updates_up": 200,
+        "weights_down": 7,
+        "control": 0,
+        "total": 607,
+    }
+    assert totals["payload"]["total"] == 247
+
+
+def test_totals_of_wire_are_none_where_something_was_not_measured() -> None:
+    wire = filled().totals()["wire"]
+    assert wire["boundary"] == 60
+    assert wire["updates_up"] is None
+    assert wire["total"] is None
+
+
+def test_sum_of_a_direction_counts_that_end() -> None:
+    assert filled().sum(kind="boundary", direction="in").raw == 400
+    assert filled().sum(kind="boundary", client=1).raw == 0
+
+
+def test_sum_leaves_out_what_arrived_from_all_peers() -> None:
+    ledger = TrafficLedger()
+    ledger.add(account("boundary", peer=ALL_PEERS, direction="in"), Volume(raw=5))
+    assert ledger.sum().raw == 0
+
+
+def test_csv_keeps_every_account() -> None:
+    ledger = filled()
+    copy = TrafficLedger.from_csv(ledger.to_csv().splitlines())
+    assert copy.lines() == ledger.lines()
+    assert copy.to_csv() == ledger.to_csv()
+
+
+def test_merged_adds_accounts() -> None:
+    assert filled().merged(filled()).totals()["raw"]["total"] == 2 * 607

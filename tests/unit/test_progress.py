@@ -1,0 +1,192 @@
+"""The live table, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from retexo_fl.progress import LiveTable
+from tests.unit.report.runs import Recipe, events
+
+
+def _console(*, terminal: bool, width: int = 80) -> Console:
+    return Console(
+        file=io.StringIO(),
+        force_terminal=terminal,
+        width=width,
+        height=30,
+        color_system="standard" if terminal else None,
+        legacy_windows=False,
+    )
+
+
+def _written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def _shown(found: list[dict[str, Any]], *, terminal: bool, **names: str) -> str:
+    console = _console(terminal=terminal)
+    dataset = names.get("dataset", "digits")
+    with LiveTable(dataset=dataset, model="sage", engine="inline", console=console) as table:
+        for event in found:
+            table.handle(event)
+    return _written(console)
+
+
+def _screen(found: list[dict[str, Any]], **names: str) -> list[str]:
+    """Return the lines of the last picture on a terminal."""
+    written = _shown(found, terminal=True, **names)
+    picture = written.split("\x1b[2K")[-1]
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", picture).replace("\r", "").splitlines()
+
+
+def _resumed(recipe: Recipe) -> list[dict[str, Any]]:
+    course = events(recipe)
+    cut = next(i for i, e in enumerate(course) if e.get("stage") == 1 and e.get("round") == 30)
+    return [{**course[0], "attempt": 2}, *course[cut:]]
+
+
+def test_live_table_ends_with_every_stage_and_a_summary() -> None:
+    lines = _screen(events(Recipe()))
+    assert lines[0] == "digits, sage, 5 clients, engine inline"
+    assert re.search(r"^0 +done +50/50 .*88\.0 % +1\.9 MB", "\n".join(lines), re.M)
+    assert re.search(r"^1 +done +50/50 .*93\.0 % +3\.6 MB", "\n".join(lines), re.M)
+    assert lines[-1] == ("done: test accuracy 91.4 %, validation 93.0 %, 3.6 MB moved in 4.82 s")
+
+
+def test_live_table_shows_running_stage_with_time_left() -> None:
+    text = "\n".join(_screen(events(Recipe())[:12]))  # start, exchange, 10 rounds
+    # 40 rounds of 0.042 s are left.
+    assert re.search(r"^0 +training +10/50 .* 2 s *$", text, re.M)
+    assert re.search(r"^1 +waiting *$", text, re.M)
+    assert "524 kB moved in" in text
+    assert "stopped" in text
+
+
+def test_live_table_shows_exchange_of_next_stage() -> None:
+    text = "\n".join(_screen(events(Recipe())[:53]))  # until the end of stage 0
+    assert re.search(r"^0 +done", text, re.M)
+    assert re.search(r"^1 +exchange *$", text, re.M)
+
+
+def test_live_table_fits_80_columns() -> None:
+    recipe = Recipe(clients=1_000_000)
+    found = events(recipe)
+    for event in found:
+        if event["event"] == "round":
+            event |= {"rounds": 9999, "round": event["round"] + 9900, "loss": 12345.678}
+            event |= {"val_accuracy": 1.0, "best_val_accuracy": 0.0001, "seconds": 7200.0}
+            event |= {"bytes_payload": 999_400_000_000, "time_s": event["time_s"] * 1e6}
+    lines = _screen(found[:-2], dataset="a" * 100)
+    assert max(len(line) for line in lines) <= 80
+    text = "\n".join(lines)
+    assert "9950/9999" in text
+    assert "100.0 %" in text
+    assert "999 GB" in text
+    assert len([line for line in lines if line.startswith(("0 ", "1 "))]) == 2
+
+
+def test_live_table_resumes_in_the_middle() -> None:
+    text = "\n".join(_screen(_resumed(Recipe())[:3]))
+    assert text.startswith("digits, sage, 5 clients, engine inline, attempt 2")
+    assert re.search(r"^0 +done *$", text, re.M)
+    assert re.search(r"^1 +training +31/50", text, re.M)
+
+
+def test_live_table_takes_unknown_accuracies() -> None:
+    text = "\n".join(_screen(events(Recipe(accuracies=False))))
+    assert "test accuracy -, validation -" in text
+
+
+def test_live_table_keeps_up_without_flicker() -> None:
+    console = _console(terminal=True)
+    course = events(Recipe(rounds=2000))
+    started_s = time.perf_counter()
+    with LiveTable(dataset="d", model="m", engine="e", console=console) as table:
+        for event in course:
+            table.handle(event)
+        handled_s = time.perf_counter() - started_s
+    pictures = _written(console).count("engine e")
+    assert len(course) / handled_s > 1000
+    assert pictures <= 8 * handled_s + 3
+
+
+def test_live_table_leaves_errors_of_the_body() -> None:
+    console = _console(terminal=True)
+
+    def interrupted() -> None:
+        with LiveTable(dataset="d", model="m", engine="e", console=console):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "stopped" in _written(console)
+
+
+def test_live_table_in_a_pipe_writes_plain_lines() -> None:
+    lines = _shown(events(Recipe()), terminal=False).splitlines()
+    assert lines[0] == "digits, sage, 5 clients, engine inline"
+    assert lines[1] == "stage 0: exchange closed, 1,234 vectors, 190 kB moved"
+    assert lines[2].startswith("stage 0: round 1/50, ")
+    assert lines[-2] == "stage 1: done, best round 37, validation 93.0 %, 3.6 MB moved"
+    assert lines[-1].startswith("done: test accuracy 91.4 %")
+    rounds = [
+        re.findall(r"round (\d+)/50", line) for line in lines if line.startswith("stage 0: r")
+    ]
+    assert [int(found[0]) for found in rounds] == [1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+
+
+def test_live_table_in_a_pipe_writes_no_escape_codes() -> None:
+    text = _shown(events(Recipe(missing=3)), terminal=False, dataset="a\x1b[31m\nb")
+    assert "\x1b" not in text
+    assert text.startswith("a?[31m?b, sage")
+    assert "1,234 vectors, 3 missing" in text
+
+
+def test_live_table_in_a_pipe_flushes_each_line() -> None:
+    class Pipe(io.StringIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+
+    pipe = Pipe()
+    with LiveTable(dataset="d", model="m", engine="e", console=Console(file=pipe)) as table:
+        table.handle(events(Recipe())[0])
+        assert (pipe.getvalue().count("\n"), pipe.flushed) == (1, 1)
+
+
+def test_live_table_in_a_narrow_encoding_replaces() -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with LiveTable(
+        dataset="donn\xe9es", model="m", engine="e", console=Console(file=pipe)
+    ) as table:
+        table.handle(events(Recipe())[0])
+    pipe.flush()
+    assert isinstance(pipe.buffer, io.BytesIO)
+    assert pipe.buffer.getvalue().startswith(b"donn\\xe9es, m")
+
+
+def test_live_table_resumed_in_a_pipe_names_the_attempt() -> None:
+    lines = _shown(_resumed(Recipe()), terminal=False).splitlines()
+    assert lines[0].endswith("attempt 2")
+    assert lines[1].startswith("stage 1: round 30/50")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_live_table_quiet_writes_nothing(terminal: bool) -> None:
+    console = _console(terminal=terminal)
+    with LiveTable(dataset="d", model="m", engine="e", console=console, quiet=True) as table:
+        for event in events(Recipe()):
+            table.handle(event)
+    assert _written(console) == ""
+
+
+def test_live_table_passes_over_unknown_events() -> None:
+    assert _shown([{"event": "weather", "time_s": 1.0}], terminal=False) == ""
