@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 
 from retexo_fl.agent.api import (
     MESSAGE_VERSION,
@@ -212,7 +212,8 @@ class GraphClient:
         factors = scale.astype(self._config.dtype)
         if isinstance(rows, np.ndarray):
             return rows * factors[:, None]
-        return csr_array(diags_array(factors) @ rows)
+        entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
+        return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)
 
 
 def _node_sets(partition: GraphPartition) -> NodeSets:

@@ -18,6 +18,7 @@ from retexo_fl.exchange import (
     RowsReceived,
     Vectors,
     encode_block,
+    to_dense,
 )
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.ledger import Volume
@@ -196,5 +197,5 @@ def _in_slot_order(
         return csr_array(vstack(parts, format="csr")[np.argsort(order, kind="stable")])
     result = np.zeros((len(order), width), dtype=dtype)
     for part, where in zip(parts, slots, strict=True):
-        result[where] = part if isinstance(part, np.ndarray) else part.toarray()
+        result[where] = to_dense(part)
     return result

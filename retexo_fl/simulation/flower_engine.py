@@ -72,7 +72,8 @@ def run_flower_simulation(
         tick: Called about every 0.2 s while the run goes on, and once when it has ended. What it
             raises ends the run.
         start_timeout_s: Bound on the time until Flower's simulation process stands.
-        extra_environment: Variables for all of Flower's processes; they win over the engine's.
+        extra_environment: Variables for all of Flower's processes; they win over the engine's,
+            but for those that say where the run lives (FLWR_HOME, RAY_TMPDIR, TMPDIR).
         apps: Source of the components; by default those of ``retexo_fl.federation``.
 
     Raises:

@@ -33,7 +33,7 @@ def test_make_config_inverts_config_values() -> None:
 
 
 def test_every_key_has_help() -> None:
-    assert all(len(info.help) > 10 for info in key_infos().values())
+    assert all(info.help.endswith(".") and len(info.help) >= 10 for info in key_infos().values())
 
 
 @pytest.mark.parametrize(

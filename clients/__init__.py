@@ -1,0 +1,1 @@
+"""The Flower ClientApp component: a line that Flower starts."""

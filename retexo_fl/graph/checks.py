@@ -1,0 +1,199 @@
+"""Checks of arrays that came from outside; each failure is one line naming source, array and row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import InputError
+
+#: Values looked at in one go, so that scratch arrays stay small. Chosen; not tuned.
+_CHUNK_VALUES: Final = 2**22
+_KIND_NAMES: Final = {
+    "iu": "integers",
+    "i": "signed integers",
+    "b": "booleans",
+    "S": "bytes",
+    "f": "floats",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayChecks:
+    """Raises ``error`` for the arrays of ``source``.
+
+    Attributes:
+        source: The file, folder or data set that the arrays came from.
+        error: Class of the error.
+    """
+
+    source: str
+    error: type[InputError]
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        """Raise the error about one array."""
+        raise self.error(f"{self.source}: {name}: {problem}")
+
+    def form(
+        self, name: str, values: np.ndarray, *, kinds: str, shape: tuple[int | None, ...]
+    ) -> None:
+        """Check the dtype's kind (``iu``, ``i``, ``b``, ``S``) and the shape; None is any length."""
+        if values.dtype.kind not in kinds:
+            self.fail(name, f"got {values.dtype}; expected {_KIND_NAMES[kinds]}")
+        fits = len(values.shape) == len(shape) and all(
+            want is None or have == want for have, want in zip(values.shape, shape, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            self.fail(name, f"got shape {values.shape}; expected ({wanted})")
+
+    def offsets(self, name: str, indptr: np.ndarray, *, num_entries: int) -> None:
+        """Check row offsets: from 0 to ``num_entries``, never falling."""
+        if indptr[0] != 0 or indptr[-1] != num_entries:
+            self.fail(
+                name, f"runs from {indptr[0]} to {indptr[-1]}; expected 0 to {num_entries} entries"
+            )
+        falls = np.flatnonzero(indptr[1:] < indptr[:-1])
+        if len(falls):
+            self.fail(name, f"falls at row {falls[0]}; expected offsets that never fall")
+
+    def columns(
+        self, name: str, columns: np.ndarray, indptr: np.ndarray, *, num_columns: int
+    ) -> None:
+        """Check column numbers: in range, ascending and unique in each row of checked offsets."""
+        if not len(columns):
+            return
+        if columns.min() < 0 or columns.max() >= num_columns:
+            entry = int(np.flatnonzero((columns < 0) | (columns >= num_columns))[0])
+            self.fail(
+                name,
+                f"row {_row_of(indptr, entry)} has column {columns[entry]}; "
+                f"expected 0 to {num_columns - 1}",
+            )
+        rises = columns[1:] > columns[:-1]
+        starts = indptr[1:-1]
+        starts = starts[(starts > 0) & (starts < len(columns))]
+        rises[starts - 1] = True
+        if not rises.all():
+            entry = int(np.argmin(rises)) + 1
+            self.fail(
+                name,
+                f"row {_row_of(indptr, entry)} has columns out of order or twice; "
+                "expected ascending columns",
+            )
+
+    def features(self, name: str, features: np.ndarray | csr_array, *, num_nodes: int) -> None:
+        """Check features: float32, one row for each node, at least one column, finite."""
+        if features.dtype != np.float32:
+            self.fail(name, f"got {features.dtype}; expected float32")
+        if features.ndim != 2 or features.shape[0] != num_nodes or features.shape[1] == 0:
+            self.fail(
+                name, f"got shape {features.shape}; expected ({num_nodes}, F) with F at least 1"
+            )
+        if isinstance(features, np.ndarray):
+            row = _first_nonfinite_row(features)
+        else:
+            self.offsets(name, features.indptr, num_entries=len(features.data))
+            self.columns(
+                name, features.indices, features.indptr, num_columns=int(features.shape[1])
+            )
+            entry = _first_nonfinite_row(features.data[:, None])
+            row = None if entry is None else _row_of(features.indptr, entry)
+        if row is not None:
+            self.fail(name, f"row {row} holds NaN or infinity; expected finite values")
+
+    def sparse_features(
+        self, name: str, parts: Mapping[str, np.ndarray], *, num_columns: int
+    ) -> csr_array:
+        """Join the parts of a CSR matrix, which SciPy would trust.
+
+        Args:
+            name: Of the matrix; its parts are called ``NAME_indptr`` and so on.
+            parts: ``indptr`` [N + 1] and ``indices`` [Z] integers, ``data`` [Z] float32.
+            num_columns: Width of the matrix.
+        """
+        indptr, indices, data = parts["indptr"], parts["indices"], parts["data"]
+        self.form(f"{name}_indptr", indptr, kinds="iu", shape=(None,))
+        if not len(indptr):
+            self.fail(f"{name}_indptr", "is empty; expected N + 1 offsets")
+        if data.dtype != np.float32:
+            self.fail(f"{name}_data", f"got {data.dtype}; expected float32")
+        self.form(f"{name}_data", data, kinds="f", shape=(None,))
+        self.form(f"{name}_indices", indices, kinds="iu", shape=(len(data),))
+        self.offsets(f"{name}_indptr", indptr, num_entries=len(data))
+        self.columns(f"{name}_indices", indices, indptr, num_columns=num_columns)
+        return csr_array((data, indices, indptr), shape=(len(indptr) - 1, num_columns))
+
+    def labels(self, name: str, labels: np.ndarray, *, num_classes: int) -> None:
+        """Check labels: whole numbers from -1 (unlabelled) to ``num_classes - 1``."""
+        self.form(name, labels, kinds="iu", shape=(None,))
+        wrong = np.flatnonzero((labels.astype(np.int64) < -1) | (labels >= num_classes))
+        if len(wrong):
+            row = int(wrong[0])
+            self.fail(
+                name, f"row {row} is {labels[row]}; expected -1 (unlabelled) to {num_classes - 1}"
+            )
+
+    def masks(self, masks: Mapping[str, np.ndarray], labels: np.ndarray) -> None:
+        """Check masks: booleans, one for each node, disjoint, on labelled nodes only."""
+        taken = np.zeros(len(labels), dtype=bool)
+        for name, mask in masks.items():
+            self.form(name, mask, kinds="b", shape=(len(labels),))
+            unlabelled = np.flatnonzero(mask & (labels < 0))
+            if len(unlabelled):
+                self.fail(name, f"row {unlabelled[0]} is unlabelled; expected labelled nodes only")
+            twice = np.flatnonzero(mask & taken)
+            if len(twice):
+                self.fail(name, f"row {twice[0]} is in another mask too; expected disjoint masks")
+            taken |= mask
+
+    def edges(self, name: str, edges: np.ndarray, *, num_nodes: int) -> None:
+        """Check a [2, E] list of undirected edges: in range, each once, no self loop."""
+        self.form(name, edges, kinds="iu", shape=(2, None))
+        if edges.shape[1] == 0:
+            self.fail(name, "there are no edges; expected at least one")
+        if edges.min() < 0 or edges.max() >= num_nodes:
+            at = int(np.flatnonzero(((edges < 0) | (edges >= num_nodes)).any(axis=0))[0])
+            self.fail(name, f"column {at} is {_pair(edges, at)}; expected nodes 0..{num_nodes - 1}")
+        loops = np.flatnonzero(edges[0] == edges[1])
+        if len(loops):
+            at = int(loops[0])
+            self.fail(name, f"column {at} is {_pair(edges, at)}, a self loop; expected none")
+        self._each_edge_once(name, edges, num_nodes)
+
+    def _each_edge_once(self, name: str, edges: np.ndarray, num_nodes: int) -> None:
+        low = np.minimum(edges[0], edges[1]).astype(np.int64)
+        codes = low * num_nodes + np.maximum(edges[0], edges[1])
+        ordered = np.sort(codes)
+        repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(repeated):
+            return
+        first, second = np.flatnonzero(codes == ordered[repeated[0]])[:2]
+        where = f"columns {first} and {second} are {_pair(edges, first)} and {_pair(edges, second)}"
+        if edges[0, first] == edges[0, second]:
+            self.fail(name, f"{where}: an edge listed twice; expected each edge once")
+        self.fail(
+            name,
+            f"{where}: a directed edge list; expected an undirected graph, each edge listed once",
+        )
+
+
+def _pair(edges: np.ndarray, at: int) -> str:
+    return f"({edges[0, at]}, {edges[1, at]})"
+
+
+def _row_of(indptr: np.ndarray, entry: int) -> int:
+    return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+
+def _first_nonfinite_row(values: np.ndarray) -> int | None:
+    step = max(1, _CHUNK_VALUES // values.shape[1])
+    for first in range(0, len(values), step):
+        finite = np.isfinite(values[first : first + step])
+        if not finite.all():
+            return first + int(np.argmin(finite.all(axis=1)))
+    return None

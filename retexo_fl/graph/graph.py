@@ -1,0 +1,215 @@
+"""A whole graph: what is cut into partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from scipy.sparse import coo_array
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.keys import check_keys, decimal_keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """Which nodes train, which choose the best model, which test it.
+
+    Attributes:
+        train: [N] bool.
+        val: [N] bool.
+        test: [N] bool; the three are disjoint and leave out unlabelled nodes.
+    """
+
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+    def named(self) -> dict[str, np.ndarray]:
+        """Return the masks by the names they have in files."""
+        return {"train_mask": self.train, "val_mask": self.val, "test_mask": self.test}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayNames:
+    """What the arrays of a graph are called where they come from; errors use these names."""
+
+    source: str
+    edges: str = "edges"
+    features: str = "features"
+    labels: str = "labels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeListGraph:
+    """A graph as it is read: nothing is checked yet.
+
+    Attributes:
+        name: Name of the data set.
+        edges: [2, E] integers, each undirected edge once, in any order.
+        features: [N, F] float32.
+        labels: [N] integers, -1 for unlabelled.
+        num_classes: C, or None for the largest label plus one.
+        node_keys: [N] bytes, or None for the decimal node indices.
+        split: The published split, or None.
+    """
+
+    name: str
+    edges: np.ndarray
+    features: Features
+    labels: np.ndarray
+    num_classes: int | None = None
+    node_keys: np.ndarray | None = None
+    split: Split | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graph:
+    """An undirected graph with features and labels; made by :meth:`from_edges`.
+
+    The constructor itself checks nothing.
+
+    Attributes:
+        name: Name of the data set.
+        node_keys: [N] bytes, dtype ``S``, unique.
+        indptr: [N + 1] int64: node u's neighbours are ``indices[indptr[u]:indptr[u + 1]]``.
+        indices: [2E] integers, both directions of each edge, ascending in each row; no self loop.
+        features: [N, F] float32, dense or CSR.
+        labels: [N] int64, -1 for unlabelled.
+        num_classes: C.
+        train_mask: [N] bool of the published split, or None.
+        val_mask: As ``train_mask``.
+        test_mask: As ``train_mask``.
+    """
+
+    name: str
+    node_keys: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    features: Features
+    labels: np.ndarray
+    num_classes: int
+    train_mask: np.ndarray | None = None
+    val_mask: np.ndarray | None = None
+    test_mask: np.ndarray | None = None
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: np.ndarray,
+        *,
+        name: str,
+        features: Features,
+        labels: np.ndarray,
+        num_classes: int | None = None,
+        node_keys: np.ndarray | None = None,
+        split: Split | None = None,
+    ) -> Self:
+        """Build a graph from a list of undirected edges.
+
+        Args:
+            edges: [2, E] integers below N, each edge once, in any order and orientation.
+            name: Name of the data set.
+            features: [N, F] float32, dense or CSR with sorted columns.
+            labels: [N] integers, -1 for unlabelled.
+            num_classes: C; None for the largest label plus one.
+            node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
+            split: The published split, if there is one.
+
+        Raises:
+            DatasetError: An array is not as described; the message names it and the row.
+        """
+        given = EdgeListGraph(
+            name=name,
+            edges=edges,
+            features=features,
+            labels=labels,
+            num_classes=num_classes,
+            node_keys=node_keys,
+            split=split,
+        )
+        return cls.build(given, ArrayNames(source=name))
+
+    @classmethod
+    def build(cls, given: EdgeListGraph, names: ArrayNames) -> Self:
+        """Check a graph as it was read and build it; see :meth:`from_edges`."""
+        num_classes, keys = _check(given, names)
+        indptr, indices = _both_directions(given.edges, len(given.labels))
+        masks = {} if given.split is None else given.split.named()
+        return cls(
+            name=given.name,
+            node_keys=keys,
+            indptr=indptr,
+            indices=indices,
+            features=given.features,
+            labels=given.labels.astype(np.int64),
+            num_classes=num_classes,
+            **masks,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.labels)
+
+    @property
+    def num_edges(self) -> int:
+        """E, undirected edges."""
+        return len(self.indices) // 2
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return int(self.features.shape[1])
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """[N] int64 number of neighbours."""
+        return np.diff(self.indptr)
+
+    @property
+    def published_split(self) -> Split | None:
+        """The split that came with the data set."""
+        if self.train_mask is None or self.val_mask is None or self.test_mask is None:
+            return None
+        return Split(train=self.train_mask, val=self.val_mask, test=self.test_mask)
+
+    def edge_list(self) -> np.ndarray:
+        """Return the [2, E] edges, each once, smaller index first, sorted."""
+        rows = np.repeat(np.arange(self.num_nodes), self.degrees)
+        once = rows < self.indices
+        return np.stack((rows[once], self.indices[once]))
+
+
+def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
+    """Check all arrays; return the number of classes and the node keys."""
+    checks = ArrayChecks(source=names.source, error=DatasetError)
+    checks.form(names.labels, given.labels, kinds="iu", shape=(None,))
+    num_nodes = len(given.labels)
+    largest = int(given.labels.max(initial=-1))
+    if largest < 0:
+        checks.fail(names.labels, "no node is labelled; expected classes from 0")
+    num_classes = largest + 1 if given.num_classes is None else given.num_classes
+    checks.labels(names.labels, given.labels, num_classes=num_classes)
+    checks.edges(names.edges, given.edges, num_nodes=num_nodes)
+    checks.features(names.features, given.features, num_nodes=num_nodes)
+    if given.split is not None:
+        checks.masks(given.split.named(), given.labels)
+    keys = decimal_keys(num_nodes) if given.node_keys is None else given.node_keys
+    check_keys(checks, "node_keys", keys, num_nodes=num_nodes)
+    return num_classes, keys
+
+
+def _both_directions(edges: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the symmetric CSR of an undirected edge list, columns sorted."""
+    one_way = edges.astype(np.int64)
+    rows = np.concatenate((one_way[0], one_way[1]))
+    columns = np.concatenate((one_way[1], one_way[0]))
+    ones = np.ones(len(rows), dtype=np.int8)
+    # Turning COO into CSR leaves a row's columns unsorted; turning CSR into CSC sorts them in
+    # linear time, and the CSC of a symmetric matrix is its CSR.
+    matrix = coo_array((ones, (rows, columns)), shape=(num_nodes, num_nodes)).tocsr().tocsc()
+    return matrix.indptr.astype(np.int64), matrix.indices

@@ -1,0 +1,181 @@
+"""NumPy's array format, read with distrust: a header is believed only when the bytes are there."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Literal
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from retexo_fl.errors import InputError
+
+#: Smaller arrays are read into memory. A mapping keeps a file descriptor open, and thousands of
+#: clients in one process would run out of them. Chosen; not tuned.
+MAPPED_FROM_BYTES: Final = 2**20
+
+_READERS: Final = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayHeader:
+    """What stands before the data of a ``.npy`` file.
+
+    Attributes:
+        shape: Of the array.
+        dtype: Of the array, without Python objects.
+        order: ``C`` or ``F``, as in ``numpy.reshape``.
+        offset: Bytes before the data.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    order: Literal["C", "F"]
+    offset: int
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the data."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self, content: bytes) -> np.ndarray:
+        """Return the array whose data are ``content``, read-only."""
+        return np.frombuffer(content, dtype=self.dtype).reshape(self.shape, order=self.order)
+
+
+def open_npy(path: Path, *, error: type[InputError]) -> np.ndarray:
+    """Open an array, mapped from the file if it is large.
+
+    Args:
+        path: A ``.npy`` file.
+        error: Class of the error for everything that is wrong with it.
+
+    Returns:
+        A read-only array.
+
+    Raises:
+        InputError: Of the class ``error``.
+    """
+    try:
+        with path.open("rb") as file:
+            size_bytes = path.stat().st_size
+            header = _read_header(file, size_bytes, where=str(path), error=error)
+            if header.data_bytes < MAPPED_FROM_BYTES:
+                content = file.read(header.data_bytes)
+                return header.array(content)
+        mapped = np.memmap(
+            path,
+            dtype=header.dtype,
+            mode="r",
+            offset=header.offset,
+            shape=header.shape,
+            order=header.order,
+        )
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror})") from problem
+    return np.asarray(mapped)
+
+
+class NpzArchive:
+    """The arrays of a ``.npz`` file; use :func:`open_npz`."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, error: type[InputError]) -> None:
+        self._path = path
+        self._archive = archive
+        self._error = error
+        self.names = frozenset(
+            name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
+        )
+
+    def header(self, name: str) -> ArrayHeader:
+        """Return what the archive says about an array, without reading it."""
+        with self._member(name) as (file, size_bytes):
+            return self._header(name, file, size_bytes)
+
+    def read(self, name: str) -> np.ndarray:
+        """Read an array."""
+        with self._member(name) as (file, size_bytes):
+            header = self._header(name, file, size_bytes)
+            content = file.read(header.data_bytes)
+        if len(content) != header.data_bytes:
+            raise self._error(
+                f"{self._path}: {name}: got {len(content)} bytes; expected {header.data_bytes}"
+            )
+        return header.array(content)
+
+    def _header(self, name: str, file: IO[bytes], size_bytes: int) -> ArrayHeader:
+        where = f"{self._path}: {name}"
+        return _read_header(file, size_bytes, where=where, error=self._error)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        if name not in self.names:
+            raise self._error(
+                f"{self._path}: {name}: missing; the file has {', '.join(sorted(self.names))}"
+            )
+        try:
+            info = self._archive.getinfo(f"{name}.npy")
+            with self._archive.open(info) as file:
+                yield file, info.file_size
+        except (
+            OSError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+            NotImplementedError,  # a compression method that Python does not know
+            RuntimeError,  # an encrypted member
+        ) as problem:
+            raise self._error(f"{self._path}: {name}: damaged ({problem})") from problem
+
+
+@contextmanager
+def open_npz(path: Path, *, error: type[InputError]) -> Iterator[NpzArchive]:
+    """Open a ``.npz`` file.
+
+    Args:
+        path: The file.
+        error: Class of the error for everything that is wrong with it.
+
+    Raises:
+        InputError: Of the class ``error``.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror})") from problem
+    except zipfile.BadZipFile as problem:
+        raise error(f"{path}: not a .npz file, or damaged ({problem})") from problem
+    with archive:
+        yield NpzArchive(path, archive, error)
+
+
+def _read_header(
+    file: IO[bytes], size_bytes: int, *, where: str, error: type[InputError]
+) -> ArrayHeader:
+    """Read a header and check that the data it announces is there."""
+    try:
+        version = npy_format.read_magic(file)
+        if version not in _READERS:
+            raise error(f"{where}: .npy version {version}; expected 1.0 or 2.0")
+        shape, fortran_order, dtype = _READERS[version](file)
+    except ValueError as problem:
+        raise error(f"{where}: not an array in NumPy's format ({problem})") from problem
+    if dtype.hasobject:
+        raise error(f"{where}: holds Python objects; expected plain values")
+    order: Literal["C", "F"] = "F" if fortran_order else "C"
+    header = ArrayHeader(shape=shape, dtype=dtype, order=order, offset=file.tell())
+    if header.offset + header.data_bytes != size_bytes or min(shape, default=0) < 0:
+        raise error(
+            f"{where}: {size_bytes} bytes; expected {header.offset + header.data_bytes} "
+            f"for {dtype} of shape {shape}"
+        )
+    return header

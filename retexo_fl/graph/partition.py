@@ -1,0 +1,202 @@
+"""What one client holds of a graph, and what must be true of it."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.graph import Split
+from retexo_fl.graph.keys import check_keys, hash_keys
+
+#: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
+PARTITIONING_DIGITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GraphPartition:
+    """A client's inner nodes, all edges incident to them, and who owns their other ends.
+
+    Symbols: n inner nodes, b boundary nodes, e stored edges (an edge between two inner nodes is
+    stored at both, an edge to a boundary node once), F features. The constructor checks nothing;
+    :func:`check_partition` does.
+
+    Attributes:
+        partitioning: 64 hex digits, shared by all parts of one partitioning.
+        client: Index of the owner.
+        num_clients: Clients of the partitioning.
+        node_keys: [n] bytes, dtype ``S``, ascending.
+        indptr: [n + 1] int64: inner node u's neighbours are ``indices[indptr[u]:indptr[u + 1]]``.
+        indices: [e] int32, ascending in each row; below n an inner node, n + s boundary slot s.
+        boundary_keys: [b] bytes, sorted by (owner, key).
+        boundary_owners: [b] int32 client that owns each boundary node.
+        node_hashes: [n] uint64 hashes of ``node_keys`` (:func:`~retexo_fl.graph.keys.hash_keys`).
+        boundary_hashes: [b] uint64 hashes of ``boundary_keys``.
+        features: [n, F] float32, dense or CSR.
+        labels: [n] int64, -1 for unlabelled.
+        train_mask: [n] bool.
+        val_mask: [n] bool.
+        test_mask: [n] bool; the three are disjoint.
+        num_classes: C of the whole graph.
+
+    Source: RETEXO, section 2.1 (inner and boundary nodes).
+    """
+
+    partitioning: str
+    client: int
+    num_clients: int
+    node_keys: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    boundary_keys: np.ndarray
+    boundary_owners: np.ndarray
+    node_hashes: np.ndarray
+    boundary_hashes: np.ndarray
+    features: Features
+    labels: np.ndarray
+    train_mask: np.ndarray
+    val_mask: np.ndarray
+    test_mask: np.ndarray
+    num_classes: int
+
+    @property
+    def num_inner(self) -> int:
+        """Inner nodes: n."""
+        return len(self.node_keys)
+
+    @property
+    def num_boundary(self) -> int:
+        """Boundary nodes: b."""
+        return len(self.boundary_keys)
+
+    @property
+    def num_features(self) -> int:
+        """Width of the features: F."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_cut_edges(self) -> int:
+        """Edges between an inner and a boundary node."""
+        return int(np.count_nonzero(self.indices >= self.num_inner))
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """[n] int64 degrees in the whole graph: all incident edges are held."""
+        return np.diff(self.indptr)
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """Clients that own a boundary node, ascending."""
+        return tuple(np.unique(self.boundary_owners).tolist())
+
+    @property
+    def split(self) -> Split:
+        """The three masks together."""
+        return Split(train=self.train_mask, val=self.val_mask, test=self.test_mask)
+
+
+def check_partition(partition: GraphPartition, *, source: str) -> None:
+    """Check everything that can be known about a partition without its peers.
+
+    Args:
+        partition: To be checked.
+        source: Where it came from, for errors.
+
+    Raises:
+        PartitionError: Something does not hold; the message names the array and the row.
+    """
+    checks = ArrayChecks(source=source, error=PartitionError)
+    _check_identity(partition, checks)
+    _check_nodes(partition, checks)
+    _check_boundary(partition, checks)
+    _check_edges(partition, checks)
+
+
+def _check_identity(partition: GraphPartition, checks: ArrayChecks) -> None:
+    digest = partition.partitioning
+    if len(digest) != PARTITIONING_DIGITS or not set(digest) <= set(string.hexdigits.lower()):
+        checks.fail("partitioning", f"got {digest!r}; expected {PARTITIONING_DIGITS} hex digits")
+    if not 0 <= partition.client < partition.num_clients:
+        checks.fail(
+            "client", f"got {partition.client}; expected 0 to {partition.num_clients - 1}"
+        )
+    if partition.num_classes < 1:
+        checks.fail("num_classes", f"got {partition.num_classes}; expected at least 1")
+
+
+def _check_nodes(partition: GraphPartition, checks: ArrayChecks) -> None:
+    keys, count = partition.node_keys, partition.num_inner
+    if count == 0:
+        checks.fail("node_keys", "there are no nodes; expected at least one")
+    check_keys(checks, "node_keys", keys, num_nodes=count)
+    unsorted = np.flatnonzero(keys[1:] <= keys[:-1])
+    if len(unsorted):
+        checks.fail("node_keys", f"row {unsorted[0] + 1} is out of order; expected sorted keys")
+    _check_hashes(checks, "node_hashes", partition.node_hashes, keys)
+    checks.form("labels", partition.labels, kinds="i", shape=(count,))
+    checks.labels("labels", partition.labels, num_classes=partition.num_classes)
+    checks.masks(partition.split.named(), partition.labels)
+    checks.features("features", partition.features, num_nodes=count)
+
+
+def _check_boundary(partition: GraphPartition, checks: ArrayChecks) -> None:
+    keys, owners, count = partition.boundary_keys, partition.boundary_owners, partition.num_boundary
+    check_keys(checks, "boundary_keys", keys, num_nodes=count)
+    checks.form("boundary_owners", owners, kinds="i", shape=(count,))
+    wrong = (owners < 0) | (owners >= partition.num_clients) | (owners == partition.client)
+    if wrong.any():
+        slot = int(np.argmax(wrong))
+        checks.fail(
+            "boundary_owners",
+            f"row {slot} is {owners[slot]}; expected another client of {partition.num_clients}",
+        )
+    rises = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (keys[1:] > keys[:-1]))
+    if not rises.all():
+        slot = int(np.argmin(rises)) + 1
+        checks.fail("boundary_keys", f"row {slot} is out of order; expected (owner, key) order")
+    inner = np.flatnonzero(np.isin(keys, partition.node_keys))
+    if len(inner):
+        checks.fail("boundary_keys", f"row {inner[0]} is an inner node too; expected others' nodes")
+    _check_hashes(checks, "boundary_hashes", partition.boundary_hashes, keys)
+
+
+def _check_hashes(
+    checks: ArrayChecks, name: str, hashes: np.ndarray, keys: np.ndarray
+) -> None:
+    checks.form(name, hashes, kinds="iu", shape=(len(keys),))
+    wrong = np.flatnonzero(hashes != hash_keys(keys))
+    if len(wrong):
+        checks.fail(name, f"row {wrong[0]} is not the hash of its key")
+
+
+def _check_edges(partition: GraphPartition, checks: ArrayChecks) -> None:
+    indptr, indices, inner = partition.indptr, partition.indices, partition.num_inner
+    checks.form("indptr", indptr, kinds="i", shape=(inner + 1,))
+    checks.form("indices", indices, kinds="i", shape=(None,))
+    checks.offsets("indptr", indptr, num_entries=len(indices))
+    num_columns = inner + partition.num_boundary
+    checks.columns("indices", indices, indptr, num_columns=num_columns)
+    rows = np.repeat(np.arange(inner), np.diff(indptr))
+    loops = np.flatnonzero(rows == indices)
+    if len(loops):
+        checks.fail("indices", f"row {rows[loops[0]]} has a self loop; expected none")
+    unused = np.flatnonzero(np.bincount(indices, minlength=num_columns)[inner:] == 0)
+    if len(unused):
+        checks.fail("boundary_keys", f"row {unused[0]} has no edge; expected at least one")
+    own = indices < inner
+    forward = csr_array(
+        (np.ones(np.count_nonzero(own), dtype=np.int8), (rows[own], indices[own])),
+        shape=(inner, inner),
+    )
+    forward.sort_indices()
+    backward = forward.tocsc()
+    if not np.array_equal(forward.indptr, backward.indptr) or not np.array_equal(
+        forward.indices, backward.indices
+    ):
+        checks.fail("indices", "an edge between inner nodes is held at one end only")

@@ -1,0 +1,113 @@
+"""The one door to all partitioners: the name is resolved, the result is checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from retexo_fl.errors import ConfigurationError, PartitionError, PluginError
+from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.partitioners.assignment_file import read_assignment
+from retexo_fl.graph.partitioners.louvain import assign_louvain
+from retexo_fl.graph.partitioners.metis import assign_metis
+from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
+from retexo_fl.plugins import is_plugin, load_plugin
+
+
+class Partitioner(Protocol):
+    """What a ``module:attribute`` must name."""
+
+    def __call__(self, graph: Graph, clients: int, seed: int) -> np.ndarray:
+        """Return the [N] client of each node, 0 to ``clients - 1``; the same for the same seed."""
+        ...
+
+
+_BUILT_IN: Final[Mapping[str, Callable[[Graph, int, int], np.ndarray]]] = {
+    "random": assign_randomly,
+    "metis": assign_metis,
+    "louvain": assign_louvain,
+    "one-node": assign_one_node,
+}
+_FILE: Final = "file:"
+#: Clients named in an error before the rest is counted.
+_MOST_NAMED: Final = 5
+
+
+def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> np.ndarray:
+    """Assign every node to a client.
+
+    Args:
+        graph: The whole graph.
+        partitioner: ``random``, ``metis``, ``louvain``, ``one-node``, ``file:PATH`` or
+            ``module:attribute`` of a :class:`Partitioner`.
+        clients: At least 1, at most N.
+        seed: At least 0; equal seeds give equal assignments.
+
+    Returns:
+        [N] int32; every client has at least one node.
+
+    Raises:
+        ConfigurationError: There is no such partitioner, the number of clients does not suit it
+            or the graph, or a package that it needs is not installed.
+        PartitionError: A file, a plug-in or METIS gave an assignment that cannot be used.
+        PluginError: The plug-in cannot be imported or called.
+    """
+    if not 1 <= clients <= graph.num_nodes:
+        raise ConfigurationError(
+            f"clients: got {clients}; expected 1 to {graph.num_nodes}, the number of nodes "
+            f"of data set {graph.name!r}"
+        )
+    if partitioner in _BUILT_IN:
+        assignment = _BUILT_IN[partitioner](graph, clients, seed)
+    elif partitioner.startswith(_FILE):
+        path = Path(partitioner.removeprefix(_FILE))
+        assignment = read_assignment(path, num_nodes=graph.num_nodes, clients=clients)
+    elif is_plugin(partitioner):
+        assignment = _call_plugin(partitioner, graph, clients, seed)
+    else:
+        near = difflib.get_close_matches(partitioner, _BUILT_IN, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigurationError(
+            f"partitioner: got {partitioner!r}; {hint}expected one of {', '.join(_BUILT_IN)}, "
+            "file:PATH, or module:attribute"
+        )
+    return _checked(assignment, partitioner, graph, clients)
+
+
+def _call_plugin(partitioner: str, graph: Graph, clients: int, seed: int) -> np.ndarray:
+    found = load_plugin("partitioner", partitioner)
+    if not callable(found):
+        raise PluginError(
+            f"partitioner {partitioner!r}: got {type(found).__name__}; "
+            "expected a callable (graph, clients, seed)"
+        )
+    return np.asarray(found(graph, clients, seed))
+
+
+def _checked(assignment: np.ndarray, partitioner: str, graph: Graph, clients: int) -> np.ndarray:
+    where = f"partitioner {partitioner!r}"
+    if assignment.dtype.kind not in "iu" or assignment.shape != (graph.num_nodes,):
+        raise PartitionError(
+            f"{where}: got {assignment.dtype} of shape {assignment.shape}; "
+            f"expected integers of shape ({graph.num_nodes},)"
+        )
+    outside = np.flatnonzero((assignment < 0) | (assignment >= clients))
+    if len(outside):
+        node = int(outside[0])
+        raise PartitionError(
+            f"{where}: node {node} is given to client {assignment[node]}; "
+            f"expected 0 to {clients - 1}"
+        )
+    empty = np.flatnonzero(np.bincount(assignment, minlength=clients) == 0)
+    if len(empty):
+        named = ", ".join(str(client) for client in empty[:_MOST_NAMED])
+        more = "" if len(empty) <= _MOST_NAMED else f" and {len(empty) - _MOST_NAMED} more"
+        raise PartitionError(
+            f"{where}: no nodes for clients {named}{more} of {clients}; "
+            "expected at least one node for each"
+        )
+    return assignment.astype(np.int32)

@@ -1,0 +1,106 @@
+"""Train, validation and test nodes of a whole graph."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.graph import Graph, Split
+from retexo_fl.graph.seeding import seeded_generator
+
+_FORMS = "random:TRAIN/VAL/TEST or per-client-class:TRAIN/VAL/TEST"
+
+Shares = tuple[Fraction, Fraction, Fraction]
+
+
+def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -> Split:
+    """Choose train, validation and test nodes among the labelled ones.
+
+    Args:
+        graph: The whole graph.
+        assignment: [N] client of each node; only ``per-client-class`` looks at it.
+        split: ``published``: the data set's own. ``random:TRAIN/VAL/TEST``: shares of the labelled
+            nodes, which depend on the seed alone, not on the partitioning.
+            ``per-client-class:TRAIN/VAL/TEST``: the same shares of each class of each client.
+        seed: At least 0.
+
+    Returns:
+        Disjoint masks, none of them empty. A share's end is rounded down, and shares that sum to
+        one leave no node out.
+
+    Raises:
+        ConfigurationError: The text is none of these forms, the shares are not in (0, 1] with a
+            sum of at most 1, a mask would be empty, or there is no published split.
+
+    Source: OpenFGL 1.1.0, per client and class, rounding at cumulative shares.
+    """
+    if split == "published":
+        return _published(graph)
+    kind, _, text = split.partition(":")
+    if kind not in ("random", "per-client-class"):
+        raise ConfigurationError(f"split: got {split!r}; expected published, {_FORMS}")
+    shares = _parse_shares(split, text)
+    labelled = np.flatnonzero(graph.labels >= 0)
+    generator = seeded_generator(seed, f"split {kind}")
+    if kind == "random":
+        cells = np.zeros(len(labelled), dtype=np.int64)
+    else:
+        owners = np.asarray(assignment, dtype=np.int64)[labelled]
+        cells = owners * graph.num_classes + graph.labels[labelled]
+    return _split_cells(graph, labelled, cells, shares, generator)
+
+
+def _published(graph: Graph) -> Split:
+    published = graph.published_split
+    if published is None:
+        raise ConfigurationError(
+            f"split: data set {graph.name!r} has no published split; expected {_FORMS}"
+        )
+    checks = ArrayChecks(source=graph.name, error=DatasetError)
+    checks.masks(published.named(), graph.labels)
+    return published
+
+
+def _parse_shares(split: str, text: str) -> Shares:
+    """Read ``0.2/0.1/0.7`` exactly: as binary floats, shares of a whole number may fall short."""
+    expected = "expected three shares above 0 with a sum of at most 1, such as 0.2/0.1/0.7"
+    try:
+        shares = [Fraction(part) for part in text.split("/")]
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigurationError(f"split: got {split!r}; {expected}") from error
+    if len(shares) != 3 or min(shares) <= 0 or sum(shares) > 1:
+        raise ConfigurationError(f"split: got {split!r}; {expected}")
+    return shares[0], shares[1], shares[2]
+
+
+def _split_cells(
+    graph: Graph,
+    labelled: np.ndarray,
+    cells: np.ndarray,
+    shares: Shares,
+    generator: np.random.Generator,
+) -> Split:
+    """Shuffle the labelled nodes of each cell and hand out its shares."""
+    shuffled = generator.permutation(len(labelled))
+    order = shuffled[np.argsort(cells[shuffled], kind="stable")]
+    _, first, size = np.unique(cells[order], return_index=True, return_counts=True)
+    position = np.arange(len(order)) - np.repeat(first, size)
+    masks = []
+    begin = np.zeros(len(order), dtype=np.int64)
+    total = Fraction(0)
+    for name, share in zip(("train", "validation", "test"), shares, strict=True):
+        total += share
+        end = np.repeat(size * total.numerator // total.denominator, size)
+        mask = np.zeros(graph.num_nodes, dtype=bool)
+        mask[labelled[order[(position >= begin) & (position < end)]]] = True
+        if not mask.any():
+            raise ConfigurationError(
+                f"split: leaves no {name} nodes of the {len(labelled)} labelled ones "
+                f"of data set {graph.name!r}; expected at least one"
+            )
+        masks.append(mask)
+        begin = end
+    return Split(train=masks[0], val=masks[1], test=masks[2])

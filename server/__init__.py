@@ -1,0 +1,1 @@
+"""The Flower ServerApp component: a line that Flower starts."""
