@@ -6,6 +6,7 @@ message needs is kept here, and a client object may be dropped at any time.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from retexo_fl.errors import CheckpointError
+from retexo_fl.files import write_whole
 
 
 class ClientStore(Protocol):
@@ -117,16 +119,12 @@ class FolderStore:
 
     def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
         """See :class:`ClientStore`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        beside = self._folder / "rows.part.npy"
-        try:
-            np.save(beside, rows, allow_pickle=False)
-            beside.replace(self._folder / _name(stage, digest, "npy"))
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise CheckpointError(
-                f"{self._folder}: rows of stage {stage} could not be kept ({error.strerror})"
-            ) from error
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(rows))
+        )
+        content = np.ascontiguousarray(rows).tobytes()
+        self._write(_name(stage, digest, "npy"), header.getvalue(), content)
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
@@ -144,12 +142,9 @@ class FolderStore:
         """See :class:`ClientStore`."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, name: str, content: bytes) -> None:
-        beside = self._folder / f"{name}.part"
+    def _write(self, name: str, *content: bytes) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(content)
-            beside.replace(self._folder / name)
+            write_whole(self._folder / name, content)
         except OSError as error:
             raise CheckpointError(
                 f"{self._folder / name}: could not be written ({error.strerror})"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.errors import ChannelUnavailable
+from retexo_fl.files import write_whole
 
 
 class SpoolChannel:
@@ -25,19 +25,13 @@ class SpoolChannel:
         path = self._path(key)
         if path.exists():
             return 0
-        beside = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
-                file.writelines(frames)
-            beside.replace(path)
+            return write_whole(path, frames)
         except OSError as error:
-            beside.unlink(missing_ok=True)
             raise ChannelUnavailable(
                 f"spool {self._folder}: a block for client {key.receiver} could not be written "
                 f"({error.strerror})"
             ) from error
-        return sum(len(frame) for frame in frames)
 
     def receive_block(self, key: BlockKey) -> bytes | None:
         """See :class:`~retexo_fl.channels.base.Channel`."""

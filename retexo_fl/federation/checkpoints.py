@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from retexo_fl.errors import CheckpointError
+from retexo_fl.files import write_whole
 
 #: Raised when the meaning of a checkpoint's content changes.
 CHECKPOINT_VERSION: Final = 1
@@ -76,13 +76,7 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         CheckpointError: It could not be written; what stood at ``path`` still does.
     """
-    beside = path.with_name(f"{path.name}.part")
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write_whole(path, [content], durable=True)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error

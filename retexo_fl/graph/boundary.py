@@ -132,13 +132,15 @@ def _peer_plan(
 
 def _rows_by_peer(partition: GraphPartition, peers: np.ndarray) -> list[np.ndarray]:
     """Return, for each peer, the inner nodes that have an edge to one of its nodes, ascending."""
+    if not len(peers):
+        return []
     inner = partition.num_inner
     cut = np.flatnonzero(partition.indices >= inner)
     rows = np.searchsorted(partition.indptr, cut, side="right") - 1
     owners = partition.boundary_owners[partition.indices[cut] - inner]
     pairs = np.unique(np.searchsorted(peers, owners) * inner + rows)
     ends = np.searchsorted(pairs, np.arange(1, len(peers) + 1) * inner)
-    return [part % inner for part in np.split(pairs, ends[:-1])] if len(peers) else []
+    return [part % inner for part in np.split(pairs, ends[:-1])]
 
 
 def _digest(partitioning: str, sender: int, receiver: int, keys: np.ndarray) -> bytes:

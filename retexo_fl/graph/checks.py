@@ -1,4 +1,4 @@
-"""Checks of arrays that came from outside; each failure is one line naming source, array and row."""
+"""Checks of arrays that came from outside; each failure is a line naming array and row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ArrayChecks:
     def form(
         self, name: str, values: np.ndarray, *, kinds: str, shape: tuple[int | None, ...]
     ) -> None:
-        """Check the dtype's kind (``iu``, ``i``, ``b``, ``S``) and the shape; None is any length."""
+        """Check the dtype's kind (``iu``, ``i``, ``b``, ``S``) and the shape (None: any length)."""
         if values.dtype.kind not in kinds:
             self.fail(name, f"got {values.dtype}; expected {_KIND_NAMES[kinds]}")
         fits = len(values.shape) == len(shape) and all(

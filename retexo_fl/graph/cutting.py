@@ -179,5 +179,5 @@ def _partitioning_id(graph: Graph, owners: np.ndarray, split: Split) -> str:
     for array in arrays:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         state.update(f"{little.dtype.str} {little.shape}\n".encode())
-        state.update(little.tobytes() if little.size == 0 else memoryview(little).cast("B"))
+        state.update(little.data)
     return state.hexdigest()

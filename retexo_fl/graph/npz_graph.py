@@ -60,7 +60,7 @@ def describe_npz_graph(path: Path) -> NpzSummary:
         split = _split(archive, checks)
         edges = archive.header("edge_index").shape
         if _is_sparse(archive, checks):
-            width = _sparse_width(archive, checks)
+            width = _sparse_shape(archive, checks)[1]
         else:
             width = (0, *archive.header("x").shape)[-1]
         masks = [] if split is None else split.named().values()
@@ -80,20 +80,23 @@ def _is_sparse(archive: NpzArchive, checks: ArrayChecks) -> bool:
     return sparse
 
 
-def _sparse_width(archive: NpzArchive, checks: ArrayChecks) -> int:
+def _sparse_shape(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
     shape = archive.read("x_shape")
     checks.form("x_shape", shape, kinds="iu", shape=(2,))
     if shape.min() < 1 or shape.max() >= 2**31:
         checks.fail("x_shape", f"got {shape.tolist()}; expected numbers of nodes and features")
-    return int(shape[1])
+    return int(shape[0]), int(shape[1])
 
 
 def _features(archive: NpzArchive, checks: ArrayChecks) -> Features:
     if not _is_sparse(archive, checks):
         return np.ascontiguousarray(archive.read("x"))
-    width = _sparse_width(archive, checks)
+    shape = _sparse_shape(archive, checks)
     parts = {part: archive.read(f"x_{part}") for part in _SPARSE}
-    return checks.sparse_features("x", parts, num_columns=width)
+    features = checks.sparse_features("x", parts, num_columns=shape[1])
+    if features.shape != shape:
+        checks.fail("x_shape", f"got {shape}; expected {features.shape} by x_indptr")
+    return features
 
 
 def _split(archive: NpzArchive, checks: ArrayChecks) -> Split | None:

@@ -123,9 +123,7 @@ def _check_identity(partition: GraphPartition, checks: ArrayChecks) -> None:
     if len(digest) != PARTITIONING_DIGITS or not set(digest) <= set(string.hexdigits.lower()):
         checks.fail("partitioning", f"got {digest!r}; expected {PARTITIONING_DIGITS} hex digits")
     if not 0 <= partition.client < partition.num_clients:
-        checks.fail(
-            "client", f"got {partition.client}; expected 0 to {partition.num_clients - 1}"
-        )
+        checks.fail("client", f"got {partition.client}; expected 0 to {partition.num_clients - 1}")
     if partition.num_classes < 1:
         checks.fail("num_classes", f"got {partition.num_classes}; expected at least 1")
 
@@ -166,9 +164,7 @@ def _check_boundary(partition: GraphPartition, checks: ArrayChecks) -> None:
     _check_hashes(checks, "boundary_hashes", partition.boundary_hashes, keys)
 
 
-def _check_hashes(
-    checks: ArrayChecks, name: str, hashes: np.ndarray, keys: np.ndarray
-) -> None:
+def _check_hashes(checks: ArrayChecks, name: str, hashes: np.ndarray, keys: np.ndarray) -> None:
     checks.form(name, hashes, kinds="iu", shape=(len(keys),))
     wrong = np.flatnonzero(hashes != hash_keys(keys))
     if len(wrong):

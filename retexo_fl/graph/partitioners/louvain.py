@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import random
 
-import igraph
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -36,6 +35,8 @@ def assign_louvain(graph: Graph, clients: int, seed: int) -> np.ndarray:
 
 def _communities(graph: Graph, seed: int) -> np.ndarray:
     """Return the [N] community of each node, numbered from 0."""
+    import igraph
+
     network = igraph.Graph(n=graph.num_nodes, edges=graph.edge_list().T)
     # igraph draws from Python's shared generator; it gets its own, and then that one back.
     igraph.set_random_number_generator(random.Random(seed))  # noqa: S311 - no secret
@@ -55,6 +56,7 @@ def _chop(graph: Graph, communities: list[np.ndarray], clients: int) -> list[np.
         pieces += [nodes[start : start + limit] for start in range(0, len(nodes), limit)]
     heap = [(-len(piece), number, piece) for number, piece in enumerate(pieces)]
     heapq.heapify(heap)
+    number = len(heap)
     while len(heap) < clients:
         _, _, largest = heapq.heappop(heap)
         half = len(largest) // 2
@@ -71,7 +73,8 @@ def _neighbours_together(graph: Graph, nodes: np.ndarray) -> np.ndarray:
         shape=(graph.num_nodes, graph.num_nodes),
     )
     inside = matrix[nodes][:, nodes]
-    return nodes[reverse_cuthill_mckee(inside, symmetric_mode=True)]
+    ordered: np.ndarray = nodes[reverse_cuthill_mckee(inside, symmetric_mode=True)]
+    return ordered
 
 
 def _pack(pieces: list[np.ndarray], clients: int, num_nodes: int) -> np.ndarray:

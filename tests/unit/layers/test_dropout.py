@@ -38,9 +38,7 @@ def test_dense_columns_and_rounds_are_uncorrelated() -> None:
     assert np.abs(columns).max() < 6 / np.sqrt(len(one))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"seed": 2}, {"stage": 1}, {"round": 2}, {"step": 1}], ids=str
-)
+@pytest.mark.parametrize("changed", [{"seed": 2}, {"stage": 1}, {"round": 2}, {"step": 1}], ids=str)
 def test_dense_changes_with_every_part_of_its_key(changed: dict[str, int]) -> None:
     key = {"seed": 1, "stage": 0, "round": 1, "step": 0}
     one = mask(KeyedDropout(rate=0.5, **key))

@@ -1,0 +1,40 @@
+"""Files that are whole or absent: written beside their place and renamed into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) -> int:
+    """Put a file at ``path`` as a whole; after a crash the former one, or the new one, is there.
+
+    Args:
+        path: Its folder is made if needed.
+        parts: Content, in order.
+        durable: Wait until the content is on the disk, so that it outlives a power cut.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        OSError: It could not be written; what stood at ``path`` still does and nothing else is left.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            for part in parts:
+                written += file.write(part)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    return written

@@ -1,0 +1,194 @@
+"""The manifest of a stored partition: what must lie beside it, to the byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from retexo_fl.errors import PartitionError
+
+MANIFEST_NAME: Final = "manifest.json"
+#: Raised whenever the meaning of a stored byte changes; a reader knows exactly one.
+PARTITION_VERSION: Final = 1
+#: A manifest is about 3 kB.
+_MOST_BYTES: Final = 2**16
+#: Sizes are exact in every JSON reader up to here.
+_MOST: Final = 2**53
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_KEY_DTYPE: Final = re.compile(r"\|S[1-9][0-9]{0,5}")
+
+#: An array's dtype, and its lengths as (size, how much longer).
+_Form = tuple[str, tuple[tuple[str, int], ...]]
+_KEYS: Final = "keys"
+_COMMON: Final[Mapping[str, _Form]] = {
+    "node_keys": (_KEYS, (("n", 0),)),
+    "indptr": ("<i8", (("n", 1),)),
+    "indices": ("<i4", (("e", 0),)),
+    "boundary_keys": (_KEYS, (("b", 0),)),
+    "boundary_owners": ("<i4", (("b", 0),)),
+    "node_hashes": ("<u8", (("n", 0),)),
+    "boundary_hashes": ("<u8", (("b", 0),)),
+    "labels": ("<i8", (("n", 0),)),
+    "train_mask": ("|b1", (("n", 0),)),
+    "val_mask": ("|b1", (("n", 0),)),
+    "test_mask": ("|b1", (("n", 0),)),
+}
+_DENSE: Final[Mapping[str, _Form]] = {"features": ("<f4", (("n", 0), ("F", 0)))}
+_SPARSE: Final[Mapping[str, _Form]] = {
+    "features_indptr": ("<i8", (("n", 1),)),
+    "features_indices": ("<i4", (("z", 0),)),
+    "features_data": ("<f4", (("z", 0),)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArray:
+    """One ``NAME.npy`` file.
+
+    Attributes:
+        shape: Of the array.
+        dtype: Of the array, in NumPy's notation with its byte order.
+        sha256: Of the file, as hex digits.
+        bytes: Size of the file.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The content of ``manifest.json`` but for its version."""
+
+    partitioning: str
+    client: int
+    num_clients: int
+    num_classes: int
+    num_features: int
+    arrays: Mapping[str, StoredArray]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are stored as CSR."""
+        return "features" not in self.arrays
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps({"version": PARTITION_VERSION, **asdict(self)}, indent=1) + "\n"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        PartitionError: It is missing, of another version, or anything but what
+            :meth:`Manifest.to_json` writes.
+    """
+    values = _read_json(path)
+    if values.get("version") != PARTITION_VERSION:
+        _fail(path, f"version: got {values.get('version')!r}; expected {PARTITION_VERSION}")
+    _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__})
+    arrays = values["arrays"]
+    if not isinstance(arrays, dict):
+        _fail(path, f"arrays: got {type(arrays).__name__}; expected an object")
+    manifest = Manifest(
+        partitioning=_text(path, "partitioning", values["partitioning"]),
+        client=_whole(path, "client", values["client"]),
+        num_clients=_whole(path, "num_clients", values["num_clients"]),
+        num_classes=_whole(path, "num_classes", values["num_classes"]),
+        num_features=_whole(path, "num_features", values["num_features"]),
+        arrays={name: _stored_array(path, name, entry) for name, entry in arrays.items()},
+    )
+    _check_layout(path, manifest)
+    return manifest
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise PartitionError(
+            f"{path}: missing; expected a folder made by 'retexo partition'"
+        ) from (error)
+    except OSError as error:
+        raise PartitionError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > _MOST_BYTES:
+        _fail(path, f"more than {_MOST_BYTES} bytes; expected a manifest")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise PartitionError(f"{path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        _fail(path, f"got {type(values).__name__}; expected an object")
+    return values
+
+
+def _stored_array(path: Path, name: str, entry: object) -> StoredArray:
+    where = f"arrays.{name}"
+    if not isinstance(entry, dict):
+        _fail(path, f"{where}: got {type(entry).__name__}; expected an object")
+    _expect_keys(path, entry, set(StoredArray.__dataclass_fields__), where=where)
+    shape = entry["shape"]
+    if not isinstance(shape, list):
+        _fail(path, f"{where}.shape: got {shape!r}; expected a list")
+    sha256 = _text(path, f"{where}.sha256", entry["sha256"])
+    if not _SHA256.fullmatch(sha256):
+        _fail(path, f"{where}.sha256: got {sha256[:80]!r}; expected 64 hex digits")
+    return StoredArray(
+        shape=tuple(_whole(path, f"{where}.shape", length) for length in shape),
+        dtype=_text(path, f"{where}.dtype", entry["dtype"]),
+        sha256=sha256,
+        bytes=_whole(path, f"{where}.bytes", entry["bytes"]),
+    )
+
+
+def _check_layout(path: Path, manifest: Manifest) -> None:
+    """Check that the arrays are those of a partition and that their lengths agree."""
+    layout = {**_COMMON, **(_SPARSE if manifest.is_sparse else _DENSE)}
+    _expect_keys(path, manifest.arrays, set(layout), where="arrays")
+    sizes = {"F": manifest.num_features}
+    for name, (dtype, lengths) in layout.items():
+        entry = manifest.arrays[name]
+        fits = _KEY_DTYPE.fullmatch(entry.dtype) if dtype == _KEYS else entry.dtype == dtype
+        if not fits:
+            wanted = "|S and a width" if dtype == _KEYS else dtype
+            _fail(path, f"arrays.{name}.dtype: got {entry.dtype[:40]!r}; expected {wanted}")
+        if len(entry.shape) != len(lengths):
+            _fail(path, f"arrays.{name}.shape: got {list(entry.shape)}; expected {len(lengths)}-d")
+        for length, (size, more) in zip(entry.shape, lengths, strict=True):
+            expected = sizes.setdefault(size, length - more) + more
+            if length != expected:
+                _fail(path, f"arrays.{name}.shape: got {list(entry.shape)}; expected {expected}")
+
+
+def _expect_keys(
+    path: Path, values: Mapping[str, object], expected: set[str], *, where: str = "keys"
+) -> None:
+    missing, extra = sorted(expected - set(values)), sorted(set(values) - expected)
+    if missing:
+        _fail(path, f"{where}: {missing[0]!r} is missing")
+    if extra:
+        _fail(path, f"{where}: {extra[0][:40]!r} is unknown")
+
+
+def _whole(path: Path, key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        _fail(path, f"{key}: got {str(value)[:40]}; expected a whole number")
+    return value
+
+
+def _text(path: Path, key: str, value: object) -> str:
+    if not isinstance(value, str):
+        _fail(path, f"{key}: got {str(value)[:40]}; expected text")
+    return value
+
+
+def _fail(path: Path, problem: str) -> NoReturn:
+    raise PartitionError(f"{path}: {problem}")

@@ -1,0 +1,55 @@
+"""What every channel must satisfy; a new channel's test inherits :class:`ChannelContract`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retexo_fl.channels import BlockKey, Channel
+
+KEY = BlockKey(job="job-1", layer=0, weights_digest=b"d" * 32, sender=0, receiver=1)
+FRAMES = (b"first frame", b"", b"second" * 1000)
+
+
+class ChannelContract:
+    """Give ``ends`` in a subclass whose name begins with ``Test``."""
+
+    def ends(self) -> tuple[Channel, Channel]:
+        """Return the sender's and the receiver's end of one fresh transport."""
+        raise NotImplementedError
+
+    def test_receive_returns_whole_frames_in_order(self) -> None:
+        sender, receiver = self.ends()
+        assert sender.send_block(KEY, FRAMES) == sum(map(len, FRAMES))
+        assert receiver.receive_block(KEY) == b"".join(FRAMES)
+        assert receiver.receive_block(KEY) == b"".join(FRAMES)
+
+    def test_receive_of_what_was_not_sent_is_none(self) -> None:
+        sender, receiver = self.ends()
+        sender.send_block(KEY, FRAMES)
+        for other in (
+            replace(KEY, job="job-2"),
+            replace(KEY, layer=1),
+            replace(KEY, weights_digest=b"e" * 32),
+            replace(KEY, sender=2),
+            replace(KEY, receiver=0),
+        ):
+            assert receiver.receive_block(other) is None
+
+    def test_sending_again_moves_nothing(self) -> None:
+        sender, receiver = self.ends()
+        sender.send_block(KEY, FRAMES)
+        assert sender.send_block(KEY, FRAMES) == 0
+        assert receiver.receive_block(KEY) == b"".join(FRAMES)
+
+    def test_forget_job_drops_one_receivers_blocks_of_one_job(self) -> None:
+        sender, receiver = self.ends()
+        others = (replace(KEY, job="job-2"), replace(KEY, receiver=2))
+        for key in (KEY, *others):
+            sender.send_block(key, FRAMES)
+        receiver.forget_job("job-1", 1)
+        receiver.forget_job("job-1", 1)
+        assert receiver.receive_block(KEY) is None
+        assert all(receiver.receive_block(key) for key in others)
+
+    def test_channel_satisfies_the_protocol(self) -> None:
+        assert all(isinstance(end, Channel) for end in self.ends())

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.store import ClientStore, FolderStore, MemoryStore
+from retexo_fl.errors import CheckpointError
+
+DIGEST = b"d" * 32
+
+
+@pytest.fixture(params=["memory", "folder"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStore:
+    return MemoryStore() if request.param == "memory" else FolderStore(tmp_path / "store")
+
+
+def test_new_store_knows_nothing(store: ClientStore) -> None:
+    assert store.attempt() == 0
+    assert store.rows(1, DIGEST) is None
+    assert store.missing_peers(1, DIGEST) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_store_returns_what_was_put(store: ClientStore, dtype: str) -> None:
+    rows = np.arange(6, dtype=dtype).reshape(3, 2)
+    store.set_attempt(4)
+    store.put_rows(1, DIGEST, rows)
+    store.close_exchange(1, DIGEST, (2, 5))
+    assert store.attempt() == 4
+    kept = store.rows(1, DIGEST)
+    assert kept is not None
+    np.testing.assert_array_equal(kept, rows)
+    assert kept.dtype == dtype
+    assert store.missing_peers(1, DIGEST) == (2, 5)
+    assert store.rows(1, b"e" * 32) is None
+    assert store.missing_peers(2, DIGEST) is None
+
+
+def test_forget_drops_rows_and_closings(store: ClientStore) -> None:
+    store.put_rows(1, DIGEST, np.zeros((1, 1)))
+    store.close_exchange(1, DIGEST, ())
+    store.forget()
+    assert store.rows(1, DIGEST) is None
+    assert store.missing_peers(1, DIGEST) is None
+
+
+def test_folder_store_outlives_its_object(tmp_path: Path) -> None:
+    FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
+    kept = FolderStore(tmp_path).rows(0, DIGEST)
+    assert kept is not None
+    assert kept.tolist() == [[1, 1], [1, 1]]
+
+
+def test_folder_store_names_damaged_rows(tmp_path: Path) -> None:
+    FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match="rows of stage 0"):
+        FolderStore(tmp_path).rows(0, DIGEST)

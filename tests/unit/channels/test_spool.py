@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.channels import Channel, SpoolChannel
+from retexo_fl.errors import ChannelUnavailable
+from tests.support.channel_contract import FRAMES, KEY, ChannelContract
+
+
+class TestSpoolChannel(ChannelContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def ends(self) -> tuple[Channel, Channel]:
+        return SpoolChannel(self.folder), SpoolChannel(self.folder)
+
+
+def test_send_leaves_no_part_files(tmp_path: Path) -> None:
+    SpoolChannel(tmp_path).send_block(KEY, FRAMES)
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".frames"]
+
+
+def test_send_that_cannot_write_names_the_receiver_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / KEY.job).write_text("a file where a folder is needed")
+    with pytest.raises(ChannelUnavailable, match="block for client 1 could not be written"):
+        SpoolChannel(tmp_path).send_block(KEY, FRAMES)
+    assert [path.name for path in tmp_path.rglob("*")] == [KEY.job]
