@@ -75,7 +75,7 @@ class Mailbox:
             if peer.peer in self._decoded:
                 continue
             stream = self._channel.receive_block(self._key(ticket, peer.peer, self._client))
-            if stream is None:
+            if not stream:
                 continue
             expected = self._header(
                 ticket,

@@ -10,6 +10,7 @@ from retexo_fl.graph import (
     GraphPartition,
     assign_nodes,
     cut_graph,
+    find_partitions,
     load_dataset,
     make_split,
     open_partition,
@@ -39,13 +40,11 @@ def part_paths(folder: Path) -> list[Path]:
     Raises:
         PartitionError: There is none, or one is missing in the sequence.
     """
-    found = sorted(folder.glob("part-*"), key=lambda path: (len(path.name), path.name))
-    expected = [folder / f"part-{client}" for client in range(len(found))]
-    if not found or found != expected:
-        names = ", ".join(path.name for path in found) or "nothing"
-        raise PartitionError(
-            f"{folder}: found {names}; expected part-0, part-1, ... from `retexo partition make`"
-        )
+    found = find_partitions(folder)
+    expected = [f"part-{client}" for client in range(len(found))]
+    if [path.name for path in found] != expected:
+        names = ", ".join(path.name for path in found)
+        raise PartitionError(f"{folder}: found {names}; expected part-0, part-1, ... without gaps")
     return found
 
 

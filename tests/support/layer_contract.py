@@ -111,6 +111,7 @@ class LayerContract:
     @pytest.mark.parametrize("drop", [False, True])
     def test_sparse_input_equals_dense(self, drop: bool) -> None:
         layer, sparse = built(self.layer), whole_input(5, sparse=True)
+        assert not isinstance(sparse.own, torch.Tensor)
         dense = StageInput(
             own=torch.from_numpy(sparse.own.toarray()),
             received=torch.zeros(0, WIDTH, dtype=torch.float64),

@@ -7,8 +7,8 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.graph import Graph
 
-#: METIS takes a 32-bit seed, and -1 for one of its own.
-_SEEDS = 2**31
+#: METIS takes a 32-bit seed, -1 for one of its own; 0 and 1 draw the same numbers.
+_SEEDS = 2**31 - 1
 
 
 def assign_metis(graph: Graph, clients: int, seed: int) -> np.ndarray:
@@ -31,6 +31,6 @@ def assign_metis(graph: Graph, clients: int, seed: int) -> np.ndarray:
     adjacency = pymetis.CSRAdjacency(
         adj_starts=graph.indptr.astype(np.int32), adjacent=graph.indices.astype(np.int32)
     )
-    options = pymetis.Options(seed=seed % _SEEDS)
+    options = pymetis.Options(seed=1 + seed % _SEEDS)
     _, parts = pymetis.part_graph(clients, adjacency, options=options)
     return np.asarray(parts, dtype=np.int32)

@@ -1,0 +1,120 @@
+"""Plans: by hand on a small graph, and that both ends always agree."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph import BoundaryPlan, cut_graph
+from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
+
+
+def test_plan_lists_rows_and_slots_in_key_order() -> None:
+    first, second = small_parts()
+    plan = BoundaryPlan.from_partition(first)
+    assert [item.peer for item in plan.peers] == [1]
+    assert plan.peer(1).send.rows.tolist() == [0, 1]  # a and d; z has no edge
+    assert plan.peer(1).receive.slots.tolist() == [0, 1, 2]
+    assert (plan.num_send, plan.num_receive) == (2, 3)
+    other = BoundaryPlan.from_partition(second)
+    assert other.peer(0).send.rows.tolist() == [0, 1, 2]
+    assert other.peer(0).receive.slots.tolist() == [0, 1]
+    assert plan.peer(1).send.count == other.peer(0).receive.count == 2
+
+
+def test_plan_splits_slots_by_owner() -> None:
+    parts = cut_graph(small_graph(), np.array([0, 2, 1, 1, 2, 0]), SMALL_SPLIT)
+    plan = BoundaryPlan.from_partition(parts[1])  # b and c; b-d(0), c-a(2)
+    assert [item.peer for item in plan.peers] == [0, 2]
+    assert plan.peer(0).send.rows.tolist() == [0]
+    assert plan.peer(0).receive.slots.tolist() == [0]
+    assert plan.peer(2).send.rows.tolist() == [1]
+    assert plan.peer(2).receive.slots.tolist() == [1]
+    assert plan.peer(2).receive.slots.dtype == plan.peer(2).send.rows.dtype == np.int64
+
+
+def test_plan_digest_is_as_documented() -> None:
+    first, second = small_parts()
+    fields = [
+        b"rows",
+        first.partitioning.encode(),
+        (0).to_bytes(8, "little"),
+        (1).to_bytes(8, "little"),
+        bytes([1, 0, 0, 0, 1, 0, 0, 0]),  # lengths of the keys
+        b"ad",
+    ]
+    content = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+    expected = hashlib.sha256(content).digest()
+    assert BoundaryPlan.from_partition(first).peer(1).send.digest == expected
+    assert BoundaryPlan.from_partition(second).peer(0).receive.digest == expected
+
+
+def test_plan_digests_differ_by_direction_and_partitioning() -> None:
+    plan = BoundaryPlan.from_partition(small_parts()[0])
+    assert plan.peer(1).send.digest != plan.peer(1).receive.digest
+    renamed = cut_graph(small_graph(name="other"), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
+    assert BoundaryPlan.from_partition(renamed[0]).peer(1).send.digest != plan.peer(1).send.digest
+
+
+def test_gather_takes_dense_and_sparse_rows() -> None:
+    send = BoundaryPlan.from_partition(small_parts()[1]).peer(0).send
+    matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(send.gather(matrix), matrix)
+    sparse = send.gather(csr_array(matrix))
+    assert isinstance(sparse, csr_array)
+    np.testing.assert_array_equal(sparse.toarray(), matrix)
+
+
+def test_plan_of_a_part_without_peers_is_empty() -> None:
+    (part,) = cut_graph(small_graph(), np.zeros(6, dtype=int), SMALL_SPLIT)
+    plan = BoundaryPlan.from_partition(part)
+    assert plan.peers == ()
+    assert (plan.num_send, plan.num_receive) == (0, 0)
+
+
+@pytest.mark.parametrize("stranger", [0, 2, 7])
+def test_plan_names_a_client_that_is_no_peer(stranger: int) -> None:
+    parts = cut_graph(small_graph(), np.array([0, 2, 1, 1, 2, 3]), SMALL_SPLIT)
+    plan = BoundaryPlan.from_partition(parts[3])  # z alone
+    with pytest.raises(PartitionError, match=f"client 3 shares no edge with client {stranger}"):
+        plan.peer(stranger)
+
+
+@given(cut_cases())
+def test_plans_of_two_clients_agree(case: CutCase) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    plans = [BoundaryPlan.from_partition(part) for part in parts]
+    assert sum(plan.num_send for plan in plans) == sum(plan.num_receive for plan in plans)
+    digests = []
+    for part, plan in zip(parts, plans, strict=True):
+        assert tuple(item.peer for item in plan.peers) == part.peers
+        assert plan.num_receive == part.num_boundary
+        for item in plan.peers:
+            back = plans[item.peer].peer(part.client).receive
+            keys = part.node_keys[item.send.rows].tolist()
+            assert keys == parts[item.peer].boundary_keys[back.slots].tolist()
+            assert item.send.digest == back.digest
+            assert item.send.count == back.count > 0
+            digests.append(item.send.digest)
+    assert len(set(digests)) == len(digests)
+
+
+@given(cut_cases())
+def test_plan_sends_a_row_to_a_peer_if_and_only_if_they_share_an_edge(case: CutCase) -> None:
+    index = {key: node for node, key in enumerate(case.graph.node_keys.tolist())}
+    expected = set()
+    for u, v in case.graph.edge_list().T.tolist():
+        for node, other in ((u, v), (v, u)):
+            if case.assignment[node] != case.assignment[other]:
+                expected.add((node, int(case.assignment[other])))
+    found = set()
+    for part in cut_graph(case.graph, case.assignment, case.split):
+        for item in BoundaryPlan.from_partition(part).peers:
+            keys = part.node_keys[item.send.rows].tolist()
+            found |= {(index[key], item.peer) for key in keys}
+    assert found == expected

@@ -1,0 +1,142 @@
+"""Splits: counts, what they depend on, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.graph import Graph, Split, make_split
+from tests.unit.graph.graphs import SMALL_SPLIT, mask, small_graph
+
+
+def _graph(labels: list[int]) -> Graph:
+    count = len(labels)
+    return Graph.from_edges(
+        np.array([[0], [1]]),
+        name="g",
+        features=np.ones((count, 1), dtype=np.float32),
+        labels=np.array(labels),
+    )
+
+
+def _counts(split: Split) -> tuple[int, int, int]:
+    return int(split.train.sum()), int(split.val.sum()), int(split.test.sum())
+
+
+def _disjoint(split: Split) -> bool:
+    return int((split.train.astype(int) + split.val + split.test).max()) == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "counts"),
+    [
+        ("0.2/0.1/0.7", (20, 10, 70)),
+        ("0.29/0.29/0.29", (29, 29, 29)),  # as binary floats, 0.29 * 100 is below 29
+        ("0.5/0.25/0.125", (50, 25, 12)),
+    ],
+)
+def test_random_split_takes_shares_of_the_labelled_nodes(
+    shares: str, counts: tuple[int, int, int]
+) -> None:
+    graph = _graph([0, 1] * 50 + [-1] * 30)
+    split = make_split(graph, np.zeros(130, dtype=int), split=f"random:{shares}", seed=3)
+    assert _counts(split) == counts
+    assert _disjoint(split)
+    assert not (split.train | split.val | split.test)[100:].any()
+
+
+def test_random_split_depends_on_the_seed_alone() -> None:
+    graph = _graph([0, 1] * 40)
+    one, two = np.zeros(80, dtype=int), np.arange(80) % 4
+    first = make_split(graph, one, split="random:0.5/0.2/0.3", seed=1)
+    again = make_split(graph, two, split="random:0.5/0.2/0.3", seed=1)
+    other = make_split(graph, one, split="random:0.5/0.2/0.3", seed=2)
+    np.testing.assert_array_equal(first.train, again.train)
+    np.testing.assert_array_equal(first.val, again.val)
+    assert (first.train != other.train).any()
+
+
+def test_per_client_class_split_takes_shares_of_each_class_of_each_client() -> None:
+    labels = [0] * 7 + [1] * 5 + [0] * 10 + [-1] * 4
+    owners = np.array([0] * 12 + [1] * 14)
+    split = make_split(_graph(labels), owners, split="per-client-class:0.2/0.4/0.4", seed=0)
+    assert _disjoint(split)
+    # Ends at floor(0.2 n), floor(0.6 n), n: 7 -> 1, 3, 3; 5 -> 1, 2, 2; 10 -> 2, 4, 4.
+    cells = (slice(0, 7), slice(7, 12), slice(12, 22), slice(22, 26))
+    found = [_counts(Split(train=split.train[c], val=split.val[c], test=split.test[c])) for c in cells]
+    assert found == [(1, 3, 3), (1, 2, 2), (2, 4, 4), (0, 0, 0)]
+
+
+def test_per_client_class_split_is_shuffled_by_the_seed() -> None:
+    graph, owners = _graph([0] * 60), np.zeros(60, dtype=int)
+    splits = [
+        make_split(graph, owners, split="per-client-class:0.2/0.4/0.4", seed=seed).train
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(splits[0], splits[1])
+    assert (splits[0] != splits[2]).any()
+
+
+def test_published_split_is_returned_as_it_is() -> None:
+    found = make_split(small_graph(), np.zeros(6, dtype=int), split="published", seed=0)
+    for name, expected in SMALL_SPLIT.named().items():
+        np.testing.assert_array_equal(found.named()[name], expected)
+
+
+def test_published_split_is_refused_with_the_alternatives() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_split(_graph([0, 1]), np.zeros(2, dtype=int), split="published", seed=0)
+    assert str(caught.value) == (
+        "split: data set 'g' has no published split; expected random:TRAIN/VAL/TEST or "
+        "per-client-class:TRAIN/VAL/TEST"
+    )
+
+
+def test_published_split_that_overlaps_is_refused() -> None:
+    graph = small_graph()
+    overlapping = Graph(
+        name="g",
+        node_keys=graph.node_keys,
+        indptr=graph.indptr,
+        indices=graph.indices,
+        features=graph.features,
+        labels=graph.labels,
+        num_classes=2,
+        train_mask=mask(6, 0),
+        val_mask=mask(6, 0),
+        test_mask=mask(6, 1),
+    )
+    with pytest.raises(DatasetError, match="val_mask: row 0 is in another mask too"):
+        make_split(overlapping, np.zeros(6, dtype=int), split="published", seed=0)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        "randomly",
+        "random",
+        "random:0.2/0.8",
+        "random:0.2/0.2/0.2/0.2",
+        "random:0/0.5/0.5",
+        "random:-0.1/0.5/0.5",
+        "random:0.5/0.4/0.2",
+        "random:a/b/c",
+        "random:nan/0.1/0.1",
+        "random:1/1/1",
+        "per-client-class:inf/0.1/0.1",
+        "",
+    ],
+)
+def test_make_split_refuses_a_text_by_name(split: str) -> None:
+    with pytest.raises(ConfigurationError, match="^split: got ") as caught:
+        make_split(_graph([0, 1, 0]), np.zeros(3, dtype=int), split=split, seed=0)
+    assert repr(split) in str(caught.value)
+
+
+def test_make_split_refuses_to_leave_a_mask_empty() -> None:
+    graph = _graph([0, 1, 0, 1])
+    with pytest.raises(ConfigurationError, match="leaves no train nodes of the 4 labelled ones"):
+        make_split(graph, np.arange(4), split="per-client-class:0.2/0.4/0.4", seed=0)
+    with pytest.raises(ConfigurationError, match="leaves no validation nodes"):
+        make_split(graph, np.zeros(4, dtype=int), split="random:0.5/0.1/0.4", seed=0)
