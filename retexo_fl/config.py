@@ -12,7 +12,9 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.errors import ConfigurationError
@@ -23,47 +25,74 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInfo:
-    """What a user is told about one key, and what its value must satisfy."""
+    """What a user is told about one key, and what its value must satisfy.
+
+    Attributes:
+        help: What the key decides, one sentence.
+        check: Says whether a value of the right type is allowed.
+        expected: What is allowed, to end the sentence of an error.
+        brief: The same for a list of options; empty where any text is allowed.
+    """
 
     help: str
     check: Callable[[Any], bool]
     expected: str
+    brief: str
 
 
-def _key(default: Scalar, help_text: str, expected: str, check: Callable[[Any], bool]) -> Any:
-    info = KeyInfo(help=help_text, check=check, expected=expected)
+_MOST_WHOLE: Final = 2**31 - 1
+#: Characters of a refused value that an error repeats.
+_MOST_SHOWN: Final = 60
+
+
+def _key(
+    default: Scalar, help_text: str, check: Callable[[Any], bool], *, expected: str, brief: str
+) -> Any:
+    info = KeyInfo(help=help_text, check=check, expected=expected, brief=brief)
     return field(default=default, metadata={"key": info})
 
 
 def _text(default: str, help_text: str) -> Any:
-    return _key(default, help_text, "text", lambda value: True)
+    # A path with a line break, a NUL or undecodable bytes has no place in a TOML file or a message.
+    return _key(default, help_text, str.isprintable, expected="printable text", brief="")
 
 
-def _whole(default: int, help_text: str, *, least: int, most: int = 2**31 - 1) -> Any:
-    expected = f"a whole number of at least {least}"
-    if most < 2**31 - 1:
-        expected = f"a whole number from {least} to {most}"
-    return _key(default, help_text, expected, lambda value: least <= value <= most)
-
-
-def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
-    expected = "one of " + ", ".join(choices) + (", or module:attribute" if plugin else "")
+def _whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) -> Any:
     return _key(
         default,
         help_text,
-        expected,
-        lambda value: value in choices or (plugin and is_plugin(value)),
+        lambda value: least <= value <= most,
+        expected=f"a whole number from {least} to {most}",
+        brief=f"at least {least}" if most == _MOST_WHOLE else f"{least} to {most}",
     )
 
 
-def _prefixed(default: str, help_text: str, names: tuple[str, ...], forms: tuple[str, ...]) -> Any:
-    expected = "one of " + ", ".join((*names, *forms)) + ", or module:attribute"
-    prefixes = tuple(form.split(":")[0] + ":" for form in forms)
+def _number(default: float, help_text: str, brief: str, check: Callable[[float], bool]) -> Any:
+    return _key(default, help_text, check, expected=f"a number {brief}", brief=brief)
+
+
+def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
+    names = ", ".join(choices) + (", or module:attribute" if plugin else "")
     return _key(
         default,
         help_text,
-        expected,
-        lambda value: value in names or value.startswith(prefixes) or is_plugin(value),
+        lambda value: value in choices or (plugin and is_plugin(value)),
+        expected=f"one of {names}" if len(choices) > 1 or plugin else names,
+        brief=names,
+    )
+
+
+def _prefixed(
+    default: str, help_text: str, *names: str, forms: tuple[str, ...], plugin: bool = False
+) -> Any:
+    prefixes = tuple(form.split(":")[0] + ":" for form in forms)
+    brief = ", ".join((*names, *forms)) + (", or module:attribute" if plugin else "")
+    return _key(
+        default,
+        help_text,
+        lambda value: value in names or value.startswith(prefixes) or (plugin and is_plugin(value)),
+        expected=f"one of {brief}",
+        brief=brief,
     )
 
 
@@ -79,14 +108,15 @@ class RunConfig:
     partitioner: str = _prefixed(
         "random",
         "How nodes are assigned to clients.",
-        ("random", "metis", "louvain", "one-node"),
-        ("file:PATH",),
+        *("random", "metis", "louvain", "one-node"),
+        forms=("file:PATH",),
+        plugin=True,
     )
     split: str = _prefixed(
         "random:0.2/0.1/0.7",
         "Train, validation and test nodes.",
-        ("published",),
-        ("random:TRAIN/VAL/TEST", "per-client-class:TRAIN/VAL/TEST"),
+        "published",
+        forms=("random:TRAIN/VAL/TEST", "per-client-class:TRAIN/VAL/TEST"),
     )
     feature_normalisation: str = _one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
@@ -102,15 +132,13 @@ class RunConfig:
     patience: int = _whole(
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )
-    learning_rate: float = _key(
+    learning_rate: float = _number(
         0.01, "Step size of the server's Adam.", "above 0, at most 10", lambda v: 0 < v <= 10
     )
-    dropout: float = _key(
-        0.3, "Share of a layer's input values dropped.", "at least 0, below 1", lambda v: 0 <= v < 1
+    dropout: float = _number(
+        0.3, "Share of a layer's input values dropped.", "from 0 to below 1", lambda v: 0 <= v < 1
     )
-    weight_decay: float = _key(
-        5e-4, "Coupled L2 penalty.", "at least 0, at most 1", lambda v: 0 <= v <= 1
-    )
+    weight_decay: float = _number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
     aggregator: str = _one_of("mean", "How updates are combined.", "mean", plugin=True)
     seed: int = _whole(0, "Seed of every random choice.", least=0)
     dtype: str = _one_of("float32", "Arithmetic and vectors.", "float32", "float64")
@@ -120,10 +148,10 @@ class RunConfig:
     missing_peers: str = _one_of(
         "wait", "When a peer's vectors are missing at the deadline: fail, or go on.", "wait", "drop"
     )
-    exchange_deadline_s: float = _key(
+    exchange_deadline_s: float = _number(
         600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0
     )
-    message_timeout_s: float = _key(
+    message_timeout_s: float = _number(
         3600.0, "Seconds a client may take to answer a message.", "above 0", lambda v: v > 0
     )
     checkpoint_every: int = _whole(1, "Rounds between checkpoints.", least=1)
@@ -135,8 +163,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check types, ranges and what keys demand of each other."""
-        for item in fields(self):
-            _check_value(item.name, item.type, getattr(self, item.name), item.metadata["key"])
+        for key, value in config_values(self).items():
+            _check_value(key, value)
         if self.model == "gat" and self.hidden % self.heads:
             raise ConfigurationError(
                 f"hidden: {self.hidden} cannot be shared by {self.heads} heads; "
@@ -168,15 +196,18 @@ def field_of(key: str) -> str:
     raise ConfigurationError(f"{key}: unknown configuration key{hint}")
 
 
-def key_infos() -> dict[str, KeyInfo]:
+@cache
+def key_infos() -> Mapping[str, KeyInfo]:
     """Return what is known about each key, in the order in which they are documented."""
-    return {key_of(item.name): item.metadata["key"] for item in fields(RunConfig)}
+    infos = {key_of(item.name): item.metadata["key"] for item in fields(RunConfig)}
+    return MappingProxyType(infos)
 
 
-def default_values() -> dict[str, Scalar]:
+@cache
+def default_values() -> Mapping[str, Scalar]:
     """Return every key with its default."""
     defaults: dict[str, Any] = {key_of(item.name): item.default for item in fields(RunConfig)}
-    return defaults
+    return MappingProxyType(defaults)
 
 
 def make_config(values: Mapping[str, object]) -> RunConfig:
@@ -189,13 +220,35 @@ def make_config(values: Mapping[str, object]) -> RunConfig:
     Raises:
         ConfigurationError: A key is unknown, or its value has the wrong type or range.
     """
-    named: dict[str, Any] = {}
-    for key, value in values.items():
-        name = field_of(key)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        expects_float = isinstance(default_values()[key], float)
-        named[name] = float(value) if whole and expects_float else value  # type: ignore[arg-type]
+    named: dict[str, Any] = {field_of(key): _widened(key, value) for key, value in values.items()}
     return RunConfig(**named)
+
+
+def parse_value(key: str, text: str) -> Scalar:
+    """Read one value as it is written on a command line.
+
+    Raises:
+        ConfigurationError: The key is unknown, or the text is no value that it allows.
+    """
+    field_of(key)
+    info = key_infos()[key]
+    try:
+        value: Scalar = type(default_values()[key])(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{key}: got {_shown(text)}; expected {info.expected}") from error
+    _check_value(key, value)
+    return value
+
+
+def _widened(key: str, value: object) -> object:
+    """Return a float where a whole number stands for one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not isinstance(default_values()[key], float):
+        return value
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
 
 
 def config_values(config: RunConfig) -> dict[str, Scalar]:
@@ -207,7 +260,8 @@ def read_config_file(path: Path) -> dict[str, object]:
     """Read a flat TOML file of configuration keys.
 
     Raises:
-        ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key.
+        ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key or a value
+            that its key does not allow; the message names file and key.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -215,23 +269,28 @@ def read_config_file(path: Path) -> dict[str, object]:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
-    for key in values:
+    for key, value in values.items():
         try:
             field_of(key)
+            _check_value(key, _widened(key, value))
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from error
     return values
 
 
-def _check_value(name: str, type_name: object, value: object, info: KeyInfo) -> None:
-    wanted: type = {"str": str, "int": int, "float": float, "bool": bool}[str(type_name)]
-    key = key_of(name)
+def _check_value(key: str, value: object) -> None:
+    info, wanted = key_infos()[key], type(default_values()[key])
     if type(value) is not wanted:
         raise ConfigurationError(
-            f"{key}: got {value!r} of type {type(value).__name__}; "
+            f"{key}: got {_shown(value)} of type {type(value).__name__}; "
             f"expected {wanted.__name__}: {info.expected}"
         )
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigurationError(f"{key}: got {value!r}; expected a finite number")
     if not info.check(value):
-        raise ConfigurationError(f"{key}: got {value!r}; expected {info.expected}")
+        raise ConfigurationError(f"{key}: got {_shown(value)}; expected {info.expected}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

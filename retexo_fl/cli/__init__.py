@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 import typer
+from typer.core import TyperGroup
 
 from retexo_fl import __version__
 from retexo_fl.cli import datasets, partition, plan, report, run
-from retexo_fl.errors import RetexoError
+from retexo_fl.cli.options import examples
+from retexo_fl.cli.sentences import complain, unknown, usage_sentence
+from retexo_fl.cli.signals import raise_when_stopped
+from retexo_fl.errors import Interrupted, RetexoError
+
+_HELP = """Train graph neural networks over graphs that may not be brought together.
+
+A graph is split over clients; each layer is trained after one exchange between neighbours.
+"""
+
+
+class _Commands(TyperGroup):
+    """A group that names the nearest command instead of an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that ``args`` begin with."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="retexo",
-    help=(
-        "Train graph neural networks over graphs that may not be brought together.\n\n"
-        "Start with `retexo run`: it trains on a built-in graph split over five clients and "
-        "leaves a report.html."
-    ),
+    cls=_Commands,
+    help=_HELP,
+    epilog=examples("retexo run --out runs/first", "retexo COMMAND --help"),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
 )
 run.add_to(app)
 plan.add_to(app)
-datasets.add_to(app)
-partition.add_to(app)
 report.add_to(app)
+datasets.add_to(app)
+partition.add_to(app, _Commands)
 
 
 @app.callback(invoke_without_command=True)
@@ -45,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     0: done. 1: a named failure of the run. 2: bad input, nothing was started. 130: interrupted.
     """
+    raise_when_stopped()
     sys.exit(run_command(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -52,20 +74,33 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; an error is one line on standard error."""
     try:
         code = app(args=list(arguments), prog_name="retexo", standalone_mode=False)
+        sys.stdout.flush()
+    except Interrupted as interruption:
+        complain(str(interruption))
+        return interruption.exit_code
     except RetexoError as error:
-        _complain(str(error))
+        complain(f"error: {error}")
         return error.exit_code
-    except click.exceptions.NoArgsIsHelpError as shown:
-        typer.echo(shown.format_message())
+    except click.exceptions.NoArgsIsHelpError:
+        # Whoever names no command has been shown them all.
         return 2
     except click.ClickException as error:
-        _complain(" ".join(error.format_message().split()))
+        complain(f"error: {usage_sentence(error)}")
         return 2
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted")
-        return 130
+        complain("interrupted")
+        return Interrupted.exit_code
+    except BrokenPipeError:
+        return _without_reader()
+    except OSError as error:
+        place = error.filename or "standard output"
+        complain(f"error: {place}: {error.strerror or error}")
+        return 1
     return code if isinstance(code, int) else 0
 
 
-def _complain(sentence: str) -> None:
-    typer.echo(f"retexo: error: {sentence}", err=True)
+def _without_reader() -> int:
+    """End quietly, as other programs do, when the reader of the output has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    return 1

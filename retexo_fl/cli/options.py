@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
+from rich.markup import escape
 
-from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of
+from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
 
 Values = dict[str, Scalar]
 
 #: Keys that say which graph is trained on and how it is split.
-GRAPH_KEYS = ("dataset", "data-dir", "clients", "partitioner", "split", "seed")
+GRAPH_KEYS: Final = ("dataset", "data-dir", "clients", "partitioner", "split", "seed")
+
+#: Where a list of options shows each key; in the order of the configuration.
+PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "Graph": (
+            *("dataset", "data-dir", "partitions", "clients", "partitioner", "split"),
+            "feature-normalisation",
+        ),
+        "Model and training": (
+            *("algorithm", "model", "layers", "hidden", "heads", "rounds", "patience"),
+            *("learning-rate", "dropout", "weight-decay", "aggregator", "seed", "dtype", "threads"),
+        ),
+        "Faults and time": (
+            *("missing-peers", "exchange-deadline-s", "message-timeout-s", "checkpoint-every"),
+        ),
+        "Where it runs": ("engine", "out", "resume"),
+    }
+)
+#: What stands for a value where its type alone says too little.
+_METAVARS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("data-dir", "partitions", "out"), "DIR"),
+        **dict.fromkeys(("exchange-deadline-s", "message-timeout-s"), "SECS"),
+        "split": "SPEC",
+        "resume": "RUN",
+    }
+)
+_TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType({int: "N", float: "X", str: "NAME"})
 
 
 def config_command(
-    app: typer.Typer, name: str, keys: Iterable[str], *, help_text: str, epilog: str = ""
+    app: typer.Typer, name: str, keys: Iterable[str], *, help_text: str, epilog: str
 ) -> Callable[[Callable[..., Any]], None]:
     """Register a command that takes configuration keys as options.
 
@@ -34,28 +64,45 @@ def config_command(
         ]
 
         def command(**given: Any) -> Any:
-            values = {
-                key_of(parameter.name): given.pop(parameter.name) for parameter in key_parameters
-            }
-            return function({k: v for k, v in values.items() if v is not None}, **given)
+            texts = {key_of(item.name): given.pop(item.name) for item in key_parameters}
+            values = {k: parse_value(k, text) for k, text in texts.items() if text is not None}
+            return function(values, **given)
 
         parameters = [*own, *key_parameters]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {item.name: item.annotation for item in parameters}
-        app.command(name, help=help_text, epilog=epilog or None)(command)
+        app.command(name, help=help_text, epilog=epilog)(command)
 
     return register
 
 
+def examples(*commands: str) -> str:
+    """Return the last lines of a command's help."""
+    lines = [f"[dim]$[/dim] [cyan]{escape(command)}[/cyan]" for command in commands]
+    return "\n\n".join((f"Example{'s' if len(commands) > 1 else ''}:", *lines))
+
+
 def _parameter(key: str) -> inspect.Parameter:
-    default, info = default_values()[key], key_infos()[key]
-    shown = str(default) if default != "" else False
-    option = typer.Option(f"--{key}", help=f"{info.help} ({info.expected})", show_default=shown)
-    if info.expected == "text":
-        option = typer.Option(f"--{key}", help=info.help, show_default=shown)
+    option = typer.Option(
+        f"--{key}",
+        help=_help(key),
+        metavar=_METAVARS.get(key, _TYPE_METAVARS[type(default_values()[key])]),
+        show_default=False,
+        rich_help_panel=next(panel for panel, keys in PANELS.items() if key in keys),
+    )
+    # All are read as text: the configuration parses and checks values, for files and options alike.
     return inspect.Parameter(
         field_of(key),
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[type(default) | None, option],
+        annotation=Annotated[str | None, option],
     )
+
+
+def _help(key: str) -> str:
+    info, default = key_infos()[key], default_values()[key]
+    sentence = info.help.removesuffix(".")
+    if info.brief:
+        sentence += f": {info.brief}"
+    shown = "" if default == "" else f" [dim]{escape(f'[{default}]')}[/dim]"
+    return f"{escape(sentence)}.{shown}"

@@ -6,27 +6,43 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
-from retexo_fl.cli.options import GRAPH_KEYS, Values, config_command
+from retexo_fl.cli.options import GRAPH_KEYS, Values, config_command, examples
+from retexo_fl.cli.sentences import tell
+from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import make_config
 from retexo_fl.units import format_count
 
-_MAKE_HELP = "Cut a graph into parts, one folder for each client, for `retexo run --partitions`."
-_MAKE_EXAMPLES = "Example: `retexo partition make --clients 5 --partitioner louvain --out parts`"
+_MAKE_HELP = """Cut a graph into parts, one folder for each client.
+
+Train on them with `retexo run --partitions DIR`.
+"""
+_MAKE_EXAMPLES = examples(
+    "retexo partition make --clients 5 --partitioner louvain --out parts",
+    "retexo run --partitions parts",
+)
+_CHECK_EXAMPLES = examples("retexo partition check parts/part-*")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Cut graphs into parts, and check parts.")
+def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
+    """Register the commands, as a group of class ``cls``."""
+    group = typer.Typer(
+        cls=cls,
+        no_args_is_help=True,
+        help="Cut a graph into parts, one for each client, and check parts.",
+        rich_markup_mode="rich",
+        epilog=_MAKE_EXAMPLES,
+    )
     config_command(group, "make", GRAPH_KEYS, help_text=_MAKE_HELP, epilog=_MAKE_EXAMPLES)(_make)
-    group.command("check", epilog="Example: `retexo partition check parts/part-*`")(_check)
+    group.command("check", epilog=_CHECK_EXAMPLES)(_check)
     app.add_typer(group, name="partition")
 
 
 def _make(
     values: Values,
     *,
-    out: Annotated[Path, typer.Option(help="New folder for the parts.")],
+    out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
 ) -> None:
     from retexo_fl.agent.preparation import make_parts
     from retexo_fl.graph import write_partitions
@@ -35,17 +51,35 @@ def _make(
     write_partitions(parts, out)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
-    typer.echo(
+    tell(
         f"{len(parts)} parts with {format_count(nodes)} inner nodes and "
         f"{format_count(boundary)} boundary nodes in {out}"
     )
 
 
 def _check(
-    directories: Annotated[list[Path], typer.Argument(help="Folders of all parts, part-0 on.")],
+    directories: Annotated[
+        list[Path], typer.Argument(help="Folders of all parts of one graph.", metavar="DIR...")
+    ],
 ) -> None:
     """Verify every file of every part, and that the parts agree with each other."""
     from retexo_fl.graph import check_partitions
 
     report = check_partitions(directories)
-    typer.echo(report.summary())
+    table = figures(
+        *("client", "nodes", "boundary", "sent", "inner edges", "cut edges", "peers"),
+        "train/val/test",
+    )
+    for part in report.parts:
+        counts = (part.nodes, part.boundary, part.sent, part.inner_edges, part.cut_edges)
+        table.add_row(
+            str(part.client),
+            *map(format_count, (*counts, part.peers)),
+            f"{part.train}/{part.val}/{part.test}",
+        )
+    graph = (
+        f"{len(report.parts)} parts agree: {format_count(report.num_nodes)} nodes and "
+        f"{format_count(report.num_edges)} edges,\n"
+        f"{format_count(report.num_cut_edges)} of them between clients."
+    )
+    show(table, graph)

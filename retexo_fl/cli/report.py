@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+from retexo_fl.cli.options import examples
+from retexo_fl.cli.sentences import tell
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command("report", epilog="Example: `retexo report runs/first`")(_report)
+    app.command("report", epilog=examples("retexo report runs/first"))(_report)
 
 
 def _report(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, typer.Argument(help="A run directory, finished or not.", metavar="RUN")],
 ) -> None:
-    """Write RUN/report.html, one file that opens without a network."""
+    """Write RUN/report.html again: one file that opens without a network."""
     from retexo_fl.report import write_report
 
-    typer.echo(str(write_report(run)))
+    tell(str(write_report(run)))

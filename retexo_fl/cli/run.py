@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from retexo_fl.cli.options import Values, config_command
+from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.sentences import printable, tell
 from retexo_fl.config import (
     RunConfig,
     config_values,
@@ -25,16 +25,17 @@ from retexo_fl.units import format_bytes
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
 Without options it trains on handwritten digits, a graph that comes with the installation, split
-over five clients. Stop it with Ctrl-C and go on with `--resume`.
+over five clients. Stop it with Ctrl-C and go on with --resume.
 """
-_EXAMPLES = """Examples:
-
-`retexo run --out runs/first`
-
-`retexo run --dataset cora --data-dir DIR --clients 2 --model gcn --hidden 256 --rounds 100`
-
-`retexo run --resume runs/first`
-"""
+_EXAMPLES = examples(
+    "retexo run --out runs/first",
+    "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
+    "retexo run --resume runs/first",
+)
+#: A resume takes everything from the run but these.
+_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir"})
+#: What parts on disk were made with.
+_OF_PARTS = frozenset({"dataset", "data-dir", "partitioner", "split"})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,115 +47,98 @@ def _run(
     values: Values,
     *,
     config: Annotated[
-        Path | None, typer.Option(help="TOML file of keys, such as a run's config.toml.")
+        Path | None,
+        typer.Option(
+            help="TOML file of the keys below, such as a run's config.toml; options win.",
+            metavar="FILE",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     from retexo_fl.federation.run_directory import check_free, default_path
 
-    settled = _settle(values, config)
+    settled = _resumed(values, config) if "resume" in values else _settled(values, config)
     if settled.resume:
         run_path = Path(settled.resume).absolute()
     else:
         run_path = Path(settled.out).absolute() if settled.out else default_path(settled)
         check_free(run_path)
         settled = make_config({**config_values(settled), "out": str(run_path)})
-    name = Path(settled.partitions).name if settled.partitions else settled.dataset
-    table = LiveTable(dataset=name, model=settled.model, engine=settled.engine, quiet=quiet)
-    engine = _run_flower if settled.engine == "flower" else _run_inline
+    _check_plugins(settled)
     try:
-        engine(settled, run_path, table)
+        _train(settled, run_path, quiet=quiet)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {_how_to_resume(run_path)}") from None
+        raise Interrupted(f"interrupted; {_what_now(run_path)}") from None
     except RetexoError as error:
         if error.exit_code != 1:
             raise
-        raise type(error)(f"{error}; {_how_to_resume(run_path)}") from error
-    typer.echo(_summary(run_path))
+        raise type(error)(f"{error}; {_what_now(run_path)}") from error
+    tell(_summary(run_path))
 
 
-def _settle(values: Values, config_file: Path | None) -> RunConfig:
-    """Join file and options; a resume takes the run's own configuration."""
+def _settled(values: Values, file: Path | None) -> RunConfig:
+    """Join the configuration file and the options, which win."""
     from retexo_fl.agent.preparation import part_paths
-    from retexo_fl.federation.run_directory import check_resumable
 
-    if "resume" in values:
-        stored = check_resumable(Path(str(values["resume"])))
-        movable = {"resume", "engine", "partitions", "data-dir"}
-        fixed = sorted(set(values) - movable)
-        if fixed or config_file:
-            named = fixed[0] if fixed else "config"
-            raise ConfigurationError(
-                f"{named}: cannot be given with --resume, which takes the run's own configuration"
-            )
-        return make_config({**config_values(stored), **values})
-    merged: dict[str, object] = read_config_file(config_file) if config_file else {}
+    merged: dict[str, object] = read_config_file(file) if file else {}
+    if merged.get("resume"):
+        raise ConfigurationError(f"{file}: resume: expected on the command line only")
     merged |= values
-    if merged.get("partitions") and "clients" not in merged:
-        merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
+    if merged.get("partitions"):
+        contradicting = sorted(_OF_PARTS & values.keys())
+        if contradicting:
+            raise ConfigurationError(
+                f"{contradicting[0]}: cannot be given with partitions, which are cut already; "
+                "expected one of the two"
+            )
+        if "clients" not in merged:
+            merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
     return make_config(merged)
 
 
-def _run_inline(config: RunConfig, run_path: Path, table: LiveTable) -> None:
+def _resumed(values: Values, file: Path | None) -> RunConfig:
+    """Return the configuration of the run that is gone on with, moved where the options say."""
+    from retexo_fl.federation.run_directory import check_resumable
+
+    stored = check_resumable(Path(str(values["resume"])).absolute())
+    fixed = ["config"] if file else sorted(values.keys() - _MOVABLE)
+    if fixed:
+        raise ConfigurationError(
+            f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"
+        )
+    return make_config({**config_values(stored), **values})
+
+
+def _check_plugins(config: RunConfig) -> None:
+    """Find what the configuration names while nothing is written yet."""
+    from retexo_fl.federation.aggregators import make_aggregator
+    from retexo_fl.layers.base import layer_class
+
+    layer_class(config.model)
+    make_aggregator(config.aggregator)
+
+
+def _train(config: RunConfig, run_path: Path, *, quiet: bool) -> None:
+    name = Path(config.partitions).name if config.partitions else config.dataset
+    table = LiveTable(dataset=name, model=config.model, engine=config.engine, quiet=quiet)
+    if config.engine == "flower":
+        from retexo_fl.cli.flower_run import run_on_flower
+
+        run_on_flower(config, run_path, table)
+        return
     from retexo_fl.agent.preparation import load_parts
     from retexo_fl.simulation.inline_engine import run_inline
 
-    del run_path
     parts = load_parts(config)
     with table:
         run_inline(config, parts, [table.handle])
 
 
-def _run_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
-    """Run Flower's simulation on parts that are cut here, so that bad input ends at once."""
-    from retexo_fl.agent.factory import SCRATCH_VARIABLE
-    from retexo_fl.agent.preparation import load_parts, make_parts
-    from retexo_fl.graph import write_partitions
-    from retexo_fl.simulation.flower_engine import run_flower_simulation
-
-    with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
-        scratch = Path(scratch_name)
-        if config.partitions:
-            load_parts(config)
-            parts = Path(config.partitions).absolute()
-        else:
-            parts = scratch / "parts"
-            write_partitions(make_parts(config), parts)
-        values = {**config_values(config), "partitions": str(parts)}
-        with table:
-            follow = _follow(run_path / "metrics.jsonl", table.handle)
-            run_flower_simulation(
-                values,
-                num_clients=config.clients,
-                tick=follow,
-                extra_environment={SCRATCH_VARIABLE: str(scratch)},
-            )
-            follow()
-
-
-def _follow(path: Path, handle: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Return a function that hands on the lines which a file has gained since its last call."""
-    position = path.stat().st_size if path.exists() else 0
-
-    def look() -> None:
-        nonlocal position
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            # A resumed run cuts its history back to the checkpoint before it goes on.
-            file.seek(min(position, path.stat().st_size))
-            lines = file.read()
-            whole = lines[: lines.rfind(b"\n") + 1]
-            position = file.tell() - len(lines) + len(whole)
-        for line in whole.splitlines():
-            handle(json.loads(line))
-
-    return look
-
-
-def _how_to_resume(run_path: Path) -> str:
+def _what_now(run_path: Path) -> str:
+    if (run_path / "result.json").exists():
+        return f"the training had ended: its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():
-        return f"go on with: retexo run --resume {run_path}"
+        return f"go on with: retexo run --resume {shlex.quote(str(run_path))}"
     return "no round was finished, so there is nothing to resume"
 
 
@@ -166,6 +150,6 @@ def _summary(run_path: Path) -> str:
         f"test accuracy   {'no test nodes' if accuracy is None else f'{accuracy:.4f}'}",
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
-        f"report          {run_path / 'report.html'}",
+        f"report          {printable(str(run_path / 'report.html'))}",
     ]
     return "\n".join(lines)

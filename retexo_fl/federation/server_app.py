@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
+from logging import INFO
 from pathlib import Path
 
 from flwr.app import Context
+from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
 
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
@@ -20,25 +22,41 @@ from retexo_fl.federation.run_directory import (
     default_path,
 )
 from retexo_fl.federation.server_loop import ServerLoop
-
-logger = logging.getLogger(__name__)
+from retexo_fl.progress import LiveTable
 
 Listener = Callable[[Event], None]
 
 
-def make_server_app(listeners: Sequence[Listener] = ()) -> ServerApp:
+def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
     """Return the ServerApp: one run of it is one attempt of a job.
 
     Args:
-        listeners: Called with every event, for callers in the same process.
+        listeners: Called with every event, for callers in the same process. Without any, progress
+            goes to Flower's log as plain lines.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_training(grid, make_config(dict(context.run_config)), listeners)
+        config = make_config(dict(context.run_config))
+        if listeners is not None:
+            run_training(grid, config, listeners)
+            return
+        path = run_training(grid, config, [_flower_log(config)])
+        log(INFO, "report: %s", path / "report.html")
 
     return app
+
+
+def _flower_log(config: RunConfig) -> Listener:
+    """Return a listener that writes what `flwr run --stream` and `flwr log` show."""
+    table = LiveTable(
+        dataset=config.dataset,
+        model=config.model,
+        engine="flower",
+        console=Console(stderr=True, force_terminal=False),
+    )
+    return table.handle
 
 
 def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = ()) -> Path:
@@ -64,7 +82,6 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
         run.create(config)
     for listener in listeners:
         run.listen(listener)
-    logger.info("run directory: %s", run.path)
     _train(loop, run)
     return run.path
 

@@ -224,7 +224,7 @@ def _check_owners(parts: list[_Part]) -> None:
         one, two = order[repeated[0]], order[repeated[0] + 1]
         raise PartitionError(
             f"{parts[owners[one]].directory} and {parts[owners[two]].directory} both have "
-            f"the inner node {keys[one]!r}; expected one owner"
+            f"the inner node {bytes(keys[one])!r}; expected one owner"
         )
 
 

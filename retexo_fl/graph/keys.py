@@ -46,6 +46,6 @@ def check_keys(checks: ArrayChecks, name: str, keys: np.ndarray, *, num_nodes: i
     ordered = np.sort(keys)
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(repeated):
-        key = ordered[repeated[0]]
+        key = bytes(ordered[repeated[0]])
         rows = np.flatnonzero(keys == key)
         checks.fail(name, f"rows {rows[0]} and {rows[1]} are both {key!r}; expected unique keys")

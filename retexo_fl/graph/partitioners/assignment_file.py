@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.npy import open_npy
+
+#: Python refuses to read numbers of thousands of digits in its own words.
+_MOST_DIGITS: Final = 18
 
 
 def read_assignment(path: Path, *, num_nodes: int, clients: int) -> np.ndarray:
@@ -51,7 +55,7 @@ def _read_text(path: Path, *, num_nodes: int, clients: int) -> np.ndarray:
     values = np.empty(len(lines), dtype=np.int64)
     for number, line in enumerate(lines):
         text = line.strip()
-        if not text.isdecimal() or int(text) >= clients:
+        if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) >= clients:
             raise PartitionError(
                 f"{path}: line {number + 1} is {text[:40]!r}; "
                 f"expected a client from 0 to {clients - 1}"

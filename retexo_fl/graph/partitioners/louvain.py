@@ -48,22 +48,13 @@ def _communities(graph: Graph, seed: int) -> np.ndarray:
 
 
 def _chop(graph: Graph, communities: list[np.ndarray], clients: int) -> list[np.ndarray]:
-    """Cut communities until none is larger than a client and there is a piece for every client."""
-    limit = -(-graph.num_nodes // clients)
+    """Cut communities into pieces of at most N / clients nodes: at least one for every client."""
+    limit = graph.num_nodes // clients
     pieces = []
     for community in communities:
         nodes = _neighbours_together(graph, community) if len(community) > limit else community
         pieces += [nodes[start : start + limit] for start in range(0, len(nodes), limit)]
-    heap = [(-len(piece), number, piece) for number, piece in enumerate(pieces)]
-    heapq.heapify(heap)
-    number = len(heap)
-    while len(heap) < clients:
-        _, _, largest = heapq.heappop(heap)
-        half = len(largest) // 2
-        for part in (largest[:half], largest[half:]):
-            number += 1
-            heapq.heappush(heap, (-len(part), number, part))
-    return [piece for _, _, piece in heap]
+    return pieces
 
 
 def _neighbours_together(graph: Graph, nodes: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ def test_normalise_features_leaves_its_input_alone() -> None:
 def test_normalise_features_takes_a_matrix_without_entries() -> None:
     empty = normalise_features(csr_array((3, 4), dtype=np.float32), "l2")
     assert empty.shape == (3, 4)
+    assert isinstance(empty, csr_array)
     assert empty.nnz == 0
 
 

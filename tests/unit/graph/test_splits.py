@@ -64,7 +64,9 @@ def test_per_client_class_split_takes_shares_of_each_class_of_each_client() -> N
     assert _disjoint(split)
     # Ends at floor(0.2 n), floor(0.6 n), n: 7 -> 1, 3, 3; 5 -> 1, 2, 2; 10 -> 2, 4, 4.
     cells = (slice(0, 7), slice(7, 12), slice(12, 22), slice(22, 26))
-    found = [_counts(Split(train=split.train[c], val=split.val[c], test=split.test[c])) for c in cells]
+    found = [
+        _counts(Split(train=split.train[c], val=split.val[c], test=split.test[c])) for c in cells
+    ]
     assert found == [(1, 3, 3), (1, 2, 2), (2, 4, 4), (0, 0, 0)]
 
 
@@ -129,7 +131,7 @@ def test_published_split_that_overlaps_is_refused() -> None:
     ],
 )
 def test_make_split_refuses_a_text_by_name(split: str) -> None:
-    with pytest.raises(ConfigurationError, match="^split: got ") as caught:
+    with pytest.raises(ConfigurationError, match=r"^split: got ") as caught:
         make_split(_graph([0, 1, 0]), np.zeros(3, dtype=int), split=split, seed=0)
     assert repr(split) in str(caught.value)
 

@@ -1,0 +1,123 @@
+"""``retexo run --engine flower``: input checked before Flower starts, its failures told by name."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl import errors
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.errors import EngineFailed, RetexoError
+from retexo_fl.progress import LiveTable
+
+#: Where the last lines of Flower's logs are kept when it fails.
+LOG_NAME: Final = "flower.log"
+
+
+def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
+    """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
+
+    Raises:
+        RetexoError: A failure of the training, of the class that its ServerApp raised.
+        EngineFailed: Flower itself failed; the message points to the end of its log.
+    """
+    from retexo_fl.agent.factory import SCRATCH_VARIABLE
+    from retexo_fl.agent.preparation import load_parts, make_parts
+    from retexo_fl.graph import write_partitions
+    from retexo_fl.simulation.flower_engine import run_flower_simulation
+
+    with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
+        scratch = Path(scratch_name)
+        if config.partitions:
+            load_parts(config)
+            parts = Path(config.partitions).absolute()
+        else:
+            parts = scratch / "parts"
+            write_partitions(make_parts(config), parts)
+        values = {**config_values(config), "partitions": str(parts)}
+        before = _mark(run_path / "status.json")
+        with table:
+            follow = _follow(run_path / "metrics.jsonl", table.handle)
+            try:
+                run_flower_simulation(
+                    values,
+                    num_clients=config.clients,
+                    tick=follow,
+                    extra_environment={SCRATCH_VARIABLE: str(scratch)},
+                )
+            except EngineFailed as failure:
+                raise _named(failure, run_path, before) from failure
+            except KeyboardInterrupt:
+                _note_end(run_path, before, "interrupted", None)
+                raise
+
+
+def _named(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:
+    """Return the error of the ServerApp if it left one, and otherwise Flower's in one line."""
+    told = _told_error(run_path, before)
+    if told is not None:
+        return told
+    first, _, log = str(failure).partition("\n")
+    _note_end(run_path, before, "failed", f"EngineFailed: {first}")
+    place = run_path / LOG_NAME if run_path.is_dir() else run_path.with_name(f"{run_path.name}.log")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{first}\n{log}\n", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        return EngineFailed(f"{first} (its log could not be kept: {error.strerror})")
+    return EngineFailed(f"{first} (the end of its log: {place})")
+
+
+def _told_error(run_path: Path, before: object) -> RetexoError | None:
+    """Return the error in ``status.json``, if this attempt wrote one that has a name."""
+    path = run_path / "status.json"
+    if _mark(path) == before:
+        return None
+    status = json.loads(path.read_text(encoding="utf-8"))
+    name, _, sentence = str(status["error"] or "").partition(": ")
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, RetexoError):
+        return kind(sentence)
+    return None
+
+
+def _note_end(run_path: Path, before: object, state: str, error: str | None) -> None:
+    """Write how the run ended, if its ServerApp was ended before it could."""
+    from retexo_fl.federation.run_directory import RunDirectory
+
+    path = run_path / "status.json"
+    if _mark(path) == before or json.loads(path.read_text(encoding="utf-8"))["state"] != "running":
+        return
+    RunDirectory(run_path).write_status(state, error)
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    """Return something that changes when a file is replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _follow(path: Path, handle: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Return a function that hands on the lines which a file has gained since its last call."""
+    position = path.stat().st_size if path.exists() else 0
+
+    def look() -> None:
+        nonlocal position
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            # A resumed run cuts its history back to the checkpoint before it goes on.
+            file.seek(min(position, path.stat().st_size))
+            lines = file.read()
+            whole = lines[: lines.rfind(b"\n") + 1]
+            position = file.tell() - len(lines) + len(whole)
+        for line in whole.splitlines():
+            handle(json.loads(line))
+
+    return look

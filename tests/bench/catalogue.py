@@ -1,0 +1,43 @@
+"""All benches by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from tests.bench import engine_overhead, precomputed_aggregate, sparse_input
+from tests.bench.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A bench: what it shows, and its call with (quick, data folder or None)."""
+
+    purpose: str
+    run: Callable[[bool, Path | None], Outcome]
+
+
+BENCHES: Final = {
+    "sparse_input": Bench(
+        purpose="a stage-1 client step on Cora with sparse input against dense",
+        run=sparse_input.run,
+    ),
+    "precomputed_aggregate": Bench(
+        purpose="an epoch with the aggregate computed once against recomputing it",
+        run=precomputed_aggregate.run,
+    ),
+    "engine_overhead": Bench(
+        purpose="the in-process engine's own cost for each client and round",
+        run=engine_overhead.run,
+    ),
+}
+
+
+def run_bench(name: str, *, quick: bool, data_dir: Path | None) -> Outcome:
+    """Run a bench on one thread."""
+    torch.set_num_threads(1)
+    return BENCHES[name].run(quick, data_dir)

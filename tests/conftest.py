@@ -1,0 +1,48 @@
+"""Rules for all tests: one thread, and in CI no test is skipped without a permitted reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+# Tests compare bits and share cores with each other's processes. PyTorch reads this when it is
+# imported, the programs that tests start when they begin; a value set by the caller wins.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+#: With CI=true a skip fails unless its reason begins with one of these: what the machine cannot
+#: have. What could have been installed is not among them.
+PERMITTED_SKIPS = (
+    "needs a GPU",
+    # Said by tests.support.data.data_dir() only when the folder is absent.
+    "real graphs are not at ",
+)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge the skip of a test."""
+    report = yield
+    # An expected failure is reported as skipped, too.
+    if not hasattr(report, "wasxfail"):
+        _judge_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Judge the skip of a whole module."""
+    report = yield
+    _judge_skip(report)
+    return report
+
+
+def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("CI") != "true" or report.outcome != "skipped":
+        return
+    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = said.removeprefix("Skipped: ")
+    if not reason.startswith(PERMITTED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which CI does not permit: {reason}"

@@ -1,0 +1,128 @@
+"""Run programs as a user does: by name, in a directory, with or without a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from retexo_fl.simulation.flower_processes import process_table
+
+#: Root of the source tree.
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What `flwr run` needs in order not to look for a network (README, "Engines").
+FLOWER_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+_MARK = "RETEXO_TEST_MARK"
+_UNSHARE = ("unshare", "--map-root-user", "--net")
+_NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
+
+
+def program(name: str) -> str:
+    """Return the path of a program of the environment that runs the tests."""
+    folders = (Path(sys.executable).parent, Path(sysconfig.get_path("scripts")))
+    found = [folder / name for folder in folders if (folder / name).is_file()]
+    assert found, f"{name} is not in {folders}; expected pip install -e '.[dev]'"
+    return str(found[0])
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment without what would change where Python and Flower look."""
+    foreign = ("FLWR_", "RAY_", "PYTHONPATH", "RETEXO_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    return kept | {"OMP_NUM_THREADS": "1"} | dict(extra or {})
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 200.0,
+) -> str:
+    """Run a program to its end and return what it printed; fail the test unless it exits with 0."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=dict(env or environment()),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+def offline(command: Sequence[str]) -> list[str]:
+    """Return the command that runs ``command`` with the loopback interface and no route at all.
+
+    Skips the calling test where namespaces are not permitted.
+    """
+    tools = shutil.which("unshare") and shutil.which("ip")
+    if not tools or subprocess.run([*_UNSHARE, "true"], check=False).returncode:
+        pytest.skip("network namespaces are not permitted here (unshare --map-root-user --net)")
+    loopback = 'ip link set lo up && test -z "$(ip route)" && exec "$@"'
+    return [*_UNSHARE, "sh", "-c", loopback, "sh", *command]
+
+
+def copy_tree(folder: Path) -> Path:
+    """Copy the source tree as a clone has it to ``folder/retexo-fl``, and return that."""
+    copy = folder / "retexo-fl"
+    shutil.copytree(ROOT, copy, ignore=_NOT_COPIED)
+    return copy
+
+
+class Marked:
+    """A mark in the environment, which every process under a command inherits.
+
+    It finds processes that were detached and have no parent any more, and only those.
+    """
+
+    def __init__(self) -> None:
+        self.variables = {_MARK: uuid4().hex}
+        self._entry = f"{_MARK}={self.variables[_MARK]}".encode()
+
+    def alive(self) -> list[int]:
+        """Return the ids of the marked processes that run."""
+        running = [pid for pid, process in process_table().items() if not process.dead]
+        return sorted(pid for pid in running if self._entry in _environment_of(pid).split(b"\0"))
+
+    def end_all(self, within_s: float = 20.0) -> None:
+        """Kill the marked processes; fail the test if one of them does not go."""
+        deadline = time.monotonic() + within_s
+        while left := self.alive():
+            assert time.monotonic() < deadline, f"processes {left} do not end"
+            for pid in left:
+                _kill(pid)
+            time.sleep(0.05)
+
+
+def _environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it ended meanwhile, or belongs to another user
+        return b""
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,47 @@
+"""Flower's simulation and the in-process engine train the same bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.data import data_dir
+from tests.support.runs import events_of, model_bytes, result_of
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def run(out: Path, *options: str) -> Path:
+    command = [sys.executable, "-m", "retexo_fl", "run", "--quiet", "--out", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_both_engines_leave_the_same_model_and_the_same_account(tmp_path: Path, model: str) -> None:
+    options = [
+        *("--dataset", "cora", "--data-dir", str(data_dir()), "--clients", "3"),
+        *("--model", model, "--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
+    ]
+    inline = run(tmp_path / "inline", *options)
+    flower = run(tmp_path / "flower", *options, "--engine", "flower")
+    assert model_bytes(flower) == model_bytes(inline)
+    one, other = result_of(inline), result_of(flower)
+    for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):
+        assert one[key] == other[key]
+    for measure in ("raw", "payload"):
+        for kind in ("boundary", "updates_up", "weights_down"):
+            assert one["bytes"][measure][kind] == other["bytes"][measure][kind]
+    assert _curves(flower) == _curves(inline)
+
+
+def _curves(run_path: Path) -> list[tuple[object, ...]]:
+    return [
+        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
+        for event in events_of(run_path)
+        if event["event"] == "round"
+    ]

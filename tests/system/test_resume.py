@@ -1,0 +1,73 @@
+"""Runs that are killed at random moments and resumed end with the undisturbed weights."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import model_bytes, result_of
+
+pytestmark = pytest.mark.system
+
+KEYS = ["--rounds", "40", "--clients", "3", "--hidden", "32", "--quiet"]
+START_TIMEOUT_S, RUN_TIMEOUT_S = 60.0, 120.0
+
+
+def retexo(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "retexo_fl", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate(timeout=RUN_TIMEOUT_S)
+    assert process.returncode == 0, errors
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_after(process: subprocess.Popen[str], metrics: Path, events: int, delay_s: float) -> None:
+    """SIGKILL once so many events were written since now, and a moment later."""
+    goal = lines(metrics) + events
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while lines(metrics) < goal and process.poll() is None:
+        assert time.monotonic() < deadline, "the run does not move"
+        time.sleep(0.001)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=RUN_TIMEOUT_S)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_run_killed_five_times_ends_with_the_undisturbed_weights(
+    tmp_path: Path, model: str
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(retexo("run", *KEYS, "--model", model, "--out", str(whole)))
+    moments = random.Random(model)
+    process = retexo("run", *KEYS, "--model", model, "--out", str(broken))
+    kills = 0
+    while kills < 5:
+        # 4 to 16 events of about 84: five kills fall anywhere in both stages.
+        kill_after(process, broken / "metrics.jsonl", moments.randint(4, 16), moments.random() / 50)
+        assert process.returncode == -signal.SIGKILL, "the run ended before it was killed"
+        kills += 1
+        process = retexo("run", "--resume", str(broken), "--quiet")
+    finish(process)
+    assert model_bytes(broken) == model_bytes(whole)
+    result, undisturbed = result_of(broken), result_of(whole)
+    assert result["attempts"] == kills + 1
+    for key in ("test_accuracy", "val_accuracy", "stages"):
+        assert result[key] == undisturbed[key]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from retexo_fl.agent.api import Ticket
+from retexo_fl.errors import ConfigurationError, RoundIncomplete
+from retexo_fl.federation import records
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.ledger import TrafficLedger
+from retexo_fl.simulation.inline_grid import InlineGrid
+
+TICKET = Ticket(job="job-1", attempt=1)
+
+
+def echo_app(calls: list[int]) -> ClientApp:
+    app = ClientApp()
+
+    @app.query("hello")
+    def hello(message: Message, context: object) -> Message:
+        calls.append(message.metadata.dst_node_id)
+        record = ConfigRecord({"node": message.metadata.dst_node_id})
+        return Message(RecordDict({"retexo": record}), reply_to=message)
+
+    return app
+
+
+class LateGrid(InlineGrid):
+    """Answers some nodes late or never, and later messages before earlier ones."""
+
+    silent: frozenset[int] = frozenset()
+    looks = 0
+
+    def pull_messages(self, message_ids: object) -> list[Message]:
+        self.looks += 1
+        names = [n for n in reversed(list(message_ids)) if n in self._waiting]  # type: ignore[call-overload]
+        heard = [n for n in names if self._waiting[n].metadata.dst_node_id not in self.silent]
+        return list(super().pull_messages(heard[:1])) if self.looks % 2 == 0 else []
+
+
+def messenger(grid: InlineGrid, timeout_s: float = 5.0) -> Messenger:
+    made = Messenger(grid, ledger=TrafficLedger(), timeout_s=timeout_s)
+    made.introduce({client: client + 2 for client in range(4)}, attempt=1)
+    return made
+
+
+def test_ask_yields_in_the_order_asked_however_replies_arrive() -> None:
+    asked = messenger(LateGrid(echo_app([]), 4, {}))
+    messages = asked.messages([2, 0, 3, 1], TICKET, records.HELLO)
+    answers = list(asked.ask(messages, stage=-1, purpose="hello"))
+    assert [client for client, _ in answers] == [2, 0, 3, 1]
+    nodes = [reply.content.config_records["retexo"]["node"] for _, reply in answers]
+    assert nodes == [4, 2, 5, 3]
+
+
+def test_ask_runs_a_client_only_when_its_answer_is_wanted() -> None:
+    calls: list[int] = []
+    asked = messenger(InlineGrid(echo_app(calls), 4, {}))
+    answers = asked.ask(asked.messages(range(4), TICKET, records.HELLO), stage=-1, purpose="hello")
+    next(answers)
+    assert calls == [2]
+
+
+def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
+    grid = LateGrid(echo_app([]), 4, {})
+    grid.silent = frozenset({4})
+    asked = messenger(grid, timeout_s=0.2)
+    begun = time.monotonic()
+    with pytest.raises(RoundIncomplete, match=r"no answer from client 2 within 0\.2 s"):
+        list(asked.ask(asked.messages(range(4), TICKET, records.HELLO), stage=-1, purpose="hello"))
+    assert time.monotonic() - begun < 5
+
+
+def test_wait_for_nodes_gives_up_and_says_how_many_came() -> None:
+    with pytest.raises(RoundIncomplete, match="4 of 5 clients were connected after"):
+        messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=0.01).wait_for_nodes(5)
+
+
+def test_ask_counts_both_ways() -> None:
+    ledger = TrafficLedger()
+    asked = Messenger(InlineGrid(echo_app([]), 4, {}), ledger=ledger, timeout_s=5.0)
+    asked.introduce({0: 2}, attempt=3)
+    list(asked.ask(asked.messages([0], TICKET, records.HELLO), stage=-1, purpose="hello"))
+    lines = {(account.direction, account.attempt): volume for account, volume in ledger.lines()}
+    assert lines[("out", 3)].payload == len("node") + 8
+    assert lines[("in", 3)].payload > 0
+
+
+def test_client_app_without_partition_id_is_named() -> None:
+    from flwr.app import Context
+
+    from retexo_fl.federation.client_app import client_index
+
+    context = Context(run_id=1, node_id=9, node_config={}, state=RecordDict(), run_config={})
+    with pytest.raises(ConfigurationError, match="node 9 has no partition-id"):
+        client_index(context)

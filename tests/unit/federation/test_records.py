@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    CollectRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    HelloAnswer,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
+from retexo_fl.federation import records
+from retexo_fl.ledger import Volume
+
+TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=b"\x00" * 32)
+WEIGHTS = np.linspace(0, 1, 5)
+TRAFFIC = Traffic(
+    boundary=Volume(messages=2, raw=80, payload=8, wire=30),
+    control=Volume(payload=3, wire=None),
+)
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def message(content: RecordDict, message_type: str = records.TRAIN) -> Message:
+    return Message(content, dst_node_id=5, message_type=message_type)
+
+
+def reply(content: RecordDict) -> Message:
+    return Message(content, reply_to=message(RecordDict()))
+
+
+def same(one: object, other: object) -> bool:
+    fields = {name: getattr(one, name) for name in type(one).__dataclass_fields__}  # type: ignore[attr-defined]
+    return type(one) is type(other) and all(
+        np.array_equal(value, getattr(other, name))
+        if isinstance(value, np.ndarray)
+        else value == getattr(other, name)
+        for name, value in fields.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "read"),
+    [
+        (PublishRequest(ticket=TICKET), records.read_publish),
+        (
+            PublishRequest(ticket=TICKET, previous_digest=b"p" * 32, weights=WEIGHTS),
+            records.read_publish,
+        ),
+        (CollectRequest(ticket=TICKET, wait_s=2.5, close=True), records.read_collect),
+        (TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float32)), records.read_train),
+        (
+            EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
+            records.read_evaluate,
+        ),
+    ],
+)
+def test_requests_survive_the_translation(
+    request_: records.Request, read: Callable[[Message], object]
+) -> None:
+    assert same(request_, read(message(records.request_content(request_))))
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        (
+            HelloAnswer(
+                version=1,
+                client=3,
+                num_clients=4,
+                partitioning="p",
+                nodes=9,
+                train=1,
+                validation=2,
+                test=3,
+                features=5,
+                classes=2,
+                vectors_out=7,
+                vectors_in=8,
+            ),
+            records.read_hello,
+        ),
+        (PublishAnswer(vectors=4, traffic=TRAFFIC), records.read_published),
+        (
+            CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
+            records.read_collected,
+        ),
+        (
+            TrainAnswer(
+                gradient_sum=WEIGHTS,
+                examples=2**40,
+                loss_sum=1e-30,
+                validation_examples=3,
+                validation_loss_sum=0.5,
+                validation_correct=1,
+            ),
+            records.read_update,
+        ),
+        (EvaluateAnswer(examples=0, loss_sum=0.0, correct=0), records.read_evaluated),
+    ],
+)
+def test_answers_survive_the_translation(
+    answer: records.Answer, read: Callable[[Message], object]
+) -> None:
+    assert same(answer, read(reply(records.answer_content(answer))))
+
+
+def test_train_answer_has_what_flowers_strategies_expect() -> None:
+    answer = TrainAnswer(
+        gradient_sum=WEIGHTS,
+        examples=3,
+        loss_sum=0.0,
+        validation_examples=0,
+        validation_loss_sum=0.0,
+        validation_correct=0,
+    )
+    content = records.answer_content(answer)
+    assert len(content.array_records) == 1
+    (metrics,) = content.metric_records.values()
+    assert metrics["num-examples"] == 3
+
+
+def test_failure_is_raised_by_its_own_name() -> None:
+    content = records.failure_content(ExchangeIncomplete("rows are missing"))
+    with pytest.raises(ExchangeIncomplete, match="^client 4: rows are missing$"):
+        records.raise_failure(reply(content), 4)
+
+
+@pytest.mark.parametrize("name", ["KeyError", "annotations", "ClassVar"])
+def test_failure_of_a_foreign_name_is_client_failed(name: str) -> None:
+    content = RecordDict({"failure": ConfigRecord({"name": name, "message": "x"})})
+    with pytest.raises(ClientFailed, match=f"client 4: {name}: x"):
+        records.raise_failure(reply(content), 4)
+
+
+def test_flowers_own_error_is_client_failed_in_one_line() -> None:
+    failed = Message(Error(code=2, reason="a\n  b"), reply_to=message(RecordDict()))
+    with pytest.raises(ClientFailed, match=r"^client 0: a b \(Flower error code 2\)$"):
+        records.raise_failure(failed, 0)
+
+
+def broken(**changes: Any) -> RecordDict:
+    content = records.request_content(TrainRequest(ticket=TICKET, weights=WEIGHTS))
+    for key, value in changes.items():
+        if value is None:
+            del content.config_records["retexo"][key]
+        else:
+            content.config_records["retexo"][key] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"job": None}, "'job' is None; expected a str"),
+        ({"round": "7"}, "'round' is '7'; expected a int"),
+        ({"stage": True}, "'stage' is True"),
+    ],
+)
+def test_settings_of_another_type_are_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=expected):
+        records.read_train(message(broken(**changes)))
+
+
+@pytest.mark.parametrize("arrays", [{}, {"a": WEIGHTS}, {"weights": WEIGHTS, "b": WEIGHTS}])
+def test_other_arrays_are_refused(arrays: dict[str, np.ndarray]) -> None:
+    record = ArrayRecord({name: records.Array(item) for name, item in arrays.items()})
+    with pytest.raises(RemoteProtocolError, match="expected one called 'weights'"):
+        records.weights_of(record)
+
+
+def test_weights_of_two_dimensions_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="expected one dimension"):
+        records.weights_of(records.weights_record(np.zeros((2, 2))))
+
+
+def test_content_volumes_count_tensor_bytes_and_the_rest() -> None:
+    content = records.request_content(TrainRequest(ticket=TICKET, weights=WEIGHTS))
+    weights, other = records.content_volumes(content)
+    assert (weights.raw, weights.payload, weights.wire) == (40, 40, None)
+    # job, attempt, stage, round, weights-digest: their names, 5 characters, 3 numbers, 32 bytes.
+    assert other.payload == (3 + 7 + 5 + 5 + 14) + 5 + 3 * 8 + 32

@@ -1,0 +1,123 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph import DatasetInfo, list_datasets, load_dataset
+from tests.unit.graph.test_npz_graph import SMALL, write_npz
+
+
+def test_digits_are_a_symmetric_nearest_neighbour_graph() -> None:
+    graph = load_dataset("digits", data_dir=None)
+    assert (graph.num_nodes, graph.num_features, graph.num_classes) == (1797, 64, 10)
+    assert graph.degrees.min() >= 8
+    assert graph.published_split is None
+    features = graph.features
+    assert isinstance(features, np.ndarray)
+    assert (features.min(), features.max()) == (0.0, 1.0)
+    edges = graph.edge_list()
+    same_class = graph.labels[edges[0]] == graph.labels[edges[1]]
+    assert same_class.mean() > 0.95
+    distances = ((features[5] - features) ** 2).sum(axis=1)
+    nearest = np.argsort(distances)[1:9]
+    assert set(nearest) <= set(graph.indices[graph.indptr[5] : graph.indptr[6]])
+
+
+def test_digits_are_always_the_same() -> None:
+    first, again = (load_dataset("digits", data_dir=None) for _ in range(2))
+    np.testing.assert_array_equal(first.indices, again.indices)
+    assert first.num_edges == 9929
+
+
+def test_load_dataset_reads_a_file_of_the_folder(tmp_path: Path) -> None:
+    write_npz(tmp_path / "mine.npz")
+    graph = load_dataset("mine", data_dir=tmp_path)
+    assert (graph.name, graph.num_nodes, graph.num_edges) == ("mine", 4, 3)
+
+
+def test_unknown_dataset_without_a_folder_says_so() -> None:
+    with pytest.raises(DatasetError) as caught:
+        load_dataset("cora", data_dir=None)
+    assert str(caught.value) == (
+        "dataset: 'cora' is unknown; there is: digits (data-dir is not set)"
+    )
+
+
+def test_unknown_dataset_gets_the_nearest_name(tmp_path: Path) -> None:
+    write_npz(tmp_path / "cora.npz")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset("croa", data_dir=tmp_path)
+    assert str(caught.value) == (
+        "dataset: 'croa' is unknown; did you mean 'cora'? there is: digits, cora "
+        f"(looked for NAME.npz in {tmp_path})"
+    )
+
+
+def test_dataset_name_is_no_path(tmp_path: Path) -> None:
+    write_npz(tmp_path / "cora.npz")
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(DatasetError, match=r"'\.\./cora' is unknown"):
+        load_dataset("../cora", data_dir=tmp_path / "inner")
+
+
+def test_absent_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"data-dir: .*absent is not a folder"):
+        load_dataset("cora", data_dir=tmp_path / "absent")
+    with pytest.raises(DatasetError, match=r"data-dir: .*absent is not a folder"):
+        list_datasets(tmp_path / "absent")
+
+
+def test_list_datasets_describes_what_there_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_npz(tmp_path / "mine.npz")
+    write_npz(tmp_path / "another.npz", train_mask=None, val_mask=None, test_mask=None)
+    (tmp_path / "broken.npz").write_bytes(b"nothing")
+    with caplog.at_level(logging.WARNING):
+        digits, another, mine = list_datasets(tmp_path)
+    assert digits.name == "digits"
+    assert (digits.nodes, digits.edges, digits.split) == (1797, 9929, "none")
+    assert mine == DatasetInfo(
+        name="mine",
+        nodes=4,
+        edges=3,
+        features=2,
+        classes=2,
+        split="1/1/1",
+        source=str(tmp_path / "mine.npz"),
+    )
+    assert (another.name, another.split) == ("another", "none")
+    assert "broken.npz: not a .npz file" in caplog.text
+
+
+def test_list_datasets_without_a_folder_has_the_built_in_one() -> None:
+    assert [info.name for info in list_datasets(None)] == ["digits"]
+
+
+def test_citeseer_gives_back_labels_that_its_loaders_made_up(tmp_path: Path) -> None:
+    sparse = {
+        "x": None,
+        "x_indptr": np.array([0, 1, 1, 1, 2], dtype=np.int32),
+        "x_indices": np.array([0, 1], dtype=np.int32),
+        "x_data": np.ones(2, dtype=np.float32),
+        "x_shape": np.array([4, 2]),
+    }
+    for name in ("citeseer", "other"):
+        write_npz(
+            tmp_path / f"{name}.npz", **sparse, val_mask=np.array([False, False, False, True])
+        )
+    # Nodes 1 and 2 have no features; node 2 is in the test mask.
+    assert SMALL["test_mask"].tolist() == [False, False, True, False]
+    assert load_dataset("other", data_dir=tmp_path).labels.tolist() == [0, 1, 0, 1]
+    assert load_dataset("citeseer", data_dir=tmp_path).labels.tolist() == [0, -1, 0, 1]
+
+
+def test_citeseer_without_a_split_is_left_as_it_is(tmp_path: Path) -> None:
+    write_npz(tmp_path / "citeseer.npz", train_mask=None, val_mask=None, test_mask=None)
+    assert load_dataset("citeseer", data_dir=tmp_path).labels.tolist() == [0, 1, 0, 1]

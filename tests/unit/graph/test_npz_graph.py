@@ -1,0 +1,135 @@
+"""Graphs from .npz files: the layout, and every way to get it wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.npz_graph import describe_npz_graph, read_npz_graph
+
+SMALL: dict[str, np.ndarray] = {
+    "edge_index": np.array([[0, 1, 0], [1, 2, 3]], dtype=np.int32),
+    "y": np.array([0, 1, 0, 1], dtype=np.int16),
+    "x": np.arange(8, dtype=np.float32).reshape(4, 2),
+    "train_mask": np.array([True, False, False, False]),
+    "val_mask": np.array([False, True, False, False]),
+    "test_mask": np.array([False, False, True, False]),
+}
+_SPARSE: dict[str, Any] = {
+    "x": None,
+    "x_indptr": np.array([0, 2, 2, 3, 3], dtype=np.int32),
+    "x_indices": np.array([0, 2, 1], dtype=np.int32),
+    "x_data": np.array([1, 2, 3], dtype=np.float32),
+    "x_shape": np.array([4, 3]),
+}
+
+
+def write_npz(path: Path, **changes: Any) -> None:
+    """Write the small file with some arrays changed; None leaves one out."""
+    arrays = {**SMALL, **changes}
+    np.savez_compressed(path, **{name: a for name, a in arrays.items() if a is not None})
+
+
+def test_read_npz_graph_takes_dense_features(tmp_path: Path) -> None:
+    write_npz(tmp_path / "g.npz")
+    graph = read_npz_graph(tmp_path / "g.npz")
+    assert graph.name == "g"
+    assert graph.edge_list().tolist() == [[0, 0, 1], [1, 3, 2]]
+    assert graph.labels.tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(graph.features, SMALL["x"])
+    assert graph.test_mask is not None
+    assert graph.test_mask.tolist() == [False, False, True, False]
+    assert graph.node_keys.tolist() == [b"0", b"1", b"2", b"3"]
+
+
+def test_read_npz_graph_takes_sparse_features(tmp_path: Path) -> None:
+    write_npz(tmp_path / "g.npz", **_SPARSE)
+    features = read_npz_graph(tmp_path / "g.npz").features
+    assert isinstance(features, csr_array)
+    assert features.toarray().tolist() == [[1, 0, 2], [0, 0, 0], [0, 3, 0], [0, 0, 0]]
+    assert describe_npz_graph(tmp_path / "g.npz")["features"] == 3
+
+
+def test_read_npz_graph_takes_any_edge_order_and_memory_order(tmp_path: Path) -> None:
+    edges = np.array([[3, 0], [1, 0], [2, 1]], dtype=">i8")
+    write_npz(tmp_path / "g.npz", edge_index=edges.T, x=np.asfortranarray(SMALL["x"]))
+    graph = read_npz_graph(tmp_path / "g.npz")
+    assert graph.edge_list().tolist() == [[0, 0, 1], [1, 3, 2]]
+    assert isinstance(graph.features, np.ndarray)
+    assert graph.features.flags.c_contiguous
+    np.testing.assert_array_equal(graph.features, SMALL["x"])
+
+
+def test_read_npz_graph_ignores_other_arrays(tmp_path: Path) -> None:
+    write_npz(tmp_path / "g.npz", class_names=np.array(["a", "b"]), objects=None)
+    assert read_npz_graph(tmp_path / "g.npz").num_edges == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"y": None}, "y: missing; the file has edge_index, test_mask"),
+        ({"edge_index": None}, "edge_index: missing"),
+        ({"x": None}, "x: missing"),
+        ({"val_mask": None}, "val_mask: missing; expected it beside train_mask"),
+        ({**_SPARSE, "x_data": None}, "x_data: missing"),
+        ({**_SPARSE, "x": SMALL["x"]}, "x: stands beside x_indptr"),
+        ({"y": np.array([0, 1, 0, 1.5])}, "y: got float64; expected integers"),
+        ({"y": np.array([0, 1, 0, -2])}, "y: row 3 is -2"),
+        ({"y": np.array([[0, 1, 0, 1]])}, "y: got shape (1, 4); expected (any)"),
+        ({"y": np.array([0, "a", None, 1], dtype=object)}, "y: holds Python objects"),
+        ({"x": np.ones((4, 2))}, "x: got float64; expected float32"),
+        ({"x": np.ones((3, 2), dtype=np.float32)}, "x: got shape (3, 2); expected (4, F)"),
+        ({"x": np.full((4, 2), np.nan, dtype=np.float32)}, "x: row 0 holds NaN or infinity"),
+        ({"edge_index": np.array([[0, 1], [1, 4]])}, "edge_index: column 1 is (1, 4)"),
+        ({"edge_index": np.array([[0, 1], [1, 1]])}, "edge_index: column 1 is (1, 1), a self"),
+        ({"edge_index": np.array([[0, 1], [1, 0]])}, "a directed edge list"),
+        ({"edge_index": np.array([[0, 0], [1, 1]])}, "an edge listed twice"),
+        ({"edge_index": np.zeros((2, 0), dtype=int)}, "edge_index: there are no edges"),
+        ({"edge_index": np.array([[0, 1]])}, "edge_index: got shape (1, 2)"),
+        ({"test_mask": np.array([1, 0, 0, 0])}, "test_mask: got int64; expected booleans"),
+        ({"test_mask": np.ones(4, dtype=bool)}, "test_mask: row 0 is in another mask too"),
+        ({**_SPARSE, "x_shape": np.array([5, 3])}, "x_shape: got (5, 3); expected (4, 3)"),
+        ({**_SPARSE, "x_shape": np.array([4, 0])}, "x_shape: got [4, 0]; expected numbers"),
+        ({**_SPARSE, "x_shape": np.array([4, 2])}, "x_indices: row 0 has column 2; expected 0"),
+        ({**_SPARSE, "x_shape": np.array([4])}, "x_shape: got shape (1,)"),
+        ({**_SPARSE, "x_indptr": np.array([0, 2, 2, 3, 4])}, "x_indptr: runs from 0 to 4; exp"),
+        ({**_SPARSE, "x_indptr": np.array([0, 2, 1, 3, 3])}, "x_indptr: falls at row 1"),
+        ({**_SPARSE, "x_indptr": np.array([], dtype=int)}, "x_indptr: is empty"),
+        ({**_SPARSE, "x_indices": np.array([2, 0, 1])}, "x_indices: row 0 has columns out of"),
+        ({**_SPARSE, "x_indices": np.array([0, 0, 1])}, "x_indices: row 0 has columns out of"),
+        ({**_SPARSE, "x_indices": np.array([0, -1, 1])}, "x_indices: row 0 has column -1"),
+        ({**_SPARSE, "x_indices": np.array([0, 1])}, "x_indices: got shape (2,); expected (3)"),
+        ({**_SPARSE, "x_data": np.ones(3)}, "x_data: got float64; expected float32"),
+        (
+            {**_SPARSE, "x_data": np.array([1, 2, np.inf], dtype=np.float32)},
+            "x: row 2 holds NaN or infinity",
+        ),
+    ],
+)
+def test_read_npz_graph_refuses_by_file_and_array(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "g.npz"
+    write_npz(path, **changes)
+    with pytest.raises(DatasetError) as caught:
+        read_npz_graph(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_describe_npz_graph_takes_shapes_from_headers(tmp_path: Path) -> None:
+    write_npz(tmp_path / "g.npz")
+    assert describe_npz_graph(tmp_path / "g.npz") == {
+        "nodes": 4,
+        "edges": 3,
+        "features": 2,
+        "classes": 2,
+        "split": "1/1/1",
+    }
