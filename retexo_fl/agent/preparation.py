@@ -41,10 +41,12 @@ def part_paths(folder: Path) -> list[Path]:
         PartitionError: There is none, or one is missing in the sequence.
     """
     found = find_partitions(folder)
-    expected = [f"part-{client}" for client in range(len(found))]
-    if [path.name for path in found] != expected:
-        names = ", ".join(path.name for path in found)
-        raise PartitionError(f"{folder}: found {names}; expected part-0, part-1, ... without gaps")
+    for client, path in enumerate(found):
+        if path.name != f"part-{client}":
+            raise PartitionError(
+                f"{folder}: part-{client} is missing, there is {path.name}; expected part-0, "
+                "part-1, ... without gaps"
+            )
     return found
 
 
@@ -52,14 +54,40 @@ def load_parts(config: RunConfig) -> list[GraphPartition]:
     """Return all parts of a configuration: from its folder of parts, or cut from its data set.
 
     Raises:
-        PartitionError: A part is missing, damaged or of another partitioning.
+        PartitionError: A part is missing, damaged or of another partitioning, or no part has a
+            train node.
         ConfigurationError: ``clients`` contradicts the folder.
     """
     if not config.partitions:
         return make_parts(config)
-    parts = [open_partition(path) for path in part_paths(Path(config.partitions))]
+    folder = Path(config.partitions)
+    paths = part_paths(folder)
+    parts = [open_partition(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        _check_place(path, part, parts)
     if len(parts) != config.clients:
         raise ConfigurationError(
-            f"clients: {config.clients}, but {config.partitions} holds {len(parts)} parts"
+            f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {folder}"
         )
+    if not any(part.train_mask.any() for part in parts):
+        raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts
+
+
+def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) -> None:
+    """Check that a part stands in its owner's place and is of the same partitioning as the first.
+
+    What two parts say of each other's nodes is left to `retexo partition check`; in a training the
+    digests of the exchange prove it.
+    """
+    if part.partitioning != parts[0].partitioning:
+        raise PartitionError(
+            f"{path} is of partitioning {part.partitioning[:16]}, {path.with_name('part-0')} of "
+            f"{parts[0].partitioning[:16]}; expected parts of one"
+        )
+    if path.name != f"part-{part.client}":
+        raise PartitionError(f"{path} is the part of client {part.client}; expected its own name")
+    if part.num_clients != len(parts):
+        raise PartitionError(
+            f"{path.parent}: holds {len(parts)} parts of {part.num_clients}; expected all of them"
+        )

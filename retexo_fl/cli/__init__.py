@@ -75,28 +75,31 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="retexo", standalone_mode=False)
         sys.stdout.flush()
-    except Interrupted as interruption:
-        complain(str(interruption))
-        return interruption.exit_code
-    except RetexoError as error:
-        complain(f"error: {error}")
-        return error.exit_code
     except click.exceptions.NoArgsIsHelpError:
         # Whoever names no command has been shown them all.
         return 2
-    except click.ClickException as error:
-        complain(f"error: {usage_sentence(error)}")
-        return 2
-    except (KeyboardInterrupt, click.Abort):
-        complain("interrupted")
-        return Interrupted.exit_code
     except BrokenPipeError:
         return _without_reader()
-    except OSError as error:
-        place = error.filename or "standard output"
-        complain(f"error: {place}: {error.strerror or error}")
-        return 1
+    except (KeyboardInterrupt, RetexoError, click.ClickException, click.Abort, OSError) as error:
+        code, sentence = _verdict(error)
+        complain(sentence)
     return code if isinstance(code, int) else 0
+
+
+def _verdict(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the one line that an error ends the command with."""
+    match error:
+        case Interrupted():
+            return error.exit_code, str(error)
+        case RetexoError():
+            return error.exit_code, f"error: {error}"
+        case click.ClickException():
+            return 2, f"error: {usage_sentence(error)}"
+        case OSError():
+            place = error.filename or "standard output"
+            return 1, f"error: {place}: {error.strerror or error}"
+        case _:
+            return Interrupted.exit_code, "interrupted"
 
 
 def _without_reader() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import time
@@ -25,6 +26,8 @@ from retexo_fl.federation.checkpoints import (
     write_checkpoint,
 )
 from retexo_fl.ledger import TrafficLedger
+
+logger = logging.getLogger(__name__)
 
 RESULT_VERSION: Final = 1
 
@@ -143,7 +146,13 @@ class RunDirectory:
     def write_status(self, state: str, error: str | None = None) -> None:
         """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``."""
         status = {"state": state, "error": error}
-        replace_file(self.path / "status.json", (json.dumps(status) + "\n").encode())
+        try:
+            replace_file(self.path / "status.json", (json.dumps(status) + "\n").encode())
+        except CheckpointError:
+            # What ended the run, such as a full disk, must not be hidden by a second complaint.
+            if state not in ("failed", "interrupted"):
+                raise
+            logger.debug("%s: the end was not noted", self.path, exc_info=True)
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -158,18 +167,33 @@ class RunDirectory:
 
 
 def check_free(path: Path) -> None:
-    """Refuse a run directory that holds anything.
+    """Refuse a run directory that holds anything, or that cannot be made.
 
     Raises:
         RunDirectoryError: Names what is there and what to do.
     """
-    if (path / "config.toml").exists():
+    try:
+        if (path / "config.toml").exists():
+            raise RunDirectoryError(
+                f"out: {path} holds another run; choose another directory{_or_resume(path)}"
+            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunDirectoryError(
+                f"out: {path} exists and is not an empty directory; expected a new one"
+            )
+    except OSError as error:
+        raise RunDirectoryError(f"out: {path} cannot be used ({error.strerror})") from error
+    ancestor = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK | os.X_OK):
         raise RunDirectoryError(
-            f"out: {path} holds another run; choose another directory, or go on with that run "
-            f"by --resume {path}"
+            f"out: {path} cannot be made; expected {ancestor} to be a directory that can be "
+            "written to"
         )
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunDirectoryError(f"out: {path} exists and is not empty; expected a new directory")
+
+
+def _or_resume(path: Path) -> str:
+    resumable = (path / "checkpoint.safetensors").exists() and not (path / "result.json").exists()
+    return f", or go on with that run by --resume {path}" if resumable else ""
 
 
 def check_resumable(path: Path) -> RunConfig:
@@ -178,8 +202,14 @@ def check_resumable(path: Path) -> RunConfig:
     Raises:
         RunDirectoryError: It holds no run, or one that has finished or has no checkpoint yet.
     """
-    if not (path / "config.toml").is_file():
-        raise RunDirectoryError(f"resume: {path} holds no run (config.toml is missing)")
+    try:
+        present = (path / "config.toml").is_file()
+    except OSError as error:
+        raise RunDirectoryError(f"resume: {path} cannot be used ({error.strerror})") from error
+    if not present:
+        raise RunDirectoryError(
+            f"resume: {path} holds no run (config.toml is missing); expected a run directory"
+        )
     if (path / "result.json").exists():
         raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
     if not (path / "checkpoint.safetensors").is_file():

@@ -192,6 +192,9 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     largest = int(given.labels.max(initial=-1))
     if largest < 0:
         checks.fail(names.labels, "no node is labelled; expected classes from 0")
+    if given.num_classes is None and largest >= num_nodes:
+        row = int(given.labels.argmax())
+        checks.fail(names.labels, f"row {row} is {largest}; expected fewer classes than nodes")
     num_classes = largest + 1 if given.num_classes is None else given.num_classes
     checks.labels(names.labels, given.labels, num_classes=num_classes)
     checks.edges(names.edges, given.edges, num_nodes=num_nodes)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.agent.api import (
@@ -182,7 +182,7 @@ def test_settings_of_another_type_are_refused(changes: dict[str, Any], expected:
 
 @pytest.mark.parametrize("arrays", [{}, {"a": WEIGHTS}, {"weights": WEIGHTS, "b": WEIGHTS}])
 def test_other_arrays_are_refused(arrays: dict[str, np.ndarray]) -> None:
-    record = ArrayRecord({name: records.Array(item) for name, item in arrays.items()})
+    record = ArrayRecord({name: Array(item) for name, item in arrays.items()})
     with pytest.raises(RemoteProtocolError, match="expected one called 'weights'"):
         records.weights_of(record)
 

@@ -72,6 +72,7 @@ def _features(*, rows: int = 6, value: float = 1.0, dtype: str = "float32") -> n
         ({"features": _features(dtype="float64")}, "features: got float64; expected float32"),
         ({"labels": np.array([0, 1, 0, -2, 0, 1])}, "labels: row 3 is -2; expected -1"),
         ({"num_classes": 1}, "labels: row 1 is 1; expected -1 (unlabelled) to 0"),
+        ({"labels": np.array([0, 1, 0, 6, 0, 1])}, "labels: row 3 is 6; expected fewer classes"),
         ({"labels": np.full(6, -1)}, "labels: no node is labelled"),
         ({"labels": np.zeros((6, 1), dtype=int)}, "labels: got shape (6, 1); expected (any)"),
         ({"labels": np.zeros(6)}, "labels: got float64; expected integers"),

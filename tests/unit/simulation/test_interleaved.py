@@ -29,7 +29,7 @@ class WalkStep:
         self.inner = np.flatnonzero(client == OWNER)
 
     def needed(self, by: int, of: int) -> np.ndarray:
-        reached = adjacency()[OWNER == by].any(axis=0)
+        reached = adjacency()[by == OWNER].any(axis=0)
         return np.flatnonzero(reached & (of == OWNER))
 
     def __call__(

@@ -1,0 +1,116 @@
+"""Going on after an interruption, in one process; kills of real processes are in tests/system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from retexo_fl.federation.run_directory import check_resumable
+from retexo_fl.ledger import TrafficLedger
+from tests.support.runs import events_of, model_bytes, result_of, train
+
+KEYS: dict[str, Any] = {"rounds": 8, "clients": 3, "hidden": 16, "layers": 3, "model": "gcn"}
+
+
+class Interrupter:
+    """Presses Ctrl-C at an event."""
+
+    def __init__(self, event: int) -> None:
+        self.left = event
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def interrupted(out: Path, event: int, **keys: Any) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        train(out, Interrupter(event), **keys)
+    assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("whole") / "run", **KEYS)
+
+
+# start, exchange, 8 rounds, stage_end: event 11 is the end of stage 0, event 12 the next exchange.
+@pytest.mark.parametrize("event", [4, 9, 10, 11, 12, 13, 20, 30])
+def test_resumed_run_equals_the_undisturbed_one(tmp_path: Path, whole: Path, event: int) -> None:
+    out = interrupted(tmp_path / "run", event, **KEYS)
+    train(out, **KEYS, resume=out)
+    assert model_bytes(out) == model_bytes(whole)
+    for key in ("test_accuracy", "val_accuracy", "stages", "missing_rows"):
+        assert result_of(out)[key] == result_of(whole)[key]
+    rounds = [(e["stage"], e["round"]) for e in events_of(out) if e["event"] == "round"]
+    assert rounds == [(stage, number) for stage in range(3) for number in range(1, 9)]
+
+
+def test_resume_counts_repeated_bytes_for_its_own_attempt(tmp_path: Path, whole: Path) -> None:
+    out = interrupted(tmp_path / "run", 16, **KEYS)  # in stage 1
+    train(out, **KEYS, resume=out)
+    ledger = TrafficLedger.from_csv((out / "ledger.csv").read_text().splitlines())
+    undisturbed = TrafficLedger.from_csv((whole / "ledger.csv").read_text().splitlines())
+    boundary = [ledger.sum(kind="boundary", attempt=attempt).raw for attempt in (1, 2)]
+    once = [undisturbed.sum(kind="boundary", layer=layer).raw for layer in range(3)]
+    assert boundary == [once[0] + once[1], sum(once)]
+    assert result_of(out)["attempts"] == 2
+    updates = ledger.sum(kind="updates_up")
+    assert updates.raw == undisturbed.sum(kind="updates_up").raw
+
+
+def test_resume_with_patience_stops_where_the_undisturbed_run_did(tmp_path: Path) -> None:
+    keys = {**KEYS, "rounds": 60, "patience": 3, "layers": 2, "learning_rate": 0.05}
+    run = train(tmp_path / "whole", **keys)
+    stages = result_of(run)["stages"]
+    assert all(stage["rounds"] < 60 for stage in stages)
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    for stage in stages:
+        # w(r) is judged in round r + 1, so the stage ends with three vain candidates and w(R),
+        # which is judged like any other.
+        judged = [e for e in rounds if e["stage"] == stage["layer"]][-2]
+        assert judged["round"] - judged["best_round"] == 3
+    out = interrupted(tmp_path / "broken", 7, **keys)
+    train(out, **keys, resume=out)
+    assert result_of(out)["stages"] == stages
+    assert model_bytes(out) == model_bytes(run)
+
+
+def test_checkpoints_may_be_rarer(tmp_path: Path, whole: Path) -> None:
+    keys = {**KEYS, "checkpoint_every": 5}
+    out = interrupted(tmp_path / "run", 10, **keys)
+    train(out, **keys, resume=out)
+    assert model_bytes(out) == model_bytes(whole)
+
+
+def test_resume_refuses_another_configuration(tmp_path: Path) -> None:
+    out = interrupted(tmp_path / "run", 6, **KEYS)
+    with pytest.raises(ConfigurationError, match="hidden: 32, but the run in .* has 16"):
+        train(out, **{**KEYS, "hidden": 32}, resume=out)
+
+
+def test_resume_refuses_layers_of_another_training(tmp_path: Path, whole: Path) -> None:
+    out = interrupted(tmp_path / "run", 16, **KEYS)
+    other = train(tmp_path / "other", **{**KEYS, "seed": 5})
+    layer = "model/layer-0.safetensors"
+    (out / layer).write_bytes((other / layer).read_bytes())
+    with pytest.raises(CheckpointError, match="not those of the checkpoint"):
+        train(out, **KEYS, resume=out)
+
+
+def test_run_without_a_finished_round_cannot_be_resumed(tmp_path: Path) -> None:
+    out = interrupted(tmp_path / "run", 2, **KEYS)
+    with pytest.raises(RunDirectoryError, match="has no checkpoint yet"):
+        check_resumable(out)
+
+
+def test_finished_run_cannot_be_resumed(whole: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="has finished"):
+        check_resumable(whole)
