@@ -20,7 +20,7 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
         Bytes written.
 
     Raises:
-        OSError: It could not be written; what stood at ``path`` still does and nothing else is left.
+        OSError: It could not be written; what stood at ``path`` still does, and nothing else.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.part")
     written = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -14,10 +15,10 @@ from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of
 
 Values = dict[str, Scalar]
 
-#: Keys that say which graph is trained on and how it is split.
-GRAPH_KEYS: Final = ("dataset", "data-dir", "clients", "partitioner", "split", "seed")
+#: Headings of a list of options and the keys below each.
+Panels = Mapping[str, Iterable[str]]
 
-#: Where a list of options shows each key; in the order of the configuration.
+#: All keys, in the order of the configuration.
 PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "Graph": (
@@ -47,14 +48,14 @@ _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType({int: "N", float: "
 
 
 def config_command(
-    app: typer.Typer, name: str, keys: Iterable[str], *, help_text: str, epilog: str
+    app: typer.Typer, name: str, panels: Panels, *, help_text: str, epilog: str
 ) -> Callable[[Callable[..., Any]], None]:
     """Register a command that takes configuration keys as options.
 
     The decorated function gets ``values``, the keys that the user gave, and its other parameters
     (which must be keyword-only and declared for typer) as they are.
     """
-    key_parameters = [_parameter(key) for key in keys]
+    key_parameters = [_parameter(key, panel) for panel, keys in panels.items() for key in keys]
 
     def register(function: Callable[..., Any]) -> None:
         own = [
@@ -71,7 +72,7 @@ def config_command(
         parameters = [*own, *key_parameters]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {item.name: item.annotation for item in parameters}
-        app.command(name, help=help_text, epilog=epilog)(command)
+        app.command(name, help=styled(help_text), epilog=epilog)(command)
 
     return register
 
@@ -82,13 +83,18 @@ def examples(*commands: str) -> str:
     return "\n\n".join((f"Example{'s' if len(commands) > 1 else ''}:", *lines))
 
 
-def _parameter(key: str) -> inspect.Parameter:
+def styled(text: str) -> str:
+    """Return ``text`` as rich markup, with what stands in backticks as a command."""
+    return re.sub(r"`([^`]+)`", r"[cyan]\1[/cyan]", escape(text))
+
+
+def _parameter(key: str, panel: str) -> inspect.Parameter:
     option = typer.Option(
         f"--{key}",
         help=_help(key),
         metavar=_METAVARS.get(key, _TYPE_METAVARS[type(default_values()[key])]),
         show_default=False,
-        rich_help_panel=next(panel for panel, keys in PANELS.items() if key in keys),
+        rich_help_panel=panel,
     )
     # All are read as text: the configuration parses and checks values, for files and options alike.
     return inspect.Parameter(
@@ -103,6 +109,6 @@ def _help(key: str) -> str:
     info, default = key_infos()[key], default_values()[key]
     sentence = info.help.removesuffix(".")
     if info.brief:
-        sentence += f": {info.brief}"
-    shown = "" if default == "" else f" [dim]{escape(f'[{default}]')}[/dim]"
-    return f"{escape(sentence)}.{shown}"
+        sentence += f" ({info.brief})"
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return styled(f"{sentence}.") + (f" [dim]\\[default: {escape(shown)}][/dim]" if shown else "")

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from retexo_fl.cli.options import GRAPH_KEYS, Values, config_command, examples
+from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import make_config
 from retexo_fl.units import format_count
 
+_PANELS = {"Graph": ("dataset", "data-dir", "clients", "partitioner", "split", "seed")}
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
 
 Train on them with `retexo run --partitions DIR`.
@@ -34,7 +35,7 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
         rich_markup_mode="rich",
         epilog=_MAKE_EXAMPLES,
     )
-    config_command(group, "make", GRAPH_KEYS, help_text=_MAKE_HELP, epilog=_MAKE_EXAMPLES)(_make)
+    config_command(group, "make", _PANELS, help_text=_MAKE_HELP, epilog=_MAKE_EXAMPLES)(_make)
     group.command("check", epilog=_CHECK_EXAMPLES)(_check)
     app.add_typer(group, name="partition")
 

@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from retexo_fl.cli.options import Values, config_command
-from retexo_fl.config import PLACE_KEYS, RunConfig, key_infos, make_config
+from retexo_fl.cli.options import PANELS, Values, config_command, examples
+from retexo_fl.cli.sentences import printable
+from retexo_fl.cli.settling import settled
+from retexo_fl.cli.tables import figures, show
+from retexo_fl.config import PLACE_KEYS, RunConfig
 from retexo_fl.units import format_bytes, format_count
 
-_HELP = """Predict the bytes of a training: boundary sizes, lazy and standard training, gamma.
+_HELP = """Predict what a training will move, before it is started.
 
-Bytes are dense tensor bytes, each counted once; codecs move less (see the report of a run).
+Prints boundary nodes and vectors of each client, and the bytes of lazy and of standard training. \
+Bytes are dense tensor bytes, each counted once; a run sends fewer (see its report).
 """
-_EXAMPLES = "Example: `retexo plan --dataset cora --data-dir DIR --clients 2 --rounds 100`"
+_EXAMPLES = examples("retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100")
+_PANELS = {
+    panel: kept
+    for panel, keys in PANELS.items()
+    if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
+}
+#: Clients that a terminal shows one by one.
+_MOST_SHOWN: Final = 20
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    keys = [key for key in key_infos() if key not in PLACE_KEYS]
-    config_command(app, "plan", keys, help_text=_HELP, epilog=_EXAMPLES)(_plan)
+    config_command(app, "plan", _PANELS, help_text=_HELP, epilog=_EXAMPLES)(_plan)
 
 
 def _plan(
     values: Values,
     *,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of the keys below; options win.", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    from retexo_fl.agent.preparation import load_parts, part_paths
+    from retexo_fl.agent.preparation import load_parts
+    from retexo_fl.layers.base import layer_class
 
-    if values.get("partitions") and "clients" not in values:
-        values["clients"] = len(part_paths(Path(str(values["partitions"]))))
-    config = make_config(values)
-    facts = _facts(config, load_parts(config))
+    chosen = settled(values, config)
+    layer_class(chosen.model)
+    facts = _facts(chosen, load_parts(chosen))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
-        _show(facts)
+        _show(chosen, facts)
 
 
 def _facts(config: RunConfig, parts: list[Any]) -> dict[str, Any]:
@@ -84,27 +95,35 @@ def _facts(config: RunConfig, parts: list[Any]) -> dict[str, Any]:
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
-    console = Console()
-    clients = _table("client", "nodes", "boundary nodes", "peers", "vectors sent")
-    for row in facts["clients"][:20]:
-        clients.add_row(*(format_count(value) for value in row.values()))
-    console.print(clients)
-    if len(facts["clients"]) > 20:
-        console.print(f"and {len(facts['clients']) - 20} more clients")
-    console.print(f"\none exchange: {format_count(facts['vectors'])} vectors\n")
-    volumes = _table("raw bytes", "boundary", "updates up", "weights down", "total")
+def _show(config: RunConfig, facts: dict[str, Any]) -> None:
+    rows = facts["clients"]
+    clients = figures("client", "nodes", "boundary nodes", "peers", "vectors sent")
+    for row in rows[:_MOST_SHOWN]:
+        clients.add_row(str(row["client"]), *(format_count(v) for v in list(row.values())[1:]))
+    if len(rows) > _MOST_SHOWN:
+        clients.add_row(f"... {len(rows) - _MOST_SHOWN} more")
+    sums = [sum(row[key] for row in rows) for key in ("nodes", "boundary_nodes", "vectors_out")]
+    clients.add_row("all", *map(format_count, sums[:2]), "", format_count(sums[2]), style="bold")
+    volumes = figures("raw bytes", "between clients", "updates up", "weights down", "total")
     for name, volume in facts["raw_bytes"].items():
         volumes.add_row(name, *(format_bytes(value) for value in volume.values()))
-    console.print(volumes)
-    console.print(
-        f"\ngamma {facts['gamma']:.2f}: standard training moves so many times more than lazy "
-        "training\n(RETEXO equation 2: counted at the clients, both directions)"
+    show(
+        _head(config, facts),
+        clients,
+        "Boundary nodes belong to peers and have an edge to the client's own: the client\n"
+        "receives a vector for each in every exchange.",
+        volumes,
+        f"lazy       {config.layers} exchanges, one before each layer's {config.rounds} rounds\n"
+        f"standard   end to end: exchanges forward and backward in each of {config.rounds} rounds",
+        f"gamma {facts['gamma']:.2f}: standard training moves {facts['gamma']:.2f} times what "
+        "lazy training moves\n(RETEXO, equation 2: counted where it is sent and where it is "
+        "received).",
     )
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, name in enumerate(names):
-        table.add_column(name, justify="right" if place else "left", no_wrap=True)
-    return table
+def _head(config: RunConfig, facts: dict[str, Any]) -> str:
+    name = Path(config.partitions).name if config.partitions else config.dataset
+    how = "" if config.partitions else f", cut by {config.partitioner}"
+    model = f"{config.layers}-layer {config.model}"
+    clients = len(facts["clients"])
+    return printable(f"{name} over {clients} clients{how}: {model}, {config.rounds} rounds a layer")

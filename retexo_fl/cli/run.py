@@ -9,38 +9,29 @@ from typing import Annotated
 
 import typer
 
-from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.options import PANELS, Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
-from retexo_fl.config import (
-    RunConfig,
-    config_values,
-    key_infos,
-    make_config,
-    read_config_file,
-)
-from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
+from retexo_fl.cli.settling import resumed, settled
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.errors import Interrupted, RetexoError
 from retexo_fl.progress import LiveTable
 from retexo_fl.units import format_bytes
 
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
-Without options it trains on handwritten digits, a graph that comes with the installation, split
-over five clients. Stop it with Ctrl-C and go on with --resume.
+Without options it trains on handwritten digits, a graph that comes with the installation, \
+split over five clients. Stop it with Ctrl-C and go on with `--resume`.
 """
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
     "retexo run --resume runs/first",
 )
-#: A resume takes everything from the run but these.
-_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir"})
-#: What parts on disk were made with.
-_OF_PARTS = frozenset({"dataset", "data-dir", "partitioner", "split"})
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    config_command(app, "run", key_infos(), help_text=_HELP, epilog=_EXAMPLES)(_run)
+    config_command(app, "run", PANELS, help_text=_HELP, epilog=_EXAMPLES)(_run)
 
 
 def _run(
@@ -57,16 +48,16 @@ def _run(
 ) -> None:
     from retexo_fl.federation.run_directory import check_free, default_path
 
-    settled = _resumed(values, config) if "resume" in values else _settled(values, config)
-    if settled.resume:
-        run_path = Path(settled.resume).absolute()
+    chosen = resumed(values, config) if "resume" in values else settled(values, config)
+    if chosen.resume:
+        run_path = Path(chosen.resume).absolute()
     else:
-        run_path = Path(settled.out).absolute() if settled.out else default_path(settled)
+        run_path = Path(chosen.out).absolute() if chosen.out else default_path(chosen)
         check_free(run_path)
-        settled = make_config({**config_values(settled), "out": str(run_path)})
-    _check_plugins(settled)
+        chosen = make_config({**config_values(chosen), "out": str(run_path)})
+    _check_plugins(chosen)
     try:
-        _train(settled, run_path, quiet=quiet)
+        _train(chosen, run_path, quiet=quiet)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {_what_now(run_path)}") from None
     except RetexoError as error:
@@ -74,39 +65,6 @@ def _run(
             raise
         raise type(error)(f"{error}; {_what_now(run_path)}") from error
     tell(_summary(run_path))
-
-
-def _settled(values: Values, file: Path | None) -> RunConfig:
-    """Join the configuration file and the options, which win."""
-    from retexo_fl.agent.preparation import part_paths
-
-    merged: dict[str, object] = read_config_file(file) if file else {}
-    if merged.get("resume"):
-        raise ConfigurationError(f"{file}: resume: expected on the command line only")
-    merged |= values
-    if merged.get("partitions"):
-        contradicting = sorted(_OF_PARTS & values.keys())
-        if contradicting:
-            raise ConfigurationError(
-                f"{contradicting[0]}: cannot be given with partitions, which are cut already; "
-                "expected one of the two"
-            )
-        if "clients" not in merged:
-            merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
-    return make_config(merged)
-
-
-def _resumed(values: Values, file: Path | None) -> RunConfig:
-    """Return the configuration of the run that is gone on with, moved where the options say."""
-    from retexo_fl.federation.run_directory import check_resumable
-
-    stored = check_resumable(Path(str(values["resume"])).absolute())
-    fixed = ["config"] if file else sorted(values.keys() - _MOVABLE)
-    if fixed:
-        raise ConfigurationError(
-            f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"
-        )
-    return make_config({**config_values(stored), **values})
 
 
 def _check_plugins(config: RunConfig) -> None:

@@ -103,7 +103,7 @@ class Messenger:
         self.waited_s += time.monotonic() - begun
         replies = self._in_order(ids, clients)
         for client, reply in zip(clients, replies, strict=True):
-            records.raise_failure(reply, client)
+            records.raise_failure(reply, f"client {client}" if client >= 0 else "a client")
             self._count(reply, client, stage, purpose, "out")
             yield client, reply
 

@@ -155,8 +155,8 @@ def failure_content(error: RetexoError) -> RecordDict:
     return RecordDict({_FAILURE: failure})
 
 
-def raise_failure(reply: Message, client: int) -> None:
-    """Raise what a reply says went wrong at ``client``, if anything did.
+def raise_failure(reply: Message, who: str) -> None:
+    """Raise what a reply says went wrong at ``who`` (such as ``client 3``), if anything did.
 
     Raises:
         RetexoError: The client's own named error, its sentence preceded by the client; or
@@ -164,15 +164,15 @@ def raise_failure(reply: Message, client: int) -> None:
     """
     if reply.has_error():
         reason = " ".join(str(reply.error.reason).split())
-        raise ClientFailed(f"client {client}: {reason} (Flower error code {reply.error.code})")
+        raise ClientFailed(f"{who}: {reason} (Flower error code {reply.error.code})")
     if _FAILURE not in reply.content:
         return
     failure = reply.content.config_records[_FAILURE]
     name, sentence = str(failure.get("name")), str(failure.get("message"))
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, RetexoError):
-        raise known(sentence if sentence.startswith("client ") else f"client {client}: {sentence}")
-    raise ClientFailed(f"client {client}: {name}: {sentence}")
+        raise known(sentence if sentence.startswith("client ") else f"{who}: {sentence}")
+    raise ClientFailed(f"{who}: {name}: {sentence}")
 
 
 def read_hello(reply: Message) -> HelloAnswer:

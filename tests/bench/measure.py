@@ -38,7 +38,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Wall seconds of several cases, sample i of each taken in turn i."""
+    """CPU seconds of several cases, sample i of each taken in turn i.
+
+    CPU seconds of one thread are its wall seconds on a quiet core, and less disturbed by others.
+    """
 
     seconds: Mapping[str, list[float]]
 
@@ -82,7 +85,7 @@ def _calls_for(call: Callable[[], object], least_s: float) -> int:
 
 
 def _mean_s(call: Callable[[], object], calls: int) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(calls):
         call()
-    return (time.perf_counter() - begun) / calls
+    return (time.process_time() - begun) / calls

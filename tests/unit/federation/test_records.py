@@ -141,20 +141,20 @@ def test_train_answer_has_what_flowers_strategies_expect() -> None:
 def test_failure_is_raised_by_its_own_name() -> None:
     content = records.failure_content(ExchangeIncomplete("rows are missing"))
     with pytest.raises(ExchangeIncomplete, match="^client 4: rows are missing$"):
-        records.raise_failure(reply(content), 4)
+        records.raise_failure(reply(content), "client 4")
 
 
 @pytest.mark.parametrize("name", ["KeyError", "annotations", "ClassVar"])
 def test_failure_of_a_foreign_name_is_client_failed(name: str) -> None:
     content = RecordDict({"failure": ConfigRecord({"name": name, "message": "x"})})
     with pytest.raises(ClientFailed, match=f"client 4: {name}: x"):
-        records.raise_failure(reply(content), 4)
+        records.raise_failure(reply(content), "client 4")
 
 
 def test_flowers_own_error_is_client_failed_in_one_line() -> None:
     failed = Message(Error(code=2, reason="a\n  b"), reply_to=message(RecordDict()))
     with pytest.raises(ClientFailed, match=r"^client 0: a b \(Flower error code 2\)$"):
-        records.raise_failure(failed, 0)
+        records.raise_failure(failed, "client 0")
 
 
 def broken(**changes: Any) -> RecordDict:

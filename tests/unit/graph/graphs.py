@@ -84,6 +84,7 @@ def cut_cases(draw: st.DrawFn) -> CutCase:
         name="drawn",
         features=csr_array(values) if draw(st.booleans()) else values,
         labels=np.array([*labels, 2]),
+        num_classes=3,
         node_keys=np.array(keys),
     )
     usable = np.where(graph.labels >= 0, uses, 3)

@@ -38,7 +38,7 @@ def test_boundary_equals_what_the_authors_code_moved() -> None:
 
 
 def test_updates_equal_what_the_authors_code_moved() -> None:
-    # Two parts: their figure counts gather and broadcast at one worker, ours one way at two clients.
+    # Their figure counts gather and broadcast at one worker, ours one way at two clients.
     assert lazy_volume(CORA, SIZE).updates_up == 591_883_200
 
 

@@ -1,0 +1,55 @@
+"""From options and a configuration file to one checked configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retexo_fl.cli.options import Values
+from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
+from retexo_fl.errors import ConfigurationError
+
+#: A resume takes everything from the run but these.
+_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir"})
+#: What parts on disk were made with.
+_OF_PARTS = frozenset({"dataset", "data-dir", "partitioner", "split"})
+
+
+def settled(values: Values, file: Path | None) -> RunConfig:
+    """Join a configuration file and the options, which win; count the clients of parts on disk.
+
+    Raises:
+        InputError: A key is unknown, a value not allowed, or two of them contradict each other.
+    """
+    from retexo_fl.agent.preparation import part_paths
+
+    merged: dict[str, object] = read_config_file(file) if file else {}
+    if merged.get("resume"):
+        raise ConfigurationError(f"{file}: resume: expected on the command line only")
+    merged |= values
+    if merged.get("partitions"):
+        contradicting = sorted(_OF_PARTS & values.keys())
+        if contradicting:
+            raise ConfigurationError(
+                f"{contradicting[0]}: cannot be given with partitions, which are cut already; "
+                "expected one of the two"
+            )
+        if "clients" not in merged:
+            merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
+    return make_config(merged)
+
+
+def resumed(values: Values, file: Path | None) -> RunConfig:
+    """Return the configuration of the run that is gone on with, moved where the options say.
+
+    Raises:
+        InputError: There is no run to go on with, or an option would train something else.
+    """
+    from retexo_fl.federation.run_directory import check_resumable
+
+    stored = check_resumable(Path(str(values["resume"])).absolute())
+    fixed = ["config"] if file else sorted(values.keys() - _MOVABLE)
+    if fixed:
+        raise ConfigurationError(
+            f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"
+        )
+    return make_config({**config_values(stored), **values})
