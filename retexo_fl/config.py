@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -41,6 +42,9 @@ class KeyInfo:
 
 
 _MOST_WHOLE: Final = 2**31 - 1
+#: Shares have so few digits that exact fractions of them are cheap.
+_SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
+_SPLIT: Final = re.compile(rf"published|(random|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}")
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -82,15 +86,13 @@ def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -
     )
 
 
-def _prefixed(
-    default: str, help_text: str, *names: str, forms: tuple[str, ...], plugin: bool = False
-) -> Any:
-    prefixes = tuple(form.split(":")[0] + ":" for form in forms)
-    brief = ", ".join((*names, *forms)) + (", or module:attribute" if plugin else "")
+def _prefixed(default: str, help_text: str, *names: str, form: str) -> Any:
+    prefix = form.split(":", maxsplit=1)[0] + ":"
+    brief = ", ".join((*names, form)) + ", or module:attribute"
     return _key(
         default,
         help_text,
-        lambda value: value in names or value.startswith(prefixes) or (plugin and is_plugin(value)),
+        lambda value: value in names or value.startswith(prefix) or is_plugin(value),
         expected=f"one of {brief}",
         brief=brief,
     )
@@ -109,14 +111,15 @@ class RunConfig:
         "random",
         "How nodes are assigned to clients.",
         *("random", "metis", "louvain", "one-node"),
-        forms=("file:PATH",),
-        plugin=True,
+        form="file:PATH",
     )
-    split: str = _prefixed(
+    split: str = _key(
         "random:0.2/0.1/0.7",
         "Train, validation and test nodes.",
-        "published",
-        forms=("random:TRAIN/VAL/TEST", "per-client-class:TRAIN/VAL/TEST"),
+        lambda value: bool(_SPLIT.fullmatch(value)),
+        expected="one of published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST with "
+        "three shares such as 0.2/0.1/0.7",
+        brief="published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST",
     )
     feature_normalisation: str = _one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ConfigurationError, PartitionError
+from retexo_fl.errors import ConfigurationError, DatasetError, PartitionError
 from retexo_fl.graph import (
     GraphPartition,
     assign_nodes,
@@ -24,9 +24,14 @@ def make_parts(config: RunConfig) -> list[GraphPartition]:
         DatasetError: The data set is unknown or cannot be trained on.
         ConfigurationError: It cannot be split as asked.
     """
-    graph = load_dataset(
-        config.dataset, data_dir=Path(config.data_dir) if config.data_dir else None
-    )
+    data_dir = Path(config.data_dir) if config.data_dir else None
+    try:
+        graph = load_dataset(config.dataset, data_dir=data_dir)
+    except OSError as error:
+        raise DatasetError(
+            f"dataset: {config.dataset[:40]!r} cannot be looked for in {config.data_dir[:200]} "
+            f"({error.strerror})"
+        ) from error
     assignment = assign_nodes(
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )

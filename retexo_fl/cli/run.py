@@ -13,7 +13,7 @@ from retexo_fl.cli.options import PANELS, Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
 from retexo_fl.cli.settling import resumed, settled
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import Interrupted, RetexoError
+from retexo_fl.errors import Interrupted, PluginError, RetexoError
 from retexo_fl.progress import LiveTable
 from retexo_fl.units import format_bytes
 
@@ -72,7 +72,10 @@ def _check_plugins(config: RunConfig) -> None:
     from retexo_fl.federation.aggregators import make_aggregator
     from retexo_fl.layers.base import layer_class
 
-    layer_class(config.model)
+    try:
+        layer_class(config.model)
+    except PluginError as error:
+        raise PluginError(f"model: {error}") from error
     make_aggregator(config.aggregator)
 
 

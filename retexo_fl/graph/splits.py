@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,8 @@ from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.seeding import seeded_generator
 
 _FORMS = "random:TRAIN/VAL/TEST or per-client-class:TRAIN/VAL/TEST"
+#: No exponent: ``1e999999999`` would be computed exactly too. Nine digits keep counts in 64 bits.
+_DECIMAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,9}")
 
 Shares = tuple[Fraction, Fraction, Fraction]
 
@@ -35,7 +38,8 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
         ConfigurationError: The text is none of these forms, the shares are not in (0, 1] with a
             sum of at most 1, a mask would be empty, or there is no published split.
 
-    Source: OpenFGL 1.1.0, per client and class, rounding at cumulative shares.
+    Source: OpenFGL 1.1.0's protocol, per client and class. Floors stand at cumulative shares, which
+    fits the totals it gives for Cora.
     """
     if split == "published":
         return _published(graph)
@@ -67,10 +71,10 @@ def _published(graph: Graph) -> Split:
 def _parse_shares(split: str, text: str) -> Shares:
     """Read ``0.2/0.1/0.7`` exactly: as binary floats, shares of a whole number may fall short."""
     expected = "expected three shares above 0 with a sum of at most 1, such as 0.2/0.1/0.7"
-    try:
-        shares = [Fraction(part) for part in text.split("/")]
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigurationError(f"split: got {split!r}; {expected}") from error
+    parts = text.split("/")
+    if not all(_DECIMAL.fullmatch(part) for part in parts):
+        raise ConfigurationError(f"split: got {split!r}; {expected}")
+    shares = [Fraction(part) for part in parts]
     if len(shares) != 3 or min(shares) <= 0 or sum(shares) > 1:
         raise ConfigurationError(f"split: got {split!r}; {expected}")
     return shares[0], shares[1], shares[2]

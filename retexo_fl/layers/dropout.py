@@ -63,9 +63,12 @@ class KeyedDropout:
         """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops."""
         if self.rate == 0:
             return rows.values
-        keys = self._row_keys(hashes, "values")[rows.pattern.rows.numpy()]
-        keys += _column_keys(rows.pattern.columns.numpy())
-        return rows.values * self._factors(keys, rows.values.dtype)
+        pattern = rows.pattern
+        # Entries stand row by row, so repeating replaces the slower look-up of each row's key.
+        keys = np.repeat(self._row_keys(hashes, "values"), np.diff(pattern.indptr.numpy()))
+        width = pattern.column_indptr.numel() - 1
+        keys += _column_keys(np.arange(width)).take(pattern.columns.numpy())
+        return self._factors(keys, rows.values.dtype).mul_(rows.values)
 
     def attention(
         self, weights: torch.Tensor, sources: np.ndarray, targets: np.ndarray

@@ -39,6 +39,10 @@ class GcnLayer(AggregatedLayer):
 
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D) normalised sums."""
+        return aggregate(self.operator(inputs), inputs)
+
+    def operator(self, inputs: StageInput) -> csr_array:
+        """Return the (N, N + B) weights of the sums; received rows bring their own factor."""
         scale = self.message_scale(inputs.degrees)
         column_scale = np.concatenate([scale, np.ones(len(inputs.slot_hashes))])
         targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
@@ -49,4 +53,4 @@ class GcnLayer(AggregatedLayer):
         )
         nodes = np.arange(inputs.num_nodes)
         itself = csr_array((scale**2, (nodes, nodes)), shape=neighbours.shape)
-        return aggregate(csr_array(neighbours + itself), inputs)
+        return csr_array(neighbours + itself)

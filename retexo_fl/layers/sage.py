@@ -32,14 +32,16 @@ class SageLayer(AggregatedLayer):
 
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' mean."""
-        counts = np.diff(inputs.indptr)
-        weights = np.repeat(1.0 / np.maximum(counts, 1), counts)
-        width = inputs.num_nodes + len(inputs.slot_hashes)
-        operator = csr_array(
-            (weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width)
-        )
-        means = aggregate(operator, inputs)
+        means = aggregate(self.operator(inputs), inputs)
         if isinstance(means, torch.Tensor) or isinstance(inputs.own, torch.Tensor):
             own = dense_rows(inputs.own, inputs.dtype)
             return torch.cat([own, dense_rows(means, inputs.dtype)], dim=1)
         return csr_array(hstack([inputs.own, means], format="csr"))
+
+    @staticmethod
+    def operator(inputs: StageInput) -> csr_array:
+        """Return the (N, N + B) weights of the means."""
+        counts = np.diff(inputs.indptr)
+        weights = np.repeat(1.0 / np.maximum(counts, 1), counts)
+        width = inputs.num_nodes + len(inputs.slot_hashes)
+        return csr_array((weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))

@@ -27,12 +27,14 @@ class SparsePattern:
     """Where the entries of an (R, C) sparse matrix stand, by row and by column.
 
     Attributes:
-        indptr: (R + 1,) int64: entries ``indptr[r]:indptr[r + 1]`` belong to row r.
-        rows: (Z,) int64 row of each entry.
-        columns: (Z,) int64 column of each entry.
-        column_indptr: (C + 1,) int64, as ``indptr`` for the transpose.
-        column_order: (Z,) int64: the transpose's z-th entry is entry ``column_order[z]``.
-        column_rows: (Z,) int64: ``rows[column_order]``.
+        indptr: (R + 1,): entries ``indptr[r]:indptr[r + 1]`` belong to row r.
+        rows: (Z,) row of each entry.
+        columns: (Z,) column of each entry.
+        column_indptr: (C + 1,), as ``indptr`` for the transpose.
+        column_order: (Z,): the transpose's z-th entry is entry ``column_order[z]``.
+        column_rows: (Z,): ``rows[column_order]``.
+
+    All are int32, or int64 where R, C or Z is beyond it: half the bytes to read, the same sums.
     """
 
     indptr: torch.Tensor
@@ -56,7 +58,9 @@ class SparsePattern:
         counts = np.bincount(columns, minlength=num_columns)
         column_indptr = np.concatenate(([0], np.cumsum(counts)))
         arrays = (indptr, rows, columns, column_indptr, order, rows[order])
-        tensors = [torch.from_numpy(np.ascontiguousarray(item, dtype=np.int64)) for item in arrays]
+        largest = max(len(rows), len(indptr), num_columns)
+        dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+        tensors = [torch.from_numpy(np.ascontiguousarray(item, dtype=dtype)) for item in arrays]
         return cls(
             indptr=tensors[0],
             rows=tensors[1],
@@ -182,7 +186,7 @@ class _SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: SparsePattern, entries: torch.Tensor) -> torch.Tensor:
         ctx.pattern = pattern
-        order = torch.arange(entries.shape[0])
+        order = torch.arange(entries.shape[0], dtype=pattern.indptr.dtype)
         return _bag(entries, order, pattern.indptr)
 
     @staticmethod
@@ -198,8 +202,9 @@ class _SpreadRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
-        order = torch.arange(grads[0].shape[0])
-        return None, _bag(grads[0], order, ctx.pattern.indptr)
+        pattern: SparsePattern = ctx.pattern
+        order = torch.arange(grads[0].shape[0], dtype=pattern.indptr.dtype)
+        return None, _bag(grads[0], order, pattern.indptr)
 
 
 class _SpreadColumns(torch.autograd.Function):

@@ -59,7 +59,8 @@ class Axis:
                 (item for item in _SIZES if item[1] <= max(self.high, 1.0)), key=lambda i: i[1]
             )
             return f"{value / size:.{_digits(step / size)}f} {unit}"
-        return f"{value:.{_digits(step)}f}"
+        # A loss near zero: fixed digits would show all its ticks as 0.
+        return f"{value:.3g}" if step < 1e-5 else f"{value:.{_digits(step)}f}"
 
 
 def fitted_axis(values: Iterable[float], quantity: Quantity) -> Axis:

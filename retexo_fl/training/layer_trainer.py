@@ -103,15 +103,7 @@ class LayerTrainer:
         keyed = KeyedDropout(
             rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
         )
-        self._flat.grads.zero_()
-        loss_sum = 0.0
-        batches = self._labelled("train")
-        for batch in batches:
-            logits = self._model.classify(batch.rows, keyed)
-            loss = F.cross_entropy(logits, batch.labels, reduction="sum")
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += float(loss.detach())
-        gradient_sum = self._flat.grads.numpy().copy()
+        loss_sum, gradient_sum = self._train_sums(keyed)
         if not (np.isfinite(loss_sum) and np.isfinite(gradient_sum).all()):
             raise TrainingDiverged(
                 f"stage {self._stage}, round {round_number}: the training loss is {loss_sum} and "
@@ -119,6 +111,22 @@ class LayerTrainer:
             )
         train = Tally(count=len(self._nodes.train), loss_sum=loss_sum)
         return LayerUpdate(gradient_sum=gradient_sum, train=train, validation=validation)
+
+    def _train_sums(self, dropout: KeyedDropout) -> tuple[float, np.ndarray]:
+        """Return the summed loss over the train nodes and its (P,) gradient."""
+        parameters = list(self._model.parameters())
+        loss_sum, gradient_sum = 0.0, None
+        for batch in self._labelled("train"):
+            logits = self._model.classify(batch.rows, dropout)
+            loss = F.cross_entropy(logits, batch.labels, reduction="sum")
+            # Not backward(): it would add to a zeroed buffer, two more passes over P values.
+            parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            gradient_sum = flat if gradient_sum is None else gradient_sum.add_(flat)
+            loss_sum += float(loss.detach())
+        if gradient_sum is None:
+            gradient_sum = torch.zeros_like(self._flat.values)
+        return loss_sum, gradient_sum.numpy()
 
     @torch.no_grad()
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:

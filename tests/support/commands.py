@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,12 @@ def program(name: str) -> str:
     found = [folder / name for folder in folders if (folder / name).is_file()]
     assert found, f"{name} is not in {folders}; expected pip install -e '.[dev]'"
     return str(found[0])
+
+
+def search_path() -> str:
+    """Return a PATH on which the programs of this environment come first."""
+    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return os.pathsep.join((str(Path(program("retexo")).parent), system))
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -87,6 +94,12 @@ def copy_tree(folder: Path) -> Path:
     copy = folder / "retexo-fl"
     shutil.copytree(ROOT, copy, ignore=_NOT_COPIED)
     return copy
+
+
+def readme_blocks() -> list[str]:
+    """Return the shell commands of README.md, one text for each fenced block."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [block.strip() for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.M)]
 
 
 class Marked:

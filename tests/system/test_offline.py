@@ -18,6 +18,7 @@ from tests.support.commands import (
     offline,
     program,
     run_command,
+    search_path,
 )
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -37,7 +38,7 @@ def flower_environment(marked: Marked) -> Generator[dict[str, str]]:
     # Ray's sockets lie deep below it and may have names of 107 characters only.
     with tempfile.TemporaryDirectory(prefix="rtx-") as place:
         places = {"FLWR_HOME": f"{place}/home", "TMPDIR": place, "RAY_TMPDIR": place}
-        path = {"PATH": f"{Path(program('flwr')).parent}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        path = {"PATH": search_path()}
         yield environment({**FLOWER_ENVIRONMENT, **places, **path, **marked.variables})
         # Before its files are removed.
         marked.end_all()

@@ -1,0 +1,223 @@
+"""Bad options and configuration files: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from retexo_fl.cli.options import PANELS
+from retexo_fl.config import PLACE_KEYS, default_values, key_infos
+from tests.support.cli import TINY, CommandLine, write_graph
+
+KEYS = tuple(key_infos())
+WHOLE = tuple(key for key, value in default_values().items() if isinstance(value, int))
+NUMBERS = tuple(key for key, value in default_values().items() if isinstance(value, float))
+CHOSEN = tuple(key for key in KEYS if key not in WHOLE + NUMBERS and key_infos()[key].brief)
+TEXTS = tuple(key for key in KEYS if key not in WHOLE + NUMBERS + CHOSEN)
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(capfd)
+
+
+def test_keys_are_of_all_kinds() -> None:
+    assert min(map(len, (WHOLE, NUMBERS, CHOSEN, TEXTS))) >= 4
+
+
+def test_every_key_stands_once_in_a_panel() -> None:
+    assert [key for keys in PANELS.values() for key in keys] == list(KEYS)
+
+
+@pytest.mark.parametrize("key", WHOLE)
+@pytest.mark.parametrize("text", ["x", "", "1.5", "-1", "2147483648", "9" * 5000])
+def test_run_refuses_what_is_no_whole_number_in_range(
+    retexo: CommandLine, tmp_path: Path, key: str, text: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", text, "--out", "new")
+    assert told.startswith(f"{key}: got ")
+    assert "expected a whole number from " in told
+    assert len(told) < 200
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("text", ["x", "", "-0.5", "nan", "inf", "1e999"])
+def test_run_refuses_what_is_no_number_in_range(
+    retexo: CommandLine, tmp_path: Path, key: str, text: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", text, "--out", "new")
+    assert told.startswith(f"{key}: got ")
+    assert "expected a " in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", CHOSEN)
+@pytest.mark.parametrize("text", ["nonesuch", "", "Random", "a:b c"])
+def test_run_refuses_unknown_choices(
+    retexo: CommandLine, tmp_path: Path, key: str, text: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", text, "--out", "new")
+    assert told == f"{key}: got {text!r}; expected {key_infos()[key].expected}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", TEXTS)
+@pytest.mark.parametrize("text", ["a\0b", "a\nb", "\x1b[31m", "\udcff"])
+def test_run_refuses_text_that_cannot_be_shown(
+    retexo: CommandLine, tmp_path: Path, key: str, text: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", text)
+    assert told == f"{key}: got {text!r}; expected printable text"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "resume"])
+def test_config_file_refuses_values_of_another_type(
+    retexo: CommandLine, tmp_path: Path, key: str
+) -> None:
+    wrong = 3 if isinstance(default_values()[key], str) else "text"
+    Path("keys.toml").write_text(tomli_w.dumps({key: wrong}))
+    told = retexo.refused("run", "--config", "keys.toml")
+    assert told.startswith(f"keys.toml: {key}: got {wrong!r} of type {type(wrong).__name__}; ")
+    assert [path.name for path in tmp_path.iterdir()] == ["keys.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rounds = ", "keys.toml: not a TOML file (Invalid value (at end of document))"),
+        ("\x00", "keys.toml: not a TOML file ("),
+        ("hiden = 3", "keys.toml: hiden: unknown configuration key; did you mean 'hidden'?"),
+        ("[model]\nhidden = 3", "keys.toml: model: got {'hidden': 3} of type dict; expected str"),
+        ("dropout = nan", "keys.toml: dropout: got nan; expected a finite number"),
+        ("rounds = 0", "keys.toml: rounds: got 0; expected a whole number from 1 to"),
+        ("rounds = true", "keys.toml: rounds: got True of type bool; expected int: a whole"),
+        ("weight-decay = 1" + "0" * 400, "keys.toml: weight-decay: got inf; expected a finite"),
+        ("resume = 'run'", "keys.toml: resume: expected on the command line only"),
+    ],
+)
+def test_config_file_names_place_and_key(retexo: CommandLine, text: str, expected: str) -> None:
+    Path("keys.toml").write_text(text)
+    assert retexo.refused("run", "--config", "keys.toml").startswith(expected)
+
+
+def test_config_file_that_cannot_be_read(retexo: CommandLine) -> None:
+    assert retexo.refused("run", "--config", "no.toml") == (
+        "no.toml: cannot be read (No such file or directory)"
+    )
+    assert retexo.refused("run", "--config", ".") == ".: cannot be read (Is a directory)"
+
+
+def test_options_win_over_the_config_file(retexo: CommandLine) -> None:
+    Path("keys.toml").write_text("rounds = 500\nhidden = 8\nclients = 3\nout = 'elsewhere'\n")
+    retexo.done("run", "--config", "keys.toml", "--rounds", "1", "--out", "here", "--quiet")
+    written = Path("here/config.toml").read_text()
+    assert "rounds = 1\n" in written
+    assert "hidden = 8\n" in written
+    assert "clients = 3\n" in written
+    assert not Path("elsewhere").exists()
+
+
+def test_heads_must_share_the_hidden_width(retexo: CommandLine) -> None:
+    told = retexo.refused("run", "--model", "gat", "--hidden", "60")
+    assert told == "hidden: 60 cannot be shared by 8 heads; expected a multiple of heads"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "--rouns", "3"), "--rouns: unknown option; did you mean '--rounds'?"),
+        (("run", "--zzz"), "--zzz: unknown option; see --help"),
+        (("run", "--rounds"), "--rounds: has no value; expected one after it"),
+        (("runn",), "runn: unknown command; did you mean 'run'?"),
+        (("zzz",), "zzz: unknown command; see --help"),
+        (("partition", "mak"), "mak: unknown command; did you mean 'make'?"),
+        (("partition", "make"), "--out: missing; expected DIR"),
+        (("report",), "argument: missing; expected RUN"),
+        (("partition", "check"), "argument: missing; expected DIR..."),
+        (("run", "extra"), "Got unexpected extra argument (extra)"),
+        (("plan", "--engine", "flower"), "--engine: unknown option; "),
+        (("--versio",), "--versio: unknown option; did you mean '--version'?"),
+    ],
+)
+def test_unknown_and_missing_words_are_named(
+    retexo: CommandLine, arguments: tuple[str, ...], expected: str
+) -> None:
+    assert retexo.refused(*arguments).startswith(expected)
+
+
+@pytest.mark.parametrize("key", ["dataset", "data-dir", "partitioner", "split"])
+def test_partitions_exclude_what_parts_were_cut_with(retexo: CommandLine, key: str) -> None:
+    value = "published" if key == "split" else "metis"
+    told = retexo.refused("run", "--partitions", "parts", f"--{key}", value)
+    assert told.startswith(f"{key}: cannot be given with partitions")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("model", "no_such_module:Layer", "cannot import 'no_such_module'"),
+        ("model", "math:nothing", "'math' has no 'nothing'"),
+        ("model", "math:pi", "'math:pi'"),
+        ("aggregator", "no_such_module:Mean", "cannot import 'no_such_module'"),
+        ("aggregator", "math:pi", "'math:pi'"),
+        ("partitioner", "no_such_module:cut", "cannot import 'no_such_module'"),
+        ("partitioner", "math:pi", "got float; expected a callable"),
+    ],
+)
+def test_plugins_are_found_before_anything_is_written(
+    retexo: CommandLine, tmp_path: Path, key: str, value: str, expected: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", value, "--out", "new", *TINY)
+    assert told.startswith(key)
+    assert expected in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        *("random:", "random:0.2", "random:0.2/0.1", "random:0.2/0.1/0.7/0", "random:a/b/c"),
+        *("random:-0.1/0.5/0.5", "random:nan/0.1/0.1", "random:1e999999999/0.1/0.1"),
+        *("per-client-class:", "random:1/0//2", "random:./1/1", "randm:0.1/0.1/0.1", "Published"),
+        "module:attribute",
+    ],
+)
+def test_malformed_splits_are_refused(retexo: CommandLine, tmp_path: Path, split: str) -> None:
+    told = retexo.refused("run", "--split", split, "--out", "new", *TINY)
+    assert told.startswith(f"split: got {split!r}; expected one of published, random:")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shares", ["0.5/0.4/0.2", "0/0.5/0.5", "1/0/0", "2/.1/.1"])
+def test_impossible_shares_are_refused(retexo: CommandLine, tmp_path: Path, shares: str) -> None:
+    told = retexo.refused("run", "--split", f"random:{shares}", "--out", "new", *TINY)
+    assert told.startswith(f"split: got 'random:{shares}'; expected three shares above 0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine) -> None:
+    # What each key does to a run is stored there; a key that an option lost would keep its default.
+    other = {
+        **{"dataset": "small", "data-dir": str(write_graph(Path("data"))), "clients": "2"},
+        **{"partitioner": "louvain", "split": "random:0.4/0.3/0.3", "feature-normalisation": "l2"},
+        **{"model": "gat", "layers": "1", "hidden": "6", "heads": "3", "rounds": "1"},
+        **{"patience": "4", "learning-rate": "0.5", "dropout": "0.25", "weight-decay": "0.125"},
+        **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
+        **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
+    }
+    only_default = {"algorithm", "aggregator", "engine", "partitions"}
+    assert set(other) == set(KEYS) - only_default - PLACE_KEYS
+    retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
+    written = Path("run/config.toml").read_text().replace('"', "")
+    assert {
+        line.split(" = ")[0]: line.split(" = ")[1].removesuffix(".0")
+        for line in written.splitlines()
+        if line.split(" = ")[0] in other
+    } == other

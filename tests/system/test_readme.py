@@ -1,0 +1,51 @@
+"""Every command of README runs as it stands there; the first two are run by CI itself."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import (
+    Marked,
+    copy_tree,
+    environment,
+    offline,
+    readme_blocks,
+    run_command,
+    search_path,
+)
+from tests.support.data import data_dir
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+BLOCKS = readme_blocks()[2:]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[-1].strip() for block in BLOCKS])
+def test_readme_block_runs(tmp_path: Path, block: str) -> None:
+    if "DIR" in block:
+        block = block.replace("DIR", str(data_dir()))
+    mark = Marked()
+    with tempfile.TemporaryDirectory(prefix="rtx-") as place:
+        variables = {
+            "PATH": search_path(),
+            "FLWR_HOME": f"{place}/home",
+            "TMPDIR": place,
+            **mark.variables,
+        }
+        tree = copy_tree(tmp_path)
+        try:
+            run_command(
+                # In a network of its own, a daemon that another run left is not found.
+                offline(["bash", "-euo", "pipefail", "-c", block]),
+                cwd=tree,
+                env=environment(variables),
+                timeout_s=350,
+            )
+        finally:
+            mark.end_all()
+    for run in re.findall(r"runs/\w+", block):
+        assert (tree / run / "result.json").is_file()

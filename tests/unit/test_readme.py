@@ -1,0 +1,24 @@
+"""What README tells a newcomer to type first is what CI does, to the letter."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.commands import ROOT, readme_blocks
+
+HEADLINE_BLOCKS = 2
+
+
+def test_readme_first_commands_are_lines_of_ci() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    commands = readme_blocks()[:HEADLINE_BLOCKS]
+    assert "retexo run" in commands[0]
+    assert commands[1].endswith("pytest")
+    assert [command for command in commands if command not in lines] == []
+
+
+def test_readme_links_lead_to_files() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
