@@ -14,7 +14,7 @@ from retexo_fl import __version__
 from retexo_fl.cli import datasets, partition, plan, report, run
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
-from retexo_fl.cli.signals import raise_when_stopped
+from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, RetexoError
 
 _HELP = """Train graph neural networks over graphs that may not be brought together.
@@ -66,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     0: done. 1: a named failure of the run. 2: bad input, nothing was started. 130: interrupted.
     """
-    raise_when_stopped()
-    sys.exit(run_command(sys.argv[1:] if arguments is None else list(arguments)))
+    with stoppable():
+        code = run_command(sys.argv[1:] if arguments is None else list(arguments))
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from retexo_fl.progress import LiveTable
 
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
+_TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
 def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
@@ -57,10 +59,10 @@ def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
 
 def _named(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:
     """Return the error of the ServerApp if it left one, and otherwise Flower's in one line."""
-    told = _told_error(run_path, before)
+    first, _, log = str(failure).partition("\n")
+    told = _told_error(run_path, before) or _logged_error(log)
     if told is not None:
         return told
-    first, _, log = str(failure).partition("\n")
     _note_end(run_path, before, "failed", f"EngineFailed: {first}")
     place = run_path / LOG_NAME if run_path.is_dir() else run_path.with_name(f"{run_path.name}.log")
     try:
@@ -78,6 +80,16 @@ def _told_error(run_path: Path, before: object) -> RetexoError | None:
         return None
     status = json.loads(path.read_text(encoding="utf-8"))
     name, _, sentence = str(status["error"] or "").partition(": ")
+    return _of_name(name, sentence)
+
+
+def _logged_error(log: str) -> RetexoError | None:
+    """Return the named error that a log ends with: one from before there was a run directory."""
+    found = _TRACEBACK_END.findall(log)
+    return _of_name(*found[-1]) if found else None
+
+
+def _of_name(name: str, sentence: str) -> RetexoError | None:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RetexoError):
         return kind(sentence)

@@ -100,7 +100,7 @@ def _what_now(run_path: Path) -> str:
         return f"the training had ended: its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():
         return f"go on with: retexo run --resume {shlex.quote(str(run_path))}"
-    return "no round was finished, so there is nothing to resume"
+    return "there is no checkpoint to go on from"
 
 
 def _summary(run_path: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retexo_fl.cli.options import Values
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 
 #: A resume takes everything from the run but these.
 _MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir"})
@@ -44,12 +44,18 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
     Raises:
         InputError: There is no run to go on with, or an option would train something else.
     """
+    from retexo_fl.federation.checkpoints import read_checkpoint
     from retexo_fl.federation.run_directory import check_resumable
 
-    stored = check_resumable(Path(str(values["resume"])).absolute())
+    run_path = Path(str(values["resume"])).absolute()
+    stored = check_resumable(run_path)
     fixed = ["config"] if file else sorted(values.keys() - _MOVABLE)
     if fixed:
         raise ConfigurationError(
             f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"
         )
+    try:
+        read_checkpoint(run_path / "checkpoint.safetensors")
+    except CheckpointError as error:
+        raise RunDirectoryError(f"resume: {error}") from error
     return make_config({**config_values(stored), **values})

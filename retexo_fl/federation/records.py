@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from retexo_fl import errors
 from retexo_fl.agent.api import (
@@ -29,6 +29,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
+from retexo_fl.federation import flat_arrays
 from retexo_fl.ledger import Volume
 
 HELLO: Final = "query.hello"
@@ -51,18 +52,18 @@ Answer = HelloAnswer | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAns
 
 def weights_record(weights: np.ndarray) -> ArrayRecord:
     """Wrap (P,) weights or sums."""
-    return ArrayRecord({_WEIGHTS: Array(weights)})
+    return ArrayRecord({_WEIGHTS: flat_arrays.pack(weights)})
 
 
 def weights_of(record: ArrayRecord) -> np.ndarray:
-    """Unwrap :func:`weights_record`.
+    """Unwrap :func:`weights_record`; the result is read-only.
 
     Raises:
         RemoteProtocolError: The record does not hold one flat array called ``weights``.
     """
     if list(record) != [_WEIGHTS]:
         raise RemoteProtocolError(f"got arrays {sorted(record)}; expected one called 'weights'")
-    array = record[_WEIGHTS].numpy()
+    array = flat_arrays.unpack(record[_WEIGHTS])
     if array.ndim != 1:
         raise RemoteProtocolError(f"got weights of shape {array.shape}; expected one dimension")
     return array
@@ -277,22 +278,22 @@ def _ticket(settings: ConfigRecord) -> Ticket:
 
 
 def _settings(message: Message) -> ConfigRecord:
-    record = message.content.config_records.get(_SETTINGS)
-    if record is None:
+    record = message.content.get(_SETTINGS)
+    if not isinstance(record, ConfigRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'retexo'")
     return record
 
 
 def _metrics(message: Message) -> MetricRecord:
-    record = message.content.metric_records.get(_METRICS)
-    if record is None:
+    record = message.content.get(_METRICS)
+    if not isinstance(record, MetricRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'metrics'")
     return record
 
 
 def _weights(message: Message) -> np.ndarray:
-    record = message.content.array_records.get(_WEIGHTS)
-    if record is None:
+    record = message.content.get(_WEIGHTS)
+    if not isinstance(record, ArrayRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'weights'")
     return weights_of(record)
 

@@ -1,4 +1,4 @@
-"""Bad graphs, parts and run directories: one line, exit code 2, nothing written; and odd good ones."""
+"""Bad graphs and parts: one line, exit code 2, nothing written; and odd ones that are right."""
 
 from __future__ import annotations
 
@@ -295,11 +295,12 @@ def test_damaged_parts_are_refused_by_file(
 ) -> None:
     path = parts / "part-1" / f"{name}.npy"
     damage(path)
-    for command in (
+    commands: list[tuple[str | Path, ...]] = [
         ("run", "--partitions", parts, *TINY, "--out", "new"),
         ("plan", "--partitions", parts),
         ("partition", "check", *sorted(parts.iterdir())),
-    ):
+    ]
+    for command in commands:
         told = retexo.refused(*command)
         assert told.startswith(f"{path}: ")
         assert expected in told

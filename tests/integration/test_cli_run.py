@@ -277,13 +277,12 @@ def test_resume_from_a_damaged_checkpoint_is_refused(
     history = (stopped / "metrics.jsonl").read_bytes()
     for damaged in (b"", whole[:100], whole[:-1], b"\xff" * 64, b"\x02" + b"\0" * 7 + b"{}"):
         path.write_bytes(damaged)
-        ended = retexo("run", "--resume", stopped, "--engine", engine, "--quiet")
-        told = sentence(ended, code=1)
-        assert told.startswith(f"{path}: damaged (")
+        told = retexo.refused("run", "--resume", stopped, "--engine", engine)
+        assert told.startswith(f"resume: {path}: damaged (")
         assert (stopped / "metrics.jsonl").read_bytes() == history
     path.write_bytes(whole.replace(b'\\"version\\": 1', b'\\"version\\": 7'))
-    told = retexo.refused("run", "--resume", stopped, "--engine", engine, code=1)
-    assert told.startswith(f"{path}: version 7; expected 1")
+    told = retexo.refused("run", "--resume", stopped, "--engine", engine)
+    assert told == f"resume: {path}: version 7; expected 1"
 
 
 def test_resume_with_a_damaged_configuration_is_refused(retexo: CommandLine, stopped: Path) -> None:

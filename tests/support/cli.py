@@ -79,8 +79,8 @@ def path_graph(nodes: int = 12) -> dict[str, np.ndarray]:
     return {"edge_index": np.stack((ends, ends + 1)), "y": labels, "x": features}
 
 
-def write_graph(folder: Path, name: str = "small", **arrays: np.ndarray) -> Path:
-    """Write a path graph with some arrays changed, and return its folder."""
+def write_graph(folder: Path, **arrays: np.ndarray) -> Path:
+    """Write a path graph with some arrays changed as ``small.npz``, and return its folder."""
     folder.mkdir(exist_ok=True)
-    np.savez(folder / f"{name}.npz", **{**path_graph(), **arrays})  # type: ignore[arg-type]
+    np.savez(folder / "small.npz", **{**path_graph(), **arrays})  # type: ignore[arg-type]
     return folder

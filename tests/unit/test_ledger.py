@@ -61,7 +61,3 @@ def test_csv_keeps_every_account() -> None:
     copy = TrafficLedger.from_csv(ledger.to_csv().splitlines())
     assert copy.lines() == ledger.lines()
     assert copy.to_csv() == ledger.to_csv()
-
-
-def test_merged_adds_accounts() -> None:
-    assert filled().merged(filled()).totals()["raw"]["total"] == 2 * 607

@@ -1,0 +1,125 @@
+"""``retexo run --engine flower``: what happens inside Flower's processes reaches the user by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import PROGRAM, Ended, environment, sentence
+from tests.support.runs import model_bytes
+
+pytestmark = pytest.mark.system
+
+KEYS = ("--hidden", "8", "--clients", "2", "--layers", "1", "--rounds", "40", "--quiet")
+
+#: Aggregators that end a run in its third round.
+PLUGIN = """
+import os, signal
+from retexo_fl.errors import TrainingDiverged
+from retexo_fl.federation.aggregators import WeightedMean
+
+class Diverging(WeightedMean):
+    rounds = 0
+
+    def finish(self):
+        Diverging.rounds += 1
+        if Diverging.rounds == 3:
+            self.end()
+        return super().finish()
+
+    def end(self):
+        raise TrainingDiverged("round 3: the sum of all gradients is not finite")
+
+class Dying(Diverging):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    (cwd / "ending.py").write_text(PLUGIN)
+    return subprocess.Popen(
+        [*PROGRAM, "run", *arguments],
+        cwd=cwd,
+        env=environment() | {"PYTHONPATH": str(cwd)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(cwd: Path, *arguments: str) -> Ended:
+    with started(cwd, *arguments) as process:
+        out, err = process.communicate(timeout=200)
+    return Ended(code=process.returncode, out=out, err=err)
+
+
+def status_of(path: Path) -> dict[str, str | None]:
+    status: dict[str, str | None] = json.loads((path / "status.json").read_text())
+    return status
+
+
+def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with started(tmp_path, *KEYS, "--engine", "flower", "--out", "run") as process:
+        deadline = time.monotonic() + 120
+        while not (path / "checkpoint.safetensors").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err == f"retexo: interrupted; go on with: retexo run --resume {path}\n"
+    assert status_of(path) == {"state": "interrupted", "error": None}
+    resumed = run(tmp_path, "--resume", "run", "--engine", "inline", "--quiet")
+    assert resumed.code == 0, resumed.err
+    assert run(tmp_path, *KEYS, "--out", "whole").code == 0
+    assert model_bytes(path) == model_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("engine", ["inline", "flower"])
+def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) -> None:
+    failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--out", "run")
+    told = sentence(run(tmp_path, *KEYS, *failing), code=1)
+    assert told == (
+        "round 3: the sum of all gradients is not finite; "
+        f"go on with: retexo run --resume {tmp_path / 'run'}"
+    )
+    assert status_of(tmp_path / "run") == {
+        "state": "failed",
+        "error": "TrainingDiverged: round 3: the sum of all gradients is not finite",
+    }
+
+
+def test_failure_before_there_is_a_run_directory_is_told_by_name(tmp_path: Path) -> None:
+    short = ("--message-timeout-s", "0.001", "--engine", "flower", "--out", "run")
+    told = sentence(run(tmp_path, *KEYS, *short), code=1)
+    assert "within 0.001 s" in told or "after 0.001 s" in told
+    assert told.endswith("; there is no checkpoint to go on from")
+    assert sorted(os.listdir(tmp_path)) == ["__pycache__", "ending.py"] or sorted(
+        os.listdir(tmp_path)
+    ) == ["ending.py"]
+
+
+def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:
+    dying = ("--aggregator", "ending:Dying", "--engine", "flower", "--out", "run")
+    path = tmp_path / "run"
+    told = sentence(run(tmp_path, *KEYS, *dying), code=1)
+    assert told == (
+        "flwr-simulation ended without a result (signal 9) "
+        f"(the end of its log: {path / 'flower.log'}); go on with: retexo run --resume {path}"
+    )
+    assert (path / "flower.log").read_text().startswith("flwr-simulation ended without a result")
+    assert status_of(path) == {
+        "state": "failed",
+        "error": "EngineFailed: flwr-simulation ended without a result (signal 9)",
+    }
