@@ -6,45 +6,63 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch.optim.adam import adam
 
 
 class ServerAdam:
     """PyTorch's Adam with coupled L2 on one flat vector, its state readable for checkpoints.
 
     With averaged gradients of one local step this is RETEXO's training: every worker there takes
-    the same Adam step, here the server takes it once.
+    the same Adam step, here the server takes it once. The functional form is used: the class would
+    import PyTorch's compiler at its first step, a second and 100 MB for nothing.
 
-    Source: Kingma and Ba, ICLR 2015, algorithm 1.
+    Source: Kingma and Ba, ICLR 2015, algorithm 1, with their beta and epsilon.
     """
 
     def __init__(self, weights: np.ndarray, *, learning_rate: float, weight_decay: float) -> None:
-        self._weights = torch.nn.Parameter(torch.from_numpy(weights.copy()))
-        # One tensor: the multi-tensor paths have nothing to gain and may order sums otherwise.
-        self._adam = torch.optim.Adam(
-            [self._weights], lr=learning_rate, weight_decay=weight_decay, foreach=False
-        )
+        self._weights = torch.from_numpy(weights.copy())
+        self._learning_rate = learning_rate
+        self._weight_decay = weight_decay
+        self._first = torch.zeros_like(self._weights)
+        self._second = torch.zeros_like(self._weights)
+        self._step = torch.tensor(0.0)
 
     @property
     def weights(self) -> np.ndarray:
         """The (P,) weights; a view that the next step changes."""
-        return self._weights.detach().numpy()
+        return self._weights.numpy()
 
     def step(self, gradient: np.ndarray) -> None:
         """Take one step along a (P,) gradient of the mean loss."""
-        self._weights.grad = torch.from_numpy(gradient)
-        self._adam.step()
+        adam(
+            [self._weights],
+            [torch.from_numpy(gradient)],
+            [self._first],
+            [self._second],
+            [],
+            [self._step],
+            # One tensor: the multi-tensor path has nothing to gain and may order sums otherwise.
+            foreach=False,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._learning_rate,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what :meth:`load_state` needs; empty before the first step."""
-        state = self._adam.state.get(self._weights, {})
-        return {f"adam.{name}": item.numpy() for name, item in state.items()}
+        """Return what :meth:`load_state` needs: views of both moments and the step count."""
+        return {
+            "adam.exp_avg": self._first.numpy(),
+            "adam.exp_avg_sq": self._second.numpy(),
+            "adam.step": self._step.numpy(),
+        }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from :meth:`state` of another instance that held the same weights."""
-        named = {
-            name.removeprefix("adam."): torch.from_numpy(item.copy())
-            for name, item in state.items()
-            if name.startswith("adam.")
-        }
-        if named:
-            self._adam.state[self._weights] = named
+        if state:
+            self._first.copy_(torch.from_numpy(state["adam.exp_avg"].copy()))
+            self._second.copy_(torch.from_numpy(state["adam.exp_avg_sq"].copy()))
+            self._step.copy_(torch.from_numpy(state["adam.step"].copy()))
