@@ -25,6 +25,8 @@ from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 
 #: Set by the command line to a folder that it removes when the run is over.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
+#: The folder of parts in it; whoever makes it first, the command line or a worker, serves all.
+PARTS_NAME: Final = "parts"
 #: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
 _CLIENTS_PER_WORKER: Final = 64
 #: Longest time for which one worker may cut the graph while others wait for its parts.
@@ -103,7 +105,7 @@ def scratch_folder(run_id: int) -> Path:
 
 def _shared_parts(config: RunConfig, scratch: Path) -> Path:
     """Cut the graph once for all workers: the first to come does it, the others wait."""
-    parts = scratch / "parts"
+    parts = scratch / PARTS_NAME
     with (scratch / "parts.lock").open("w") as lock:
         deadline = time.monotonic() + _PREPARATION_TIMEOUT_S
         while True:

@@ -36,8 +36,8 @@ def _datasets(
 def _hint(data_dir: Path | None) -> str:
     if data_dir is None:
         return (
-            "digits comes with the installation. --data-dir DIR adds every NAME.npz in DIR, and\n"
-            "retexo run --data-dir DIR --dataset NAME trains on it."
+            "digits comes with the installation; --data-dir DIR adds every NAME.npz in DIR.\n"
+            "Train on one: retexo run --data-dir DIR --dataset NAME"
         )
     return (
         f"digits comes with the installation, the others stand in {printable(str(data_dir))}.\n"

@@ -26,7 +26,7 @@ def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
         RetexoError: A failure of the training, of the class that its ServerApp raised.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
-    from retexo_fl.agent.factory import SCRATCH_VARIABLE
+    from retexo_fl.agent.factory import PARTS_NAME, SCRATCH_VARIABLE
     from retexo_fl.agent.preparation import load_parts, make_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
@@ -35,30 +35,38 @@ def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
         scratch = Path(scratch_name)
         if config.partitions:
             load_parts(config)
-            parts = Path(config.partitions).absolute()
         else:
-            parts = scratch / "parts"
-            write_partitions(make_parts(config), parts)
-        values = {**config_values(config), "partitions": str(parts)}
-        before = _mark(run_path / "status.json")
+            # Where clients look for them; the configuration, which is replayed, does not say so.
+            write_partitions(make_parts(config), scratch / PARTS_NAME)
+        before = mark_of(run_path / "status.json")
         with table:
-            follow = _follow(run_path / "metrics.jsonl", table.handle)
+            look = follow(run_path / "metrics.jsonl", table.handle)
             try:
                 run_flower_simulation(
-                    values,
+                    config_values(config),
                     num_clients=config.clients,
-                    tick=follow,
+                    tick=look,
                     extra_environment={SCRATCH_VARIABLE: str(scratch)},
                 )
             except EngineFailed as failure:
-                raise _named(failure, run_path, before) from failure
+                raise named_error(failure, run_path, before) from failure
             except KeyboardInterrupt:
                 _note_end(run_path, before, "interrupted", None)
                 raise
 
 
-def _named(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:
-    """Return the error of the ServerApp if it left one, and otherwise Flower's in one line."""
+def named_error(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:
+    """Return the error that ended a run in Flower's processes, in one line.
+
+    Args:
+        failure: What Flower's engine said: a line, then the end of its log.
+        run_path: Run directory; it may not have been made.
+        before: :func:`mark_of` its ``status.json`` when this attempt began.
+
+    Returns:
+        The error of the ServerApp if it left one in ``status.json`` or in the log; otherwise an
+        ``EngineFailed`` that points to a file with the log.
+    """
     first, _, log = str(failure).partition("\n")
     told = _told_error(run_path, before) or _logged_error(log)
     if told is not None:
@@ -76,7 +84,7 @@ def _named(failure: EngineFailed, run_path: Path, before: object) -> RetexoError
 def _told_error(run_path: Path, before: object) -> RetexoError | None:
     """Return the error in ``status.json``, if this attempt wrote one that has a name."""
     path = run_path / "status.json"
-    if _mark(path) == before:
+    if mark_of(path) == before:
         return None
     status = json.loads(path.read_text(encoding="utf-8"))
     name, _, sentence = str(status["error"] or "").partition(": ")
@@ -101,13 +109,16 @@ def _note_end(run_path: Path, before: object, state: str, error: str | None) -> 
     from retexo_fl.federation.run_directory import RunDirectory
 
     path = run_path / "status.json"
-    if _mark(path) == before or json.loads(path.read_text(encoding="utf-8"))["state"] != "running":
+    if (
+        mark_of(path) == before
+        or json.loads(path.read_text(encoding="utf-8"))["state"] != "running"
+    ):
         return
     RunDirectory(run_path).write_status(state, error)
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
-    """Return something that changes when a file is replaced."""
+def mark_of(path: Path) -> tuple[int, int] | None:
+    """Return something that changes when a file is replaced; None where there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -115,7 +126,7 @@ def _mark(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _follow(path: Path, handle: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+def follow(path: Path, handle: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
     """Return a function that hands on the lines which a file has gained since its last call."""
     position = path.stat().st_size if path.exists() else 0
 

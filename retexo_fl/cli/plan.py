@@ -115,9 +115,8 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         volumes,
         f"lazy       {config.layers} exchanges, one before each layer's {config.rounds} rounds\n"
         f"standard   end to end: exchanges forward and backward in each of {config.rounds} rounds",
-        f"gamma {facts['gamma']:.2f}: standard training moves {facts['gamma']:.2f} times what "
-        "lazy training moves\n(RETEXO, equation 2: counted where it is sent and where it is "
-        "received).",
+        f"gamma {facts['gamma']:.2f}: how many times more standard training moves, counted at the\n"
+        "clients, where a vector is sent and received (RETEXO, equation 2).",
     )
 
 

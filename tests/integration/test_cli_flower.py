@@ -1,4 +1,4 @@
-"""``retexo run --engine flower``: what happens inside Flower's processes reaches the user by name."""
+"""``retexo run --engine flower``: what happens in Flower's processes reaches the user by name."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class Dying(Diverging):
 
 def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     (cwd / "ending.py").write_text(PLUGIN)
+    places = (str(cwd), os.environ.get("PYTHONPATH", ""))
     return subprocess.Popen(
         [*PROGRAM, "run", *arguments],
         cwd=cwd,
-        env=environment() | {"PYTHONPATH": str(cwd)},
+        env=environment() | {"PYTHONPATH": os.pathsep.join(filter(None, places))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,6 +85,8 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
     assert resumed.code == 0, resumed.err
     assert run(tmp_path, *KEYS, "--out", "whole").code == 0
     assert model_bytes(path) == model_bytes(tmp_path / "whole")
+    configurations = [(folder / "config.toml").read_text() for folder in (path, tmp_path / "whole")]
+    assert configurations[0].replace('engine = "flower"', 'engine = "inline"') == configurations[1]
 
 
 @pytest.mark.parametrize("engine", ["inline", "flower"])
@@ -103,11 +106,11 @@ def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) ->
 def test_failure_before_there_is_a_run_directory_is_told_by_name(tmp_path: Path) -> None:
     short = ("--message-timeout-s", "0.001", "--engine", "flower", "--out", "run")
     told = sentence(run(tmp_path, *KEYS, *short), code=1)
-    assert "within 0.001 s" in told or "after 0.001 s" in told
+    # What exactly runs out of time first is a matter of the machine's speed.
+    assert "client" in told
+    assert "Simulation failed" not in told
     assert told.endswith("; there is no checkpoint to go on from")
-    assert sorted(os.listdir(tmp_path)) == ["__pycache__", "ending.py"] or sorted(
-        os.listdir(tmp_path)
-    ) == ["ending.py"]
+    assert not (tmp_path / "run").exists()
 
 
 def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:

@@ -152,12 +152,14 @@ def test_datasets_without_a_folder_says_how_to_give_one(retexo: CommandLine) -> 
     shown = retexo.done("datasets")
     assert "digits" in shown
     assert "--data-dir DIR" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_plan_explains_itself_and_gives_json(retexo: CommandLine) -> None:
     shown = retexo.done("plan", "--clients", "3", "--rounds", "10")
     for word in ("boundary nodes", "vectors", "lazy", "standard", "gamma", "equation 2"):
         assert word in shown
+    assert max(map(len, shown.splitlines())) <= 80
     facts = json.loads(retexo.done("plan", "--clients", "3", "--rounds", "10", "--json"))
     assert facts["vectors"] == sum(row["vectors_out"] for row in facts["clients"])
     assert f"gamma {facts['gamma']:.2f}:" in shown

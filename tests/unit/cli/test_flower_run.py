@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.cli.flower_run import LOG_NAME, follow, mark_of, named_error
+from retexo_fl.errors import EngineFailed, PartitionError, RoundIncomplete, TrainingDiverged
+
+FAILURE = EngineFailed("the run failed: something\nfirst line\nlast line")
+
+
+def write_status(run: Path, state: str, error: str | None) -> None:
+    run.mkdir(exist_ok=True)
+    partial = run / "status.json.part"
+    partial.write_text(json.dumps({"state": state, "error": error}))
+    partial.replace(run / "status.json")
+
+
+def test_named_error_takes_the_error_that_the_server_app_left(tmp_path: Path) -> None:
+    write_status(tmp_path / "run", "failed", "TrainingDiverged: round 3: not finite: at all")
+    error = named_error(FAILURE, tmp_path / "run", None)
+    assert type(error) is TrainingDiverged
+    assert str(error) == "round 3: not finite: at all"
+    assert not (tmp_path / "run" / LOG_NAME).exists()
+
+
+def test_named_error_does_not_take_the_error_of_an_earlier_attempt(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_status(run, "failed", "TrainingDiverged: long ago")
+    error = named_error(FAILURE, run, mark_of(run / "status.json"))
+    assert type(error) is EngineFailed
+    assert str(error) == f"the run failed: something (the end of its log: {run / LOG_NAME})"
+    assert (run / LOG_NAME).read_text() == "the run failed: something\nfirst line\nlast line\n"
+    assert json.loads((run / "status.json").read_text())["error"] == "TrainingDiverged: long ago"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "sentence"),
+    [
+        (
+            "Traceback\nretexo_fl.errors.PartitionError: part-1: gone\n",
+            PartitionError,
+            "part-1: gone",
+        ),
+        (
+            "retexo_fl.errors.PartitionError: cause\n\nretexo_fl.errors.RoundIncomplete: effect",
+            RoundIncomplete,
+            "effect",
+        ),
+    ],
+)
+def test_named_error_reads_the_log_where_there_is_no_run_directory(
+    tmp_path: Path, log: str, kind: type[Exception], sentence: str
+) -> None:
+    error = named_error(EngineFailed(f"the run failed: x\n{log}"), tmp_path / "run", None)
+    assert type(error) is kind
+    assert str(error) == sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_named_error_keeps_the_log_beside_a_run_directory_that_was_not_made(tmp_path: Path) -> None:
+    log = "retexo_fl.errors.Nonesuch: x\nother.errors.PartitionError: y"
+    error = named_error(EngineFailed(f"it ended\n{log}"), tmp_path / "runs" / "run", None)
+    place = tmp_path / "runs" / "run.log"
+    assert str(error) == f"it ended (the end of its log: {place})"
+    assert place.read_text() == f"it ended\n{log}\n"
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+def test_named_error_notes_that_a_running_run_has_failed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_status(run, "running", None)
+    named_error(FAILURE, run, None)
+    assert json.loads((run / "status.json").read_text()) == {
+        "state": "failed",
+        "error": "EngineFailed: the run failed: something",
+    }
+
+
+def test_follow_hands_on_whole_lines_once(tmp_path: Path) -> None:
+    path, seen = tmp_path / "metrics.jsonl", list[Any]()
+    look = follow(path, seen.append)
+    look()
+    with path.open("w") as file:
+        for text, expected in (
+            ('{"a": 1}\n{"b"', [{"a": 1}]),
+            (": 2}", [{"a": 1}]),
+            ('\n{"c": 3}\n', [{"a": 1}, {"b": 2}, {"c": 3}]),
+        ):
+            file.write(text)
+            file.flush()
+            look()
+            assert seen == expected
+
+
+def test_follow_passes_over_what_was_there_and_survives_a_cut(tmp_path: Path) -> None:
+    path, seen = tmp_path / "metrics.jsonl", list[Any]()
+    path.write_text('{"old": 1}\n{"old": 2}\n{"old": 3}\n')
+    look = follow(path, seen.append)
+    look()
+    assert seen == []
+    path.write_text('{"old": 1}\n')
+    look()
+    with path.open("a") as file:
+        file.write('{"new": 1}\n')
+    look()
+    assert seen == [{"new": 1}]
