@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,11 +39,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
         CheckpointError: The disk is full or not writable; the former checkpoint is intact.
     """
-    facts = {"version": CHECKPOINT_VERSION, **checkpoint.facts}
-    content = save(
-        {name: np.ascontiguousarray(item) for name, item in checkpoint.tensors.items()},
-        metadata={"facts": json.dumps(facts)},
-    )
+    facts = json.dumps({"version": CHECKPOINT_VERSION, **checkpoint.facts})
+    tensors = {name: np.ascontiguousarray(item) for name, item in checkpoint.tensors.items()}
+    content = save(tensors, metadata={"facts": facts, "crc32": _checksum(facts, tensors)})
     replace_file(path, content)
 
 
@@ -59,15 +58,28 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         tensors = load(content)
         header_bytes = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + header_bytes])
-        facts = json.loads(header["__metadata__"]["facts"])
+        metadata = json.loads(content[8 : 8 + header_bytes])["__metadata__"]
+        facts = json.loads(metadata["facts"])
+        intact = metadata["crc32"] == _checksum(metadata["facts"], tensors)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     if facts.get("version") != CHECKPOINT_VERSION:
         raise CheckpointError(
             f"{path}: version {facts.get('version')}; expected {CHECKPOINT_VERSION}"
         )
+    if not intact:
+        raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     return Checkpoint(facts=facts, tensors=tensors)
+
+
+def _checksum(facts: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """Return a CRC-32 over everything that a checkpoint says, against damage on the disk."""
+    checksum = zlib.crc32(facts.encode())
+    for name in sorted(tensors):
+        item = tensors[name]
+        checksum = zlib.crc32(f"{name} {item.dtype} {item.shape}".encode(), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(item).tobytes(), checksum)
+    return f"{checksum:08x}"
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -26,6 +26,7 @@ class JobState:
     Attributes:
         job: Its name, for its whole life.
         attempt: The present start or resume, from 1.
+        partitioning: Name of the partitioning that is trained on; empty until clients told it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
@@ -35,6 +36,7 @@ class JobState:
 
     job: str
     attempt: int = 1
+    partitioning: str = ""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     outcomes: list[StageOutcome] = field(default_factory=list)
     missing: dict[int, int] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class JobState:
         return cls(
             job=str(facts["job"]),
             attempt=int(facts["attempt"]) + 1,
+            partitioning=str(facts["partitioning"]),
             ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
             missing={int(stage): count for stage, count in facts["missing"].items()},
             exchange_s=float(facts["exchange_s"]),
@@ -69,6 +72,7 @@ class JobState:
         facts = {
             "job": self.job,
             "attempt": self.attempt,
+            "partitioning": self.partitioning,
             "stage": ticket.stage,
             "round": state.round,
             "loss": state.loss,

@@ -65,4 +65,5 @@ class ServerAdam:
         if state:
             self._first.copy_(torch.from_numpy(state["adam.exp_avg"].copy()))
             self._second.copy_(torch.from_numpy(state["adam.exp_avg_sq"].copy()))
-            self._step.copy_(torch.from_numpy(state["adam.step"].copy()))
+            # A file may keep a number as an array of one.
+            self._step.fill_(float(state["adam.step"].item()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import tomli_w
@@ -46,6 +47,7 @@ class RunDirectory:
         self._begun = time.monotonic()
         self._seconds_before = 0.0
         self._listeners: list[Callable[[Event], None]] = []
+        self._held: BinaryIO | None = None
 
     # ---- beginning ------------------------------------------------------------------------------
 
@@ -64,20 +66,42 @@ class RunDirectory:
             ) from error
         values = {k: v for k, v in config_values(config).items() if k not in PLACE_KEYS}
         replace_file(self.path / "config.toml", tomli_w.dumps(values).encode())
+        self._lock()
 
     def reopen(self) -> Checkpoint:
         """Return the last checkpoint and cut the history back to it.
 
         Raises:
-            RunDirectoryError: The folder is no run, or its run has finished.
+            RunDirectoryError: The folder is no run, its run has finished, or another process is
+                at work on it.
             CheckpointError: It has no checkpoint, or a damaged one.
         """
         check_resumable(self.path)
+        self._lock()
+        for left in self.path.rglob("*.part"):  # by a process that was killed as it wrote
+            left.unlink(missing_ok=True)
         checkpoint = read_checkpoint(self.path / "checkpoint.safetensors")
         self._seconds_before = float(checkpoint.facts["seconds"])
         with (self.path / "metrics.jsonl").open("r+b") as file:
             file.truncate(int(checkpoint.facts["metrics_bytes"]))
         return checkpoint
+
+    def _lock(self) -> None:
+        """Hold the run for this process; the system lets go when the process ends."""
+        self._held = (self.path / "config.toml").open("rb")
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise RunDirectoryError(
+                f"resume: another process is at work on the run in {self.path}; expected none"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the run."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     # ---- during the run -------------------------------------------------------------------------
 

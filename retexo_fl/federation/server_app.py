@@ -77,7 +77,11 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
         check_free(run.path)
         job = JobState.begin()
     loop = ServerLoop(grid=grid, config=config, run=run, job=job)
-    loop.greet()
+    try:
+        loop.greet()
+    except BaseException:
+        run.close()
+        raise
     if not config.resume:
         run.create(config)
     for listener in listeners:
@@ -96,6 +100,8 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
     except BaseException as error:
         run.write_status("failed", f"{type(error).__name__}: {error}")
         raise
+    finally:
+        run.close()
 
 
 def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 
 from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.config import RunConfig
+from retexo_fl.errors import PartitionError
 from retexo_fl.federation.exchange_loop import run_exchange
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
@@ -64,9 +65,19 @@ class ServerLoop:
         )
         hello = Ticket(job=job.job, attempt=job.attempt)
         self._federation = greet(self._messenger, hello, clients=self.config.clients)
+        self._check_partitioning(self._federation.answers[0].partitioning)
         self._shape = ModelShape.of(
             self.config, inputs=self._federation.features, classes=self._federation.classes
         )
+
+    def _check_partitioning(self, told: str) -> None:
+        """Go on only with the parts that the job began with."""
+        if self.job.partitioning not in {"", told}:
+            raise PartitionError(
+                f"the clients' parts are of partitioning {told}; the run in {self.run.path} "
+                f"began with {self.job.partitioning}"
+            )
+        self.job.partitioning = told
 
     def train(self) -> TrainingOutcome:
         """Run the stages that are left, and the test; write the results.

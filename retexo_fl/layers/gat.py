@@ -144,8 +144,8 @@ class GatLayer(GraphLayer):
         """Return the (E, heads) softmax over each target's edges; ``values`` is (S, heads, H)."""
         # One product for all heads and both ends: a fourth of what sums over each head cost.
         scores = values.flatten(1) @ self._score_weight()
-        source_part, target_part = scores.split(self.shape.heads, dim=1)
-        target_part = target_part.index_select(0, batch.targets)
+        source_part = scores[:, : self.shape.heads]
+        target_part = scores[:, self.shape.heads :].index_select(0, batch.targets)
         logits = F.leaky_relu(
             spread_columns(batch.edges, source_part) + spread_rows(batch.edges, target_part),
             _NEGATIVE_SLOPE,

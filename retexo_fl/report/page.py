@@ -6,7 +6,8 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from retexo_fl.errors import RunDirectoryError
+from retexo_fl.errors import CheckpointError
+from retexo_fl.files import write_whole
 from retexo_fl.report import clients, curves, sections
 from retexo_fl.report.read import RunRecord, read_run
 
@@ -24,15 +25,15 @@ def write_report(run_dir: Path) -> Path:
         The path of the report.
 
     Raises:
-        RunDirectoryError: No run is there, a file is damaged, or the report cannot be written.
+        RunDirectoryError: No run is there, or a file is damaged.
+        CheckpointError: The report could not be written.
     """
     page = render(read_run(run_dir))
-    path, draft = run_dir / "report.html", run_dir / "report.html.part"
+    path = run_dir / "report.html"
     try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, [page.encode()])
     except OSError as error:
-        raise RunDirectoryError(f"{path}: cannot be written ({error.strerror})") from error
+        raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
     return path
 
 

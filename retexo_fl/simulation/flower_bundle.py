@@ -16,6 +16,10 @@ Scalar = bool | int | float | str
 
 #: Flower refuses app directories and project names with an underscore.
 BUNDLE_NAME: Final = "retexo-fl"
+#: Ray puts the user's present directory before the bundle on its workers' path, so the bundle's
+#: packages have names that no folder there is likely to have.
+_SERVER_PACKAGE: Final = "retexo_bundle_server"
+_CLIENT_PACKAGE: Final = "retexo_bundle_client"
 
 _COMPONENT: Final = "from retexo_fl.federation import make_{kind}_app; app = make_{kind}_app()\n"
 
@@ -25,8 +29,8 @@ class BundleApps:
     """Python source of the two components of a bundle; each defines ``app``.
 
     Attributes:
-        server: Source of ``server/app.py``; ``app`` is a ``flwr.serverapp.ServerApp``.
-        client: Source of ``clients/app.py``; ``app`` is a ``flwr.clientapp.ClientApp``.
+        server: Source of the ServerApp's module; ``app`` is a ``flwr.serverapp.ServerApp``.
+        client: Source of the ClientApp's module; ``app`` is a ``flwr.clientapp.ClientApp``.
     """
 
     server: str = _COMPONENT.format(kind="server")
@@ -56,9 +60,8 @@ def write_bundle(
     for key, value in run_config.items():
         _check_value(key, value)
     bundle = directory / BUNDLE_NAME
-    for package, source in (("server", apps.server), ("clients", apps.client)):
+    for package, source in ((_SERVER_PACKAGE, apps.server), (_CLIENT_PACKAGE, apps.client)):
         (bundle / package).mkdir(parents=True)
-        # With __init__.py a package of the same name elsewhere on the path cannot win over it.
         (bundle / package / "__init__.py").touch()
         (bundle / package / "app.py").write_text(source, encoding="utf-8")
     (bundle / "pyproject.toml").write_text(tomli_w.dumps(_project(run_config)), encoding="utf-8")
@@ -91,8 +94,11 @@ def _project(run_config: Mapping[str, Scalar]) -> dict[str, object]:
             "flwr": {
                 "app": {
                     "publisher": "retexo",
-                    "fab-include": ["server/**/*.py", "clients/**/*.py"],
-                    "components": {"serverapp": "server.app:app", "clientapp": "clients.app:app"},
+                    "fab-include": [f"{_SERVER_PACKAGE}/*.py", f"{_CLIENT_PACKAGE}/*.py"],
+                    "components": {
+                        "serverapp": f"{_SERVER_PACKAGE}.app:app",
+                        "clientapp": f"{_CLIENT_PACKAGE}.app:app",
+                    },
                     "config": dict(run_config),
                 }
             }

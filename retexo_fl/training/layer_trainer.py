@@ -104,7 +104,7 @@ class LayerTrainer:
             rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
         )
         loss_sum, gradient_sum = self._train_sums(keyed)
-        if not (np.isfinite(loss_sum) and np.isfinite(gradient_sum).all()):
+        if not (np.isfinite(loss_sum) and _all_finite(gradient_sum)):
             raise TrainingDiverged(
                 f"stage {self._stage}, round {round_number}: the training loss is {loss_sum} and "
                 "its gradient is not finite; lower learning-rate or check the features"
@@ -172,6 +172,12 @@ class LayerTrainer:
                 for rows in _chunks(self._node_set(which))
             ]
         return self._batches[which]
+
+
+def _all_finite(values: np.ndarray) -> bool:
+    # A finite sum has finite terms, and is a third of the cost; large terms may overflow it.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
 
 def _chunks(rows: np.ndarray) -> list[np.ndarray]:

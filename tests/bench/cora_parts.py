@@ -50,7 +50,8 @@ def stage_input(parts: list[GraphPartition], model: str) -> StageInput:
         owner = parts[peer]
         scale = layer_class(model).message_scale(owner.degrees)
         factors = np.ones(owner.num_inner) if scale is None else scale
-        rows = csr_array(owner.features.multiply(factors.astype(np.float32)[:, None]))
+        features = csr_array(owner.features)
+        rows = csr_array(features.multiply(factors.astype(np.float32)[:, None]))
         sent = BoundaryPlan.from_partition(owner).peer(0).send.gather(rows)
         slots = np.arange(part.num_boundary)[plan.peer(peer).receive.slots]
         place = csr_array(

@@ -124,7 +124,9 @@ class RoundClock:
     _last: tuple[float, float] | None = None
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Note a round."""
+        """Note a round; between two runs lies none."""
+        if event["event"] == "start":
+            self._last = None
         if event["event"] != "round" or event["stage"] != 0 or event["round"] == event["rounds"]:
             return
         now = (time.process_time(), time.perf_counter())
@@ -137,7 +139,7 @@ class RoundClock:
 def run(quick: bool, data_dir: Path | None) -> Outcome:
     """Time rounds of many idle clients, few idle clients, and many without checkpoints."""
     del data_dir
-    many, few, rounds, turns = (6, 3, 5, 1) if quick else (1000, 100, 6, 3)
+    many, few, rounds, turns = (6, 3, 5, 1) if quick else (1000, 100, 8, 2)
     ratios, times = [], []
     for label, width in _WIDTHS.items():
         clocks = {name: RoundClock() for name in ("many", "few", "unsaved")}

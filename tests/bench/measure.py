@@ -71,7 +71,7 @@ def interleaved(
     gc.disable()
     try:
         for turn in range(repeats):
-            names = list(cases) if turn % 2 == 0 else list(reversed(cases))
+            names = list(cases) if turn % 2 == 0 else list(cases)[::-1]
             for name in names:
                 seconds[name].append(_mean_s(cases[name], calls[name]))
     finally:

@@ -42,7 +42,8 @@ class Row:
         """Whether the median reaches the target; None without one."""
         if self.target is None:
             return None
-        return (self.spread.median <= self.target) == self.at_most
+        median = self.spread.median
+        return median <= self.target if self.at_most else median >= self.target
 
     def facts(self) -> dict[str, Any]:
         """Return the row as JSON has it."""

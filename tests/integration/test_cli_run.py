@@ -216,12 +216,10 @@ def test_out_below_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path)
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     if os.access(locked, os.W_OK):
-        locked = Path("/proc/self/fdinfo")  # where not even root can make anything
-        if not locked.is_dir() or os.geteuid() == 0:
-            pytest.skip("this user may write anywhere")
+        locked = Path("/proc")  # where not even root can make anything
     ended = by_itself("run", *TINY, "--out", locked / "run", cwd=tmp_path)
     told = sentence(ended, code=2)
-    assert told.startswith(f"out: {locked / 'run'} cannot be made; expected {locked} to be a")
+    assert told.startswith(f"out: {locked / 'run'} cannot be made")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from retexo_fl.agent.preparation import load_parts, make_parts
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PartitionError,
+    RunDirectoryError,
+)
 from retexo_fl.federation.run_directory import check_resumable
+from retexo_fl.graph import write_partitions
 from retexo_fl.ledger import TrafficLedger
-from tests.support.runs import events_of, model_bytes, result_of, train
+from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.runs import configured, events_of, model_bytes, result_of, train
 
 KEYS: dict[str, Any] = {"rounds": 8, "clients": 3, "hidden": 16, "layers": 3, "model": "gcn"}
 
@@ -114,3 +122,37 @@ def test_run_without_a_finished_round_cannot_be_resumed(tmp_path: Path) -> None:
 def test_finished_run_cannot_be_resumed(whole: Path) -> None:
     with pytest.raises(RunDirectoryError, match="has finished"):
         check_resumable(whole)
+
+
+def test_resume_on_another_partitioning_is_refused(tmp_path: Path) -> None:
+    parts, others = tmp_path / "parts", tmp_path / "others"
+    for seed, folder in enumerate((parts, others)):
+        write_partitions(make_parts(configured(tmp_path / "x", clients=3, seed=seed)), folder)
+    out = tmp_path / "run"
+    config = configured(out, **KEYS, partitions=parts)
+    with pytest.raises(KeyboardInterrupt):
+        run_inline(config, load_parts(config), [Interrupter(6)])
+    moved = configured(out, **KEYS, partitions=others, resume=out)
+    with pytest.raises(PartitionError, match="are of partitioning .* began with"):
+        run_inline(moved, load_parts(moved))
+
+
+def test_run_is_resumed_by_one_process_at_a_time(tmp_path: Path, whole: Path) -> None:
+    out = interrupted(tmp_path / "run", 12, **KEYS)
+
+    def resume_too(event: Mapping[str, Any]) -> None:
+        if event["event"] == "start":
+            with pytest.raises(RunDirectoryError, match="another process is at work"):
+                train(out, **KEYS, resume=out)
+
+    config = configured(out, **KEYS, resume=out)
+    run_inline(config, make_parts(config), [resume_too])
+    assert model_bytes(out) == model_bytes(whole)
+
+
+def test_resume_clears_what_a_killed_process_left(tmp_path: Path) -> None:
+    out = interrupted(tmp_path / "run", 12, **KEYS)
+    left = out / "model" / "layer-1.safetensors.4711.part"
+    left.write_bytes(b"half")
+    train(out, **KEYS, resume=out)
+    assert not left.exists()

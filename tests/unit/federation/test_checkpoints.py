@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import resource
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.errors import CheckpointError
+from retexo_fl.federation import checkpoints
 from retexo_fl.federation.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 
 CHECKPOINT = Checkpoint(
@@ -41,13 +41,23 @@ def test_read_names_a_missing_file(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "none")
 
 
-def test_read_refuses_another_version(tmp_path: Path) -> None:
+def test_read_refuses_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "checkpoint"
-    write_checkpoint(path, CHECKPOINT)
-    old, new = json.dumps('"version": 1')[1:-1], json.dumps('"version": 9')[1:-1]
-    path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "CHECKPOINT_VERSION", 9)
+        write_checkpoint(path, CHECKPOINT)
     with pytest.raises(CheckpointError, match="version 9; expected 1"):
         read_checkpoint(path)
+
+
+def test_read_names_any_altered_byte(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_checkpoint(path, CHECKPOINT)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=r"checkpoint: (damaged|version)"):
+            read_checkpoint(path)
 
 
 def test_write_that_fails_leaves_the_former_checkpoint(tmp_path: Path) -> None:

@@ -47,28 +47,28 @@ def test_write_bundle_packs_components_only(tmp_path: Path) -> None:
         names = {name for name in archive.namelist() if not name.startswith(".info")}
     assert names == {
         "pyproject.toml",
-        "server/__init__.py",
-        "server/app.py",
-        "clients/__init__.py",
-        "clients/app.py",
+        "retexo_bundle_server/__init__.py",
+        "retexo_bundle_server/app.py",
+        "retexo_bundle_client/__init__.py",
+        "retexo_bundle_client/app.py",
     }
     assert get_fab_config(packed)["tool"]["flwr"]["app"]["config"] == CONFIG
 
 
 def test_write_bundle_default_components_are_one_line_of_the_federation(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path, {})
-    assert (bundle / "server" / "app.py").read_text(encoding="utf-8") == (
+    assert (bundle / "retexo_bundle_server" / "app.py").read_text(encoding="utf-8") == (
         "from retexo_fl.federation import make_server_app; app = make_server_app()\n"
     )
-    assert (bundle / "clients" / "app.py").read_text(encoding="utf-8") == (
+    assert (bundle / "retexo_bundle_client" / "app.py").read_text(encoding="utf-8") == (
         "from retexo_fl.federation import make_client_app; app = make_client_app()\n"
     )
 
 
 def test_write_bundle_takes_other_components(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path, {}, apps=BundleApps(server="app = 1\n", client="app = 2\n"))
-    assert (bundle / "server" / "app.py").read_text(encoding="utf-8") == "app = 1\n"
-    assert (bundle / "clients" / "app.py").read_text(encoding="utf-8") == "app = 2\n"
+    assert (bundle / "retexo_bundle_server" / "app.py").read_text(encoding="utf-8") == "app = 1\n"
+    assert (bundle / "retexo_bundle_client" / "app.py").read_text(encoding="utf-8") == "app = 2\n"
 
 
 @pytest.mark.parametrize(
