@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -44,7 +45,7 @@ class GraphClient:
 
     Every answer is a function of partition, configuration, closed exchange and request. What is
     cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
-    ``channel``.
+    ``channel``. ``on_forget`` is called when the job is over for this client.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class GraphClient:
         job: str,
         channel: Channel,
         store: ClientStore,
+        on_forget: Callable[[], None] = lambda: None,
     ) -> None:
         torch.set_num_threads(config.threads)
         self._partition = partition
         self._config = config
         self._job = job
         self._store = store
+        self._on_forget = on_forget
         self._plan = BoundaryPlan.from_partition(partition)
         self._mailbox = Mailbox(partition.client, job, self._plan, channel)
         self._shape = ModelShape.of(
@@ -149,6 +152,7 @@ class GraphClient:
         if request.last:
             self._mailbox.forget()
             self._store.forget()
+            self._on_forget()
         return EvaluateAnswer(examples=tally.count, loss_sum=tally.loss_sum, correct=tally.correct)
 
     def _admit(self, ticket: Ticket) -> None:

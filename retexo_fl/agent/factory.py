@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,7 @@ from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
 #: The folder of parts in it; whoever makes it first, the command line or a worker, serves all.
 PARTS_NAME: Final = "parts"
+_LOCK_NAME: Final = "parts.lock"
 #: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
 _CLIENTS_PER_WORKER: Final = 64
 #: Longest time for which one worker may cut the graph while others wait for its parts.
@@ -81,7 +84,20 @@ class WorkerClients:
             job=job,
             channel=SpoolChannel(scratch / "spool"),
             store=FolderStore(scratch / "clients" / job / str(client)),
+            on_forget=lambda: _leave(scratch, job, client),
         )
+
+
+def _leave(scratch: Path, job: str, client: int) -> None:
+    """Remove a client's copy of its part; the last client to leave removes the folders."""
+    shutil.rmtree(scratch / PARTS_NAME / f"part-{client}", ignore_errors=True)
+    for name in (PARTS_NAME, f"clients/{job}", "clients", f"spool/{job}", "spool"):
+        with suppress(OSError):
+            (scratch / name).rmdir()
+    if not any((scratch / name).exists() for name in (PARTS_NAME, "clients", "spool")):
+        (scratch / _LOCK_NAME).unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.rmdir()
 
 
 def scratch_folder(run_id: int) -> Path:
@@ -97,7 +113,7 @@ def scratch_folder(run_id: int) -> Path:
         folder = Path(tempfile.gettempdir()) / f"retexo-fl-{os.getuid()}" / str(run_id)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     root = folder if named else folder.parent
-    if root.stat().st_uid != os.getuid():
+    if root.lstat().st_uid != os.getuid() or root.is_symlink():
         raise ConfigurationError(f"{root}: belongs to another user; set {SCRATCH_VARIABLE}")
     root.chmod(0o700)
     return folder
@@ -106,7 +122,7 @@ def scratch_folder(run_id: int) -> Path:
 def _shared_parts(config: RunConfig, scratch: Path) -> Path:
     """Cut the graph once for all workers: the first to come does it, the others wait."""
     parts = scratch / PARTS_NAME
-    with (scratch / "parts.lock").open("w") as lock:
+    with (scratch / _LOCK_NAME).open("w") as lock:
         deadline = time.monotonic() + _PREPARATION_TIMEOUT_S
         while True:
             try:

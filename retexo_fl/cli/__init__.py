@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     0: done. 1: a named failure of the run. 2: bad input, nothing was started. 130: interrupted.
     """
+    # A user's own `module:attribute` may lie where the command is run.
+    if "" not in sys.path:
+        sys.path.append("")
     with stoppable():
         code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     sys.exit(code)
