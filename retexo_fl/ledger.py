@@ -74,10 +74,14 @@ class TrafficLedger:
 
     def __init__(self) -> None:
         self._volumes: dict[Account, Volume] = {}
+        self._total = Volume()
 
     def add(self, account: Account, volume: Volume) -> None:
         """Add one movement (or the sum of several) to an account."""
-        self._volumes[account] = self._volumes.get(account, Volume()) + volume
+        known = self._volumes.get(account)
+        self._volumes[account] = volume if known is None else known + volume
+        if _is_counted(account):
+            self._total += volume
 
     def lines(self) -> list[tuple[Account, Volume]]:
         """Return all accounts, ordered by attempt, layer, kind, purpose, client, peer."""
@@ -89,9 +93,11 @@ class TrafficLedger:
         A movement between two clients is entered at both ends; only its sender's entry counts
         unless ``direction`` is asked for. A movement between client and server is entered once.
         """
+        if not wanted:
+            return self._total
         total = Volume()
         for account, volume in self._volumes.items():
-            if "direction" not in wanted and account.peer != SERVER and account.direction == "in":
+            if "direction" not in wanted and not _is_counted(account):
                 continue
             if all(getattr(account, name) == value for name, value in wanted.items()):
                 total += volume
@@ -126,6 +132,11 @@ class TrafficLedger:
             )
             ledger.add(account, _volume_of(row))
         return ledger
+
+
+def _is_counted(account: Account) -> bool:
+    """Say whether this entry is the one of its movement that totals count."""
+    return account.peer == SERVER or account.direction == "out"
 
 
 _NAMES: Final = tuple(item.name for item in fields(Account))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -81,7 +81,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
             "server": total_s - job.exchange_s - job.train_s,
         },
         "clients": config.clients,
-        "client_table": [_client_row(job, answer) for answer in outcome.answers],
+        "client_table": _client_rows(job, outcome.answers),
         "seed": config.seed,
         "missing_rows": sum(job.missing.values()),
         "job": job.job,
@@ -92,18 +92,25 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
     }
 
 
-def _client_row(job: JobState, answer: HelloAnswer) -> dict[str, int]:
-    sent = job.ledger.sum(kind="boundary", client=answer.client, direction="out")
-    return {
-        "client": answer.client,
-        "nodes": answer.nodes,
-        "train": answer.train,
-        "val": answer.validation,
-        "test": answer.test,
-        "boundary_vectors_in": answer.vectors_in,
-        "boundary_vectors_out": answer.vectors_out,
-        "boundary_payload_out": sent.payload,
-    }
+def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> list[dict[str, int]]:
+    """Return one row for each client, from one pass over a ledger with lines for all of them."""
+    sent: dict[int, int] = {}
+    for account, volume in job.ledger.lines():
+        if account.kind == "boundary" and account.direction == "out":
+            sent[account.client] = sent.get(account.client, 0) + volume.payload
+    return [
+        {
+            "client": answer.client,
+            "nodes": answer.nodes,
+            "train": answer.train,
+            "val": answer.validation,
+            "test": answer.test,
+            "boundary_vectors_in": answer.vectors_in,
+            "boundary_vectors_out": answer.vectors_out,
+            "boundary_payload_out": sent.get(answer.client, 0),
+        }
+        for answer in answers
+    ]
 
 
 def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Mapping[str, Any]:

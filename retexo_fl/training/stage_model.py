@@ -116,29 +116,26 @@ class StageModel(torch.nn.Module):
 
 
 class FlatParameters:
-    """A module's parameters and gradients as two flat vectors that share their memory.
+    """A module's parameters as one flat vector that shares their memory.
 
     Attributes:
         values: (P,) all parameters, in the module's order.
-        grads: (P,) their gradients, accumulated by ``backward``.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         parameters = list(module.parameters())
         size = sum(parameter.numel() for parameter in parameters)
         self.values = torch.empty(size, dtype=parameters[0].dtype)
-        self.grads = torch.zeros_like(self.values)
         start = 0
         for parameter in parameters:
             part = slice(start, start + parameter.numel())
             self.values[part] = parameter.detach().reshape(-1)
             parameter.data = self.values[part].view_as(parameter)
-            parameter.grad = self.grads[part].view_as(parameter)
             start = part.stop
 
     def load(self, flat: np.ndarray) -> None:
         """Overwrite the parameters with a (P,) vector."""
-        self.values.copy_(torch.from_numpy(np.array(flat, copy=True)))
+        np.copyto(self.values.numpy(), flat)
 
 
 def initial_weights(shape: ModelShape, stage: int, *, seed: int) -> np.ndarray:

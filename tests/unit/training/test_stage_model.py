@@ -56,8 +56,6 @@ def test_flat_parameters_share_memory_with_the_module() -> None:
     flat.load(np.array([1.0, 2.0, 3.0]))
     result = module(torch.tensor([[10.0, 100.0]], dtype=torch.float64))
     assert result.item() == 213.0
-    result.backward()
-    assert flat.grads.tolist() == [10.0, 100.0, 1.0]
 
 
 def test_classify_of_a_hidden_stage_reads_what_embed_passes_on() -> None:
