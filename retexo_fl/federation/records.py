@@ -30,6 +30,17 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
+from retexo_fl.federation.record_fields import (
+    count,
+    field_key,
+    number,
+    scalar_bytes,
+    take,
+    ticket_of,
+    ticket_settings,
+    traffic_metrics,
+    traffic_of,
+)
 from retexo_fl.ledger import Volume
 
 HELLO: Final = "query.hello"
@@ -75,12 +86,12 @@ def weights_of(record: ArrayRecord) -> np.ndarray:
 def request_content(request: Request) -> RecordDict:
     """Return the content of the message that carries a request."""
     if isinstance(request, Ticket):
-        return RecordDict({_SETTINGS: ConfigRecord(_ticket_settings(request))})
-    settings = _ticket_settings(request.ticket)
+        return RecordDict({_SETTINGS: ConfigRecord(ticket_settings(request))})
+    settings = ticket_settings(request.ticket)
     for item in fields(request):
         value = getattr(request, item.name)
         if item.name not in {"ticket", _WEIGHTS}:
-            settings[_key(item.name)] = value
+            settings[field_key(item.name)] = value
     content = RecordDict({_SETTINGS: ConfigRecord(settings)})
     weights: np.ndarray | None = getattr(request, _WEIGHTS, None)
     if weights is not None:
@@ -90,15 +101,15 @@ def request_content(request: Request) -> RecordDict:
 
 def read_ticket(message: Message) -> Ticket:
     """Return what a request belongs to."""
-    return _ticket(_settings(message))
+    return ticket_of(_settings(message))
 
 
 def read_publish(message: Message) -> PublishRequest:
     """Read a ``query.publish``."""
     settings = _settings(message)
     return PublishRequest(
-        ticket=_ticket(settings),
-        previous_digest=_take(settings, "previous-digest", bytes),
+        ticket=ticket_of(settings),
+        previous_digest=take(settings, "previous-digest", bytes),
         weights=_weights(message) if _WEIGHTS in message.content else None,
     )
 
@@ -107,9 +118,9 @@ def read_collect(message: Message) -> CollectRequest:
     """Read a ``query.collect``."""
     settings = _settings(message)
     return CollectRequest(
-        ticket=_ticket(settings),
-        wait_s=_take(settings, "wait-s", float),
-        close=_take(settings, "close", bool),
+        ticket=ticket_of(settings),
+        wait_s=take(settings, "wait-s", float),
+        close=take(settings, "close", bool),
     )
 
 
@@ -122,10 +133,10 @@ def read_evaluate(message: Message) -> EvaluateRequest:
     """Read an ``evaluate.layer``."""
     settings = _settings(message)
     return EvaluateRequest(
-        ticket=_ticket(settings),
+        ticket=ticket_of(settings),
         weights=_weights(message),
-        nodes=_take(settings, "nodes", str),
-        last=_take(settings, "last", bool),
+        nodes=take(settings, "nodes", str),
+        last=take(settings, "last", bool),
     )
 
 
@@ -135,15 +146,15 @@ def read_evaluate(message: Message) -> EvaluateRequest:
 def answer_content(answer: Answer) -> RecordDict:
     """Return the content of a reply."""
     if isinstance(answer, HelloAnswer):
-        settings = {_key(item.name): getattr(answer, item.name) for item in fields(answer)}
+        settings = {field_key(item.name): getattr(answer, item.name) for item in fields(answer)}
         return RecordDict({_SETTINGS: ConfigRecord(settings)})
     metrics: dict[str, Any] = {}
     for item in fields(answer):
         value = getattr(answer, item.name)
         if isinstance(value, Traffic):
-            metrics |= _traffic_metrics(value)
+            metrics |= traffic_metrics(value)
         elif not isinstance(value, np.ndarray):
-            metrics[_METRIC_NAMES.get(item.name, _key(item.name))] = value + 0
+            metrics[_METRIC_NAMES.get(item.name, field_key(item.name))] = value + 0
     content = RecordDict({_METRICS: MetricRecord(metrics)})
     if isinstance(answer, TrainAnswer):
         content[_WEIGHTS] = weights_record(answer.gradient_sum)
@@ -180,7 +191,7 @@ def read_hello(reply: Message) -> HelloAnswer:
     """Read the reply to a ``query.hello``."""
     settings = _settings(reply)
     values: dict[str, Any] = {
-        item.name: _take(settings, _key(item.name), str if item.type == "str" else int)
+        item.name: take(settings, field_key(item.name), str if item.type == "str" else int)
         for item in fields(HelloAnswer)
     }
     return HelloAnswer(**values)
@@ -189,17 +200,17 @@ def read_hello(reply: Message) -> HelloAnswer:
 def read_published(reply: Message) -> PublishAnswer:
     """Read the reply to a ``query.publish``."""
     metrics = _metrics(reply)
-    return PublishAnswer(vectors=_count(metrics, "vectors"), traffic=_traffic(metrics))
+    return PublishAnswer(vectors=count(metrics, "vectors"), traffic=traffic_of(metrics))
 
 
 def read_collected(reply: Message) -> CollectAnswer:
     """Read the reply to a ``query.collect``."""
     metrics = _metrics(reply)
     return CollectAnswer(
-        complete=bool(_count(metrics, "complete")),
-        missing=_count(metrics, "missing"),
-        missing_peers=_count(metrics, "missing-peers"),
-        traffic=_traffic(metrics),
+        complete=bool(count(metrics, "complete")),
+        missing=count(metrics, "missing"),
+        missing_peers=count(metrics, "missing-peers"),
+        traffic=traffic_of(metrics),
     )
 
 
@@ -208,11 +219,11 @@ def read_update(reply: Message) -> TrainAnswer:
     metrics = _metrics(reply)
     return TrainAnswer(
         gradient_sum=_weights(reply),
-        examples=_count(metrics, "num-examples"),
-        loss_sum=_number(metrics, "loss-sum"),
-        validation_examples=_count(metrics, "validation-examples"),
-        validation_loss_sum=_number(metrics, "validation-loss-sum"),
-        validation_correct=_count(metrics, "validation-correct"),
+        examples=count(metrics, "num-examples"),
+        loss_sum=number(metrics, "loss-sum"),
+        validation_examples=count(metrics, "validation-examples"),
+        validation_loss_sum=number(metrics, "validation-loss-sum"),
+        validation_correct=count(metrics, "validation-correct"),
     )
 
 
@@ -220,9 +231,9 @@ def read_evaluated(reply: Message) -> EvaluateAnswer:
     """Read the reply to an ``evaluate.layer``."""
     metrics = _metrics(reply)
     return EvaluateAnswer(
-        examples=_count(metrics, "num-examples"),
-        loss_sum=_number(metrics, "loss-sum"),
-        correct=_count(metrics, "correct"),
+        examples=count(metrics, "num-examples"),
+        loss_sum=number(metrics, "loss-sum"),
+        correct=count(metrics, "correct"),
     )
 
 
@@ -239,7 +250,7 @@ def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
                 math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
             )
         else:
-            other += sum(len(key) + _scalar_bytes(value) for key, value in record.items())
+            other += sum(len(key) + scalar_bytes(value) for key, value in record.items())
     return (
         Volume(messages=1, raw=weights, payload=weights, wire=None),
         Volume(messages=1, payload=other, wire=None),
@@ -250,31 +261,6 @@ def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
 
 #: The count by which Flower's own strategies weigh an update.
 _METRIC_NAMES: Final = {"examples": "num-examples"}
-
-
-def _scalar_bytes(value: object) -> int:
-    """Count as Flower's records do, whose own count refuses empty text."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    return 1 if isinstance(value, bool) else 8
-
-
-def _key(field_name: str) -> str:
-    return field_name.replace("_", "-")
-
-
-def _ticket_settings(ticket: Ticket) -> dict[str, Any]:
-    return {_key(item.name): getattr(ticket, item.name) for item in fields(ticket)}
-
-
-def _ticket(settings: ConfigRecord) -> Ticket:
-    return Ticket(
-        job=_take(settings, "job", str),
-        attempt=_take(settings, "attempt", int),
-        stage=_take(settings, "stage", int),
-        round=_take(settings, "round", int),
-        weights_digest=_take(settings, "weights-digest", bytes),
-    )
 
 
 def _settings(message: Message) -> ConfigRecord:
@@ -296,48 +282,3 @@ def _weights(message: Message) -> np.ndarray:
     if not isinstance(record, ArrayRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'weights'")
     return weights_of(record)
-
-
-def _take(settings: ConfigRecord, key: str, wanted: type) -> Any:
-    value = settings.get(key)
-    if type(value) is not wanted:
-        raise RemoteProtocolError(f"setting {key!r} is {value!r}; expected a {wanted.__name__}")
-    return value
-
-
-def _number(metrics: MetricRecord, key: str) -> float:
-    value = metrics.get(key)
-    if not isinstance(value, int | float):
-        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a number")
-    return float(value)
-
-
-def _count(metrics: MetricRecord, key: str) -> int:
-    value = metrics.get(key)
-    if not isinstance(value, int) or value < 0:
-        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a count")
-    return value
-
-
-def _traffic_metrics(traffic: Traffic) -> dict[str, int]:
-    metrics = {}
-    for kind in ("boundary", "control"):
-        volume: Volume = getattr(traffic, kind)
-        for item in fields(volume):
-            value = getattr(volume, item.name)
-            if value is not None:
-                metrics[f"{kind}-{item.name}"] = value
-    return metrics
-
-
-def _traffic(metrics: MetricRecord) -> Traffic:
-    def volume(kind: str) -> Volume:
-        wire = f"{kind}-wire"
-        return Volume(
-            messages=_count(metrics, f"{kind}-messages"),
-            raw=_count(metrics, f"{kind}-raw"),
-            payload=_count(metrics, f"{kind}-payload"),
-            wire=_count(metrics, wire) if wire in metrics else None,
-        )
-
-    return Traffic(boundary=volume("boundary"), control=volume("control"))

@@ -1,0 +1,103 @@
+"""Single fields of Flower's records, read with their types checked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from flwr.app import ConfigRecord, MetricRecord
+
+from retexo_fl.agent.api import Ticket, Traffic
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.ledger import Volume
+
+
+def scalar_bytes(value: object) -> int:
+    """Count as Flower's records do, whose own count refuses empty text."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 1 if isinstance(value, bool) else 8
+
+
+def field_key(field_name: str) -> str:
+    """Return the name of a field on the wire."""
+    return field_name.replace("_", "-")
+
+
+def ticket_settings(ticket: Ticket) -> dict[str, Any]:
+    """Return a ticket as settings."""
+    return {field_key(item.name): getattr(ticket, item.name) for item in fields(ticket)}
+
+
+def ticket_of(settings: ConfigRecord) -> Ticket:
+    """Read a ticket from settings."""
+    return Ticket(
+        job=take(settings, "job", str),
+        attempt=take(settings, "attempt", int),
+        stage=take(settings, "stage", int),
+        round=take(settings, "round", int),
+        weights_digest=take(settings, "weights-digest", bytes),
+    )
+
+
+def take(settings: ConfigRecord, key: str, wanted: type) -> Any:
+    """Return a setting of exactly one type.
+
+    Raises:
+        RemoteProtocolError: It is missing or of another type.
+    """
+    value = settings.get(key)
+    if type(value) is not wanted:
+        raise RemoteProtocolError(f"setting {key!r} is {value!r}; expected a {wanted.__name__}")
+    return value
+
+
+def number(metrics: MetricRecord, key: str) -> float:
+    """Return a metric that is a number.
+
+    Raises:
+        RemoteProtocolError: It is missing or none.
+    """
+    value = metrics.get(key)
+    if not isinstance(value, int | float):
+        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a number")
+    return float(value)
+
+
+def count(metrics: MetricRecord, key: str) -> int:
+    """Return a metric that is a count.
+
+    Raises:
+        RemoteProtocolError: It is missing, no whole number, or negative.
+    """
+    value = metrics.get(key)
+    if not isinstance(value, int) or value < 0:
+        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a count")
+    return value
+
+
+def traffic_metrics(traffic: Traffic) -> dict[str, int]:
+    """Return the bytes of an exchange as metrics."""
+    metrics = {}
+    for kind in ("boundary", "control"):
+        volume: Volume = getattr(traffic, kind)
+        for item in fields(volume):
+            value = getattr(volume, item.name)
+            if value is not None:
+                metrics[f"{kind}-{item.name}"] = value
+    return metrics
+
+
+def traffic_of(metrics: MetricRecord) -> Traffic:
+    """Read :func:`traffic_metrics`."""
+
+    def volume(kind: str) -> Volume:
+        wire = f"{kind}-wire"
+        return Volume(
+            messages=count(metrics, f"{kind}-messages"),
+            raw=count(metrics, f"{kind}-raw"),
+            payload=count(metrics, f"{kind}-payload"),
+            wire=count(metrics, wire) if wire in metrics else None,
+        )
+
+    return Traffic(boundary=volume("boundary"), control=volume("control"))
