@@ -6,10 +6,16 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 # Tests compare bits and share cores with each other's processes. PyTorch reads this when it is
 # imported, the programs that tests start when they begin; a value set by the caller wins.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadline: on a shared machine an example's time says nothing. CI draws the same examples in
+# every run, so that a change is judged by what it changed; elsewhere they are new each time.
+settings.register_profile("retexo", deadline=None, derandomize=os.environ.get("CI") == "true")
+settings.load_profile("retexo")
 
 #: With CI=true a skip fails unless its reason begins with one of these: what the machine cannot
 #: have. What could have been installed is not among them.

@@ -45,10 +45,12 @@ def test_stoppable_leaves_ignored_signals_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stoppable():
         signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_stoppable_ignores_signals_at_the_end() -> None:
     with stoppable():
         pass
     for number in NUMBERS:
+        assert signal.getsignal(number) is signal.SIG_IGN
         signal.raise_signal(number)
