@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.errors import RunDirectoryError
+from retexo_fl.errors import CheckpointError
 from retexo_fl.report import write_report
 from tests.unit.report.runs import Recipe, events, ledger, write_events, write_run, write_unfinished
 
@@ -221,6 +221,7 @@ def test_report_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, Recipe())
-    (tmp_path / "report.html.part").mkdir()
-    with pytest.raises(RunDirectoryError, match=r"report\.html: cannot be written"):
+    (tmp_path / "report.html").mkdir()  # where the file should stand
+    with pytest.raises(CheckpointError, match=r"report\.html: could not be written"):
         write_report(tmp_path)
+    assert not list(tmp_path.glob("*.part"))
