@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
 
-from retexo_fl.layers.sparse import SparseRows
+from retexo_fl.layers.sparse import SparsePattern, SparseRows
 
 #: Multipliers of the 32-bit finaliser "lowbias32" (C. Wellons, hash prospector, 2018).
 _MULTIPLIER_1: Final = np.uint32(0x7FEB352D)
@@ -26,6 +26,28 @@ _KEYS_PER_CHUNK: Final = 2**16
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryKeys:
+    """What the masks of a sparse matrix share in all rounds.
+
+    Attributes:
+        counts: (R,) entries of each row.
+        column_keys: (Z,) uint32 key of each entry's column.
+    """
+
+    counts: np.ndarray
+    column_keys: np.ndarray
+
+    @classmethod
+    def of(cls, pattern: SparsePattern) -> Self:
+        """Look up the key of each entry."""
+        width = pattern.column_indptr.numel() - 1
+        return cls(
+            counts=np.diff(pattern.indptr.numpy()),
+            column_keys=_column_keys(np.arange(width)).take(pattern.columns.numpy()),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +85,17 @@ class KeyedDropout:
         """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops."""
         if self.rate == 0:
             return rows.values
-        pattern = rows.pattern
+        entries = EntryKeys.of(rows.pattern)
+        factors = np.empty(rows.values.numel(), dtype=rows.values.numpy().dtype)
+        self.fill_sparse(factors, entries, hashes)
+        return torch.from_numpy(factors).mul_(rows.values)
+
+    def fill_sparse(self, factors: np.ndarray, entries: EntryKeys, hashes: np.ndarray) -> None:
+        """Write each entry's factor, 0 (dropped) or ``1 / (1 - rate)``, into (Z,) ``factors``."""
         # Entries stand row by row, so repeating replaces the slower look-up of each row's key.
-        keys = np.repeat(self._row_keys(hashes, "values"), np.diff(pattern.indptr.numpy()))
-        width = pattern.column_indptr.numel() - 1
-        keys += _column_keys(np.arange(width)).take(pattern.columns.numpy())
-        return self._factors(keys, rows.values.dtype).mul_(rows.values)
+        keys = np.repeat(self._row_keys(hashes, "values"), entries.counts)
+        keys += entries.column_keys
+        self._fill_chunks(factors, keys)
 
     def attention(
         self, weights: torch.Tensor, sources: np.ndarray, targets: np.ndarray
@@ -90,11 +117,13 @@ class KeyedDropout:
 
     def _factors(self, keys: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         factors = torch.empty(keys.shape, dtype=dtype)
-        flat_keys, flat = keys.reshape(-1), factors.view(-1).numpy()
-        for start in range(0, len(flat), _KEYS_PER_CHUNK):
-            part = slice(start, start + _KEYS_PER_CHUNK)
-            self._fill(flat[part], flat_keys[part])
+        self._fill_chunks(factors.view(-1).numpy(), keys.reshape(-1))
         return factors
+
+    def _fill_chunks(self, factors: np.ndarray, keys: np.ndarray) -> None:
+        for start in range(0, len(factors), _KEYS_PER_CHUNK):
+            part = slice(start, start + _KEYS_PER_CHUNK)
+            self._fill(factors[part], keys[part])
 
     def _fill(self, factors: np.ndarray, keys: np.ndarray) -> None:
         """Write 0 (dropped) or 1 / (1 - rate); ``keys`` is used up."""

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.sparse import csr_array
 
 #: Entries whose products are formed at once in :func:`_entry_products`: both operands of 32 columns
@@ -122,29 +121,35 @@ def spread_columns(pattern: SparsePattern, per_column: torch.Tensor) -> torch.Te
     return _apply(_SpreadColumns, pattern, per_column)
 
 
-def _apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
-    result = function.apply(*arguments)  # type: ignore[no-untyped-call]
-    assert isinstance(result, torch.Tensor)
-    return result
-
-
-def _bag(
+def row_sums(
     table: torch.Tensor,
     indices: torch.Tensor,
     indptr: torch.Tensor,
     weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Sum (weighted) rows ``table[indices]`` within ``indptr``'s segments."""
+    """Sum weighted rows ``table[indices]`` within the segments of ``indptr``; no gradient.
+
+    Args:
+        table: (C, D) float32 or float64.
+        indices: (Z,) rows of the table, int32 or int64.
+        indptr: (R + 1,), dtype of ``indices``.
+        weights: (Z,), dtype of ``table``; None for ones.
+
+    Returns:
+        (R, D); zero where a segment is empty.
+    """
     if indices.numel() == 0:
         return table.new_zeros((indptr.numel() - 1, table.shape[1]))
-    return F.embedding_bag(
-        indices,
-        table.contiguous(),
-        indptr,
-        mode="sum",
-        per_sample_weights=weights,
-        include_last_offset=True,
-    )
+    result: torch.Tensor = torch.embedding_bag(
+        table.contiguous(), indices, indptr, False, 0, False, weights, True
+    )[0]
+    return result
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
+    result = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    assert isinstance(result, torch.Tensor)
+    return result
 
 
 def _entry_products(
@@ -167,7 +172,7 @@ class _SparseProduct(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.pattern = pattern
         ctx.save_for_backward(values, dense)
-        return _bag(dense, pattern.columns, pattern.indptr, values)
+        return row_sums(dense, pattern.columns, pattern.indptr, values)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
@@ -178,7 +183,7 @@ class _SparseProduct(torch.autograd.Function):
             grad_values = _entry_products(pattern, grads[0], dense)
         if ctx.needs_input_grad[2]:
             by_column = values.index_select(0, pattern.column_order)
-            grad_dense = _bag(grads[0], pattern.column_rows, pattern.column_indptr, by_column)
+            grad_dense = row_sums(grads[0], pattern.column_rows, pattern.column_indptr, by_column)
         return None, grad_values, grad_dense
 
 
@@ -187,7 +192,7 @@ class _SegmentSum(torch.autograd.Function):
     def forward(ctx: Any, pattern: SparsePattern, entries: torch.Tensor) -> torch.Tensor:
         ctx.pattern = pattern
         order = torch.arange(entries.shape[0], dtype=pattern.indptr.dtype)
-        return _bag(entries, order, pattern.indptr)
+        return row_sums(entries, order, pattern.indptr)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
@@ -204,7 +209,7 @@ class _SpreadRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
         pattern: SparsePattern = ctx.pattern
         order = torch.arange(grads[0].shape[0], dtype=pattern.indptr.dtype)
-        return None, _bag(grads[0], order, pattern.indptr)
+        return None, row_sums(grads[0], order, pattern.indptr)
 
 
 class _SpreadColumns(torch.autograd.Function):
@@ -216,4 +221,4 @@ class _SpreadColumns(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
         pattern: SparsePattern = ctx.pattern
-        return None, _bag(grads[0], pattern.column_order, pattern.column_indptr)
+        return None, row_sums(grads[0], pattern.column_order, pattern.column_indptr)

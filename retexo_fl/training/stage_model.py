@@ -116,39 +116,65 @@ class StageModel(torch.nn.Module):
 
 
 class FlatParameters:
-    """A module's parameters as one flat vector that shares their memory.
+    """Lets a module's parameters be views of a flat vector, which is never copied.
 
     Attributes:
-        values: (P,) all parameters, in the module's order.
+        shapes: Of the parameters, in the module's order.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        parameters = list(module.parameters())
-        size = sum(parameter.numel() for parameter in parameters)
-        self.values = torch.empty(size, dtype=parameters[0].dtype)
-        start = 0
-        for parameter in parameters:
-            part = slice(start, start + parameter.numel())
-            self.values[part] = parameter.detach().reshape(-1)
-            parameter.data = self.values[part].view_as(parameter)
-            start = part.stop
+        self._parameters = list(module.parameters())
+        self.shapes = tuple(parameter.shape for parameter in self._parameters)
 
-    def load(self, flat: np.ndarray) -> None:
-        """Overwrite the parameters with a (P,) vector."""
-        np.copyto(self.values.numpy(), flat)
+    @property
+    def size(self) -> int:
+        """P."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def values(self) -> np.ndarray:
+        """Return a copy of all parameters, in the module's order: (P,)."""
+        return torch.cat([item.detach().reshape(-1) for item in self._parameters]).numpy()
+
+    def bind(self, flat: np.ndarray) -> None:
+        """Read the parameters from a (P,) vector, until the next call; it must not change."""
+        parts = torch.split(borrowed(flat), [shape.numel() for shape in self.shapes])
+        for parameter, part, shape in zip(self._parameters, parts, self.shapes, strict=True):
+            parameter.data = part.view(shape)
+
+    def release(self) -> None:
+        """Hold no values, so that a waiting client costs no memory; shapes are kept."""
+        for parameter in self._parameters:
+            parameter.data = parameter.data.new_empty(0)
+
+
+class _Borrowed:
+    """Offers an array's memory as writable: the only way to one without a copy or a warning."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def borrowed(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor that shares an array's memory, be it read-only; nobody may write to it."""
+    contiguous = np.ascontiguousarray(array)
+    return torch.from_numpy(
+        contiguous if contiguous.flags.writeable else np.asarray(_Borrowed(contiguous))
+    )
 
 
 def initial_weights(shape: ModelShape, stage: int, *, seed: int) -> np.ndarray:
     """Return the (P,) weights a stage starts from."""
     model = StageModel(shape, stage)
     model.reset_parameters(seed=seed, stage=stage)
-    return FlatParameters(model).values.numpy()
+    return FlatParameters(model).values()
 
 
 def named_weights(shape: ModelShape, stage: int, flat: np.ndarray) -> dict[str, np.ndarray]:
     """Split a stage's (P,) weights into its named tensors."""
     model = StageModel(shape, stage)
-    FlatParameters(model).load(flat)
+    FlatParameters(model).bind(flat)
     return {name: item.detach().numpy().copy() for name, item in model.named_parameters()}
 
 

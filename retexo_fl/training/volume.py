@@ -52,7 +52,7 @@ def stage_parameters(shape: ModelShape) -> tuple[list[int], list[int]]:
     whole, heads = [], []
     for stage in range(shape.layers):
         model = StageModel(shape, stage)
-        whole.append(FlatParameters(model).values.numel())
+        whole.append(FlatParameters(model).size)
         heads.append(0 if model.is_last else sum(p.numel() for p in model.head.parameters()))
     return whole, heads
 

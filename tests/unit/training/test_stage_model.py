@@ -53,9 +53,15 @@ def test_initial_weights_depend_on_seed_and_stage_only() -> None:
 def test_flat_parameters_share_memory_with_the_module() -> None:
     module = torch.nn.Linear(2, 1).double()
     flat = FlatParameters(module)
-    flat.load(np.array([1.0, 2.0, 3.0]))
+    values = np.array([1.0, 2.0, 3.0])
+    values.flags.writeable = False
+    flat.bind(values)
     result = module(torch.tensor([[10.0, 100.0]], dtype=torch.float64))
     assert result.item() == 213.0
+    assert module.weight.data_ptr() == values.__array_interface__["data"][0]
+    flat.release()
+    assert sum(parameter.numel() for parameter in module.parameters()) == 0
+    assert flat.size == 3
 
 
 def test_classify_of_a_hidden_stage_reads_what_embed_passes_on() -> None:

@@ -1,0 +1,105 @@
+"""The written-out step equals automatic differentiation of the same stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retexo_fl.errors import TrainingDiverged
+from retexo_fl.training import layer_trainer
+from retexo_fl.training.layer_trainer import LayerTrainer, LayerUpdate, NodeSets
+from retexo_fl.training.linear_step import is_linear
+from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
+from tests.support.layer_contract import NODES, WIDTH, whole_input
+
+SHAPE = ModelShape(
+    model="sage", layers=2, inputs=WIDTH, hidden=6, heads=2, classes=3, dtype="float64"
+)
+NODE_SETS = NodeSets(
+    train=np.array([0, 2, 3, 5, 8, 9]),
+    validation=np.array([1, 4, 7]),
+    test=np.array([6]),
+    labels=np.arange(NODES) % 3,
+)
+
+
+def random_weights(shape: ModelShape) -> np.ndarray:
+    """Return read-only weights, biases included, as they come out of a message."""
+    size = len(initial_weights(shape, 0, seed=0))
+    weights = np.random.default_rng(4).normal(scale=0.5, size=size)
+    weights.flags.writeable = False
+    return weights
+
+
+def both(
+    monkeypatch: pytest.MonkeyPatch,
+    shape: ModelShape,
+    nodes: NodeSets,
+    *,
+    sparse: bool,
+    rate: float,
+) -> tuple[LayerUpdate, LayerUpdate]:
+    """Return an update of the written-out step and the same by automatic differentiation."""
+    assert is_linear(StageModel(shape, 0))
+    updates = []
+    for linear in (True, False):
+        monkeypatch.setattr(layer_trainer, "is_linear", lambda model, found=linear: found)
+        trainer = LayerTrainer(shape, 0, whole_input(5, sparse=sparse), nodes, seed=0)
+        for round_number in (1, 2):  # the first leaves its mask behind
+            update = trainer.update(random_weights(shape), round_number=round_number, dropout=rate)
+        updates.append(update)
+    return updates[0], updates[1]
+
+
+def assert_same(one: LayerUpdate, other: LayerUpdate) -> None:
+    np.testing.assert_allclose(one.gradient_sum, other.gradient_sum, rtol=1e-10, atol=1e-12)
+    assert one.train.count == other.train.count
+    assert one.train.loss_sum == pytest.approx(other.train.loss_sum, rel=1e-12)
+    assert one.validation.loss_sum == pytest.approx(other.validation.loss_sum, rel=1e-12)
+    assert one.validation.correct == other.validation.correct
+    assert one.validation.count == other.validation.count
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_step_equals_automatic_differentiation(
+    monkeypatch: pytest.MonkeyPatch, model: str, layers: int, sparse: bool, rate: float
+) -> None:
+    shape = replace(SHAPE, model=model, layers=layers)
+    assert_same(*both(monkeypatch, shape, NODE_SETS, sparse=sparse, rate=rate))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        replace(NODE_SETS, train=NODE_SETS.train[:0]),
+        replace(NODE_SETS, validation=NODE_SETS.validation[:0]),
+        replace(NODE_SETS, train=NODE_SETS.validation, validation=NODE_SETS.train),
+    ],
+    ids=["no train", "no validation", "more validation than train"],
+)
+@pytest.mark.parametrize("rows_per_batch", [2, 4, 8192])
+def test_any_nodes_in_any_batches(
+    monkeypatch: pytest.MonkeyPatch, rows_per_batch: int, nodes: NodeSets, sparse: bool
+) -> None:
+    monkeypatch.setattr(layer_trainer, "ROWS_PER_BATCH", rows_per_batch)
+    assert_same(*both(monkeypatch, SHAPE, nodes, sparse=sparse, rate=0.4))
+
+
+@pytest.mark.parametrize("place", [0, -1, 50])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_named(place: int, value: float) -> None:
+    weights = random_weights(SHAPE).copy()
+    weights[place] = value
+    trainer = LayerTrainer(SHAPE, 0, whole_input(5), NODE_SETS, seed=0)
+    with np.errstate(invalid="ignore"), pytest.raises(TrainingDiverged, match="stage 0, round 1"):
+        trainer.update(weights, round_number=1, dropout=0.0)
+
+
+def test_attention_is_not_linear() -> None:
+    assert not is_linear(StageModel(replace(SHAPE, model="gat"), 0))
