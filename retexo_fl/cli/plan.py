@@ -64,7 +64,8 @@ def _facts(config: RunConfig, parts: list[Any]) -> dict[str, Any]:
     shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
     size = TrainingSize(
         clients=len(parts),
-        training_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
+        training_clients=sum(1 for p in parts if p.train_mask.any()),
+        asked_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
         validation_clients=sum(1 for p in parts if p.val_mask.any()),
         vectors=sum(plan.num_send for plan in plans),
         rounds=(config.rounds,) * config.layers,

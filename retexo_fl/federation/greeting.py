@@ -90,7 +90,7 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
 
 def _participants(answers: Sequence[HelloAnswer]) -> Participants:
     return Participants(
-        training=tuple(a.client for a in answers if a.train or a.validation),
+        training=tuple(a.client for a in answers if a.train),
         validation=tuple(a.client for a in answers if a.validation),
         everyone=tuple(a.client for a in answers),
     )

@@ -117,6 +117,7 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Mapping[str, Any]:
     size = TrainingSize(
         clients=outcome.config.clients,
         training_clients=len(outcome.participants.training),
+        asked_clients=len(outcome.participants.asked),
         validation_clients=len(outcome.participants.validation),
         vectors=sum(answer.vectors_out for answer in outcome.answers),
         rounds=tuple(rounds),

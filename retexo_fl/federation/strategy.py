@@ -10,10 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from retexo_fl.agent.api import EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.agent.api import EvaluateAnswer, EvaluateRequest, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation import records
-from retexo_fl.federation.aggregators import Aggregator
+from retexo_fl.federation.aggregators import Aggregator, RoundFacts
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.optimizers import ServerAdam
 
@@ -25,14 +25,20 @@ class Participants:
     """Client indices by what they hold, each ascending.
 
     Attributes:
-        training: Clients with train or validation nodes: they take part in rounds.
-        validation: Clients with validation nodes.
+        training: Clients with train nodes: only they train, and return updates.
+        validation: Clients with validation nodes; those that do not train are asked to evaluate
+            the weights of every round, which costs no update.
         everyone: All clients.
     """
 
     training: tuple[int, ...]
     validation: tuple[int, ...]
     everyone: tuple[int, ...]
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Clients that a round asks for anything, ascending."""
+        return tuple(sorted({*self.training, *self.validation}))
 
 
 class LazyMessagePassing(Strategy):
@@ -54,22 +60,30 @@ class LazyMessagePassing(Strategy):
         messenger: Messenger,
         aggregator: Aggregator,
         optimizer: ServerAdam,
+        seed: int,
     ) -> None:
         self._ticket = ticket
         self._participants = participants
         self._messenger = messenger
         self._aggregator = aggregator
         self._optimizer = optimizer
+        self._seed = seed
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Address the weights to every client that trains or validates."""
+        """Address the weights to every client that trains or validates, in client order."""
         del config, grid
-        request = TrainRequest(
-            ticket=replace(self._ticket, round=server_round), weights=records.weights_of(arrays)
-        )
-        return self._messenger.messages(self._participants.training, request, records.TRAIN)
+        ticket, weights = replace(self._ticket, round=server_round), records.weights_of(arrays)
+        training = self._participants.training
+        validating = sorted({*self._participants.validation} - {*training})
+        train = TrainRequest(ticket=ticket, weights=weights)
+        evaluate = EvaluateRequest(ticket=ticket, weights=weights, nodes="validation")
+        addressed = [
+            *zip(training, self._messenger.messages(training, train, records.TRAIN), strict=True),
+            *zip(validating, self._evaluations(validating, evaluate), strict=True),
+        ]
+        return [message for _, message in sorted(addressed, key=lambda pair: pair[0])]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -79,17 +93,16 @@ class LazyMessagePassing(Strategy):
         Raises:
             TrainingDiverged: The new weights are not finite.
         """
-        weights = self._optimizer.weights
-        self._aggregator.start(len(weights), str(weights.dtype))
+        self._aggregator.start(self._round_facts(server_round))
         totals = _Totals()
-        for client, reply in zip(self._participants.training, replies, strict=True):
-            update = records.read_update(reply)
-            self._aggregator.add(client, update.gradient_sum, update.examples)
-            totals.examples += update.examples
-            totals.loss_sum += update.loss_sum
-            totals.validation_examples += update.validation_examples
-            totals.validation_loss_sum += update.validation_loss_sum
-            totals.validation_correct += update.validation_correct
+        training = {*self._participants.training}
+        for client, reply in zip(self._participants.asked, replies, strict=True):
+            if client in training:
+                update = records.read_update(reply)
+                self._aggregator.add(client, update.gradient_sum, update.examples)
+                totals.add_update(update)
+            else:
+                totals.add_validation(records.read_evaluated(reply))
         self._optimizer.step(self._aggregator.finish())
         if not _is_finite(self._optimizer):
             raise TrainingDiverged(
@@ -97,6 +110,16 @@ class LazyMessagePassing(Strategy):
                 "after the optimizer's step; lower learning-rate"
             )
         return records.weights_record(self._optimizer.weights), totals.metrics()
+
+    def _round_facts(self, server_round: int) -> RoundFacts:
+        weights = self._optimizer.weights
+        return RoundFacts(
+            seed=self._seed,
+            stage=self._ticket.stage,
+            number=server_round,
+            size=len(weights),
+            dtype=str(weights.dtype),
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -119,9 +142,7 @@ class LazyMessagePassing(Strategy):
             nodes=nodes,
             last=nodes == "test",
         )
-        return self._messenger.messages(
-            asked.everyone if nodes == "test" else asked.validation, request, records.EVALUATE
-        )
+        return self._evaluations(asked.everyone if nodes == "test" else asked.validation, request)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
         """Add up counts and losses: ``examples``, ``loss-sum``, ``correct``."""
@@ -137,11 +158,14 @@ class LazyMessagePassing(Strategy):
     def summary(self) -> None:
         """Log what is about to be trained."""
         logger.info(
-            "stage %d: %d weights, %d clients train or validate",
+            "stage %d: %d weights, %d clients train",
             self._ticket.stage,
             len(self._optimizer.weights),
             len(self._participants.training),
         )
+
+    def _evaluations(self, clients: Iterable[int], request: EvaluateRequest) -> list[Message]:
+        return self._messenger.messages(clients, request, records.EVALUATE)
 
 
 @dataclass(slots=True)
@@ -151,6 +175,18 @@ class _Totals:
     validation_examples: int = 0
     validation_loss_sum: float = 0.0
     validation_correct: int = 0
+
+    def add_update(self, update: TrainAnswer) -> None:
+        self.examples += update.examples
+        self.loss_sum += update.loss_sum
+        self.validation_examples += update.validation_examples
+        self.validation_loss_sum += update.validation_loss_sum
+        self.validation_correct += update.validation_correct
+
+    def add_validation(self, answer: EvaluateAnswer) -> None:
+        self.validation_examples += answer.examples
+        self.validation_loss_sum += answer.loss_sum
+        self.validation_correct += answer.correct
 
     def metrics(self) -> MetricRecord:
         return MetricRecord(

@@ -20,7 +20,8 @@ class TrainingSize:
 
     Attributes:
         clients: n.
-        training_clients: Clients with train or validation nodes.
+        training_clients: Clients with train nodes.
+        asked_clients: Clients with train or validation nodes: weights go to them in every round.
         validation_clients: Clients with validation nodes.
         vectors: Vectors of one exchange, over all ordered pairs of clients: n B.
         rounds: R of each stage.
@@ -28,6 +29,7 @@ class TrainingSize:
 
     clients: int
     training_clients: int
+    asked_clients: int
     validation_clients: int
     vectors: int
     rounds: tuple[int, ...]
@@ -68,7 +70,7 @@ def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     item = np.dtype(shape.dtype).itemsize
     widths = sum(shape.input_width(stage) for stage in range(shape.layers))
     per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
-    down = size.training_clients * per_round
+    down = size.asked_clients * per_round
     down += size.validation_clients * sum(parameters)
     down += size.clients * sum(parameters[:-1])
     down += size.clients * parameters[-1]

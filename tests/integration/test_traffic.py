@@ -11,7 +11,7 @@ import pytest
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.ledger import TrafficLedger
 from tests.support.data import data_dir
-from tests.support.runs import configured, result_of, train
+from tests.support.runs import configured, largest_difference, result_of, train
 
 FEATURES, CLASSES, HIDDEN, ROUNDS, FLOAT32 = 1433, 7, 256, 5, 4
 #: Of stage 0 (layer, LayerNorm, head) and of stage 1, by hand.
@@ -92,6 +92,27 @@ def test_payload_of_first_exchange_is_far_under_dense(
     assert first.raw > factor * first.payload
     assert first.wire is not None
     assert first.payload < first.wire < 1.1 * first.payload + 1000
+
+
+def test_clients_that_only_validate_send_no_updates(tmp_path: Path) -> None:
+    """Clients 0 and 2 train, 1 and 3 validate, 4 has test nodes alone."""
+    whole = make_parts(configured(tmp_path / "unused", clients=1))[0]
+    owner = np.full(whole.num_inner, 4)
+    for mask, clients in ((whole.train_mask, (0, 2)), (whole.val_mask, (1, 3))):
+        nodes = np.flatnonzero(mask)
+        owner[nodes[::2]], owner[nodes[1::2]] = clients
+    by_index = dict(zip((int(key) for key in whole.node_keys), owner.tolist(), strict=True))
+    owners = tmp_path / "owners.txt"
+    owners.write_text("\n".join(str(by_index[node]) for node in range(len(owner))))
+    keys = {"rounds": 3, "hidden": 8, "dtype": "float64"}
+    alone = train(tmp_path / "alone", clients=1, **keys)
+    run = train(tmp_path / "run", clients=5, partitioner=f"file:{owners}", **keys)
+    assert largest_difference(alone, run) < 1e-9
+    reduced = result_of(alone)["bytes"]["raw"]["updates_up"]
+    result, ledger = result_of(run), _ledger(run)
+    assert result["bytes"]["raw"]["updates_up"] == 2 * reduced
+    assert ledger.sum(kind="weights_down", purpose="train").raw == 4 * reduced
+    assert result["plan"]["predicted_raw"]["total"] == result["bytes"]["raw"]["total"]
 
 
 def test_both_ends_count_the_same_bytes(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ CORA = ModelShape(
 SIZE = TrainingSize(
     clients=2,
     training_clients=2,
+    asked_clients=2,
     validation_clients=2,
     vectors=1138 + 1092,
     rounds=(100, 100),
