@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.plugins import is_plugin
+from retexo_fl.value_forms import AGGREGATOR, SPLIT, ValueForm
 
 Scalar = bool | int | float | str
 
@@ -42,9 +42,6 @@ class KeyInfo:
 
 
 _MOST_WHOLE: Final = 2**31 - 1
-#: Shares have so few digits that exact fractions of them are cheap.
-_SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
-_SPLIT: Final = re.compile(rf"published|(random|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}")
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -98,6 +95,10 @@ def _prefixed(default: str, help_text: str, *names: str, form: str) -> Any:
     )
 
 
+def _formed(default: str, help_text: str, form: ValueForm) -> Any:
+    return _key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Everything that decides a training: equal configurations give equal bits."""
@@ -113,21 +114,16 @@ class RunConfig:
         *("random", "metis", "louvain", "one-node"),
         form="file:PATH",
     )
-    split: str = _key(
-        "random:0.2/0.1/0.7",
-        "Train, validation and test nodes.",
-        lambda value: bool(_SPLIT.fullmatch(value)),
-        expected="one of published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST with "
-        "three shares such as 0.2/0.1/0.7",
-        brief="published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST",
-    )
+    split: str = _formed("random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT)
     feature_normalisation: str = _one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
     )
 
     # ---- the model and its training
     algorithm: str = _one_of("lazy", "Training algorithm.", "lazy")
-    model: str = _one_of("sage", "GNN layer.", "gcn", "sage", "gat", plugin=True)
+    model: str = _one_of(
+        "sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True
+    )
     layers: int = _whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
     hidden: int = _whole(64, "Width of the hidden layers.", least=1, most=65_536)
     heads: int = _whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
@@ -136,13 +132,32 @@ class RunConfig:
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )
     learning_rate: float = _number(
-        0.01, "Step size of the server's Adam.", "above 0, at most 10", lambda v: 0 < v <= 10
+        0.01,
+        "Step size of the server's Adam (with one local step).",
+        "above 0, at most 10",
+        lambda v: 0 < v <= 10,
     )
     dropout: float = _number(
         0.3, "Share of a layer's input values dropped.", "from 0 to below 1", lambda v: 0 <= v < 1
     )
+    local_steps: int = _whole(
+        1,
+        "Steps a client takes in a round; more than 1 is federated averaging of the layer.",
+        least=1,
+        most=10_000,
+    )
+    local_optimizer: str = _one_of(
+        "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd"
+    )
+    local_learning_rate: float = _number(
+        0.01, "Its step size.", "above 0, at most 10", lambda v: 0 < v <= 10
+    )
+    loss: str = _one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
+    metric: str = _one_of(
+        "accuracy", "What the best weights are selected by.", "accuracy", plugin=True
+    )
     weight_decay: float = _number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
-    aggregator: str = _one_of("mean", "How updates are combined.", "mean", plugin=True)
+    aggregator: str = _formed("mean", "How updates are combined.", AGGREGATOR)
     seed: int = _whole(0, "Seed of every random choice.", least=0)
     dtype: str = _one_of("float32", "Arithmetic and vectors.", "float32", "float64")
     threads: int = _whole(1, "CPU threads per client; other values change bits.", least=1, most=256)

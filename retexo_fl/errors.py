@@ -37,6 +37,10 @@ class PartitionError(InputError):
     """A partition is missing, damaged, of another version, or disagrees with its peers."""
 
 
+class TableError(InputError):
+    """A table of nodes or edges cannot be read, or its rows contradict each other."""
+
+
 class PluginError(InputError):
     """A ``module:attribute`` cannot be imported or does not satisfy the protocol of its kind."""
 

@@ -34,7 +34,7 @@ class Account:
         kind: One of :data:`KINDS`.
         layer: Stage index, or -1 for what belongs to no stage.
         purpose: The message or phase: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
-            ``exchange``.
+            ``predict``, ``exchange``.
         client: Client index at whose end the bytes were counted.
         peer: Index of the other client, :data:`SERVER`, or :data:`ALL_PEERS`.
         direction: ``out`` (left the client) or ``in`` (arrived at it).

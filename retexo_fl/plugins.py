@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from retexo_fl.errors import PluginError
 
@@ -37,4 +40,29 @@ def load_plugin(kind: str, text: str) -> object:
             found = getattr(found, name)
         except AttributeError as error:
             raise PluginError(f"{kind} {text!r}: {module_name!r} has no {path!r}") from error
+    return found
+
+
+def load_callable(kind: str, text: str, *parameters: str) -> Callable[..., Any]:
+    """Import a function or class that is to be called with some positional arguments.
+
+    Args:
+        kind: What is being looked for, for the error's sentence.
+        text: ``module:attribute``.
+        parameters: What the arguments are, for the error's sentence; there may be none.
+
+    Raises:
+        PluginError: It cannot be imported, or cannot be called in this way.
+    """
+    found = load_plugin(kind, text)
+    expected = f"expected a callable ({', '.join(parameters)})"
+    if not callable(found) or inspect.isabstract(found):
+        what = "an abstract class" if callable(found) else type(found).__name__
+        raise PluginError(f"{kind} {text!r}: got {what}; {expected}")
+    try:
+        inspect.signature(found).bind(*parameters)
+    except TypeError as error:
+        raise PluginError(f"{kind} {text!r}: {expected} ({error})") from error
+    except ValueError:  # written in C, and tells nobody what it takes
+        pass
     return found

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from retexo_fl.live_view import LiveView, plain_text
 from retexo_fl.progress_state import Event, RunCourse, StageRow, integer
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_duration, format_share
 
-_REFRESHES_PER_S: Final = 8
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
 
 
-class LiveTable:
+class LiveTable(LiveView):
     """Shows a run from its events: one row per stage on a terminal, plain lines elsewhere.
 
     A run that is resumed may begin in any stage and round. Used as a context manager::
@@ -44,36 +41,9 @@ class LiveTable:
         console: Console | None = None,
         quiet: bool = False,
     ) -> None:
-        self._console = console if console is not None else Console(stderr=True)
-        self._names = tuple(_printable(name) for name in (dataset, model, engine))
+        super().__init__(console=console, quiet=quiet)
+        self._names = tuple(plain_text(name) for name in (dataset, model, engine))
         self._course = RunCourse()
-        self._quiet = quiet
-        self._live: Live | None = None
-
-    def __enter__(self) -> Self:
-        """Start to show."""
-        if not self._quiet and self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self._render,
-                console=self._console,
-                refresh_per_second=_REFRESHES_PER_S,
-                # What others print must not vanish from a standard output that is a file.
-                redirect_stdout=sys.stdout.isatty(),
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave the last state on the screen; an error of the body goes on."""
-        if self._live is not None:
-            self._course.stopped = True
-            self._live.stop()
-            self._live = None
 
     def handle(self, event: Event) -> None:
         """Take the next event of the run, as ``metrics.jsonl`` holds it.
@@ -84,17 +54,16 @@ class LiveTable:
         """
         before = _tenth_so_far(event, self._course)
         self._course.take(event)
-        if self._quiet or self._live is not None:
-            return
-        line = _plain_line(event, self._course, self._names, before=before)
-        if line:
-            encoding = getattr(self._console.file, "encoding", None) or "utf-8"
-            self._console.file.write(line.encode(encoding, "backslashreplace").decode(encoding))
-            self._console.file.write("\n")
-            self._console.file.flush()
+        if self.wants_lines:
+            self.write_line(_plain_line(event, self._course, self._names, before=before))
 
-    def _render(self) -> Group:
+    def picture(self) -> Group:
+        """Return what a terminal shows."""
         return _picture(self._course, self._names)
+
+    def stop(self) -> None:
+        """Show a run that does not go on."""
+        self._course.stopped = True
 
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
@@ -245,8 +214,3 @@ def _short(seconds: float) -> str:
     if hours < 100:
         return f"{hours}h{minutes_left:02d}m"
     return f"{hours // 24} d"
-
-
-def _printable(text: str) -> str:
-    """Return a text without what would steer a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -15,7 +15,7 @@ import numpy as np
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 1
+MESSAGE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class CollectAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """Validate ``weights`` ((P,)) and return the gradient sum of a round."""
+    """Validate ``weights`` ((P,)) and return the update of a round."""
 
     ticket: Ticket
     weights: np.ndarray
@@ -150,19 +150,22 @@ class TrainAnswer:
     """A round's update: sums and counts, which the server divides once.
 
     Attributes:
-        gradient_sum: (P,) sum over the client's train nodes.
+        update_sum: (P,) gradient sum over the client's train nodes, or with several local steps the
+            change of the weights times their number.
         examples: Train nodes.
-        loss_sum: Over the train nodes, with dropout.
-        validation_examples: Validation nodes; two further fields are sums over them, at the
-            incoming weights.
+        loss_sum: Over the train nodes, at the incoming weights with dropout.
+        validation_examples: Validation nodes; the other fields are sums over them, at the incoming
+            weights.
+        validation_metric: Sums of a metric other than accuracy; empty without one.
     """
 
-    gradient_sum: np.ndarray
+    update_sum: np.ndarray
     examples: int
     loss_sum: float
     validation_examples: int
     validation_loss_sum: float
     validation_correct: int
+    validation_metric: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +187,42 @@ class EvaluateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateAnswer:
-    """Counts over the asked nodes."""
+    """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own."""
 
     examples: int
     loss_sum: float
     correct: int
+    metric: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictRequest:
+    """Predict all inner nodes with the last layer, and write that down where the client lives.
+
+    The server is told counts only; the client then forgets the job.
+
+    Attributes:
+        ticket: The last stage.
+        weights: (P,) of the last stage.
+        form: Form of the file: ``csv``, ``parquet`` or ``npz``.
+    """
+
+    ticket: Ticket
+    weights: np.ndarray
+    form: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictAnswer:
+    """How many nodes were predicted and, of the labelled ones by use, how many rightly."""
+
+    nodes: int
+    train: int
+    train_correct: int
+    validation: int
+    validation_correct: int
+    test: int
+    test_correct: int
 
 
 class ClientApi(Protocol):
@@ -216,6 +250,10 @@ class ClientApi(Protocol):
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`EvaluateRequest`."""
+        ...
+
+    def predict(self, request: PredictRequest) -> PredictAnswer:
+        """See :class:`PredictRequest`."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,8 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    PredictAnswer,
+    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Ticket,
@@ -25,6 +28,8 @@ from retexo_fl.agent.api import (
     chain_digest,
 )
 from retexo_fl.agent.mailbox import Mailbox
+from retexo_fl.agent.prediction import count_right, predict_nodes
+from retexo_fl.agent.prediction_files import write_predictions
 from retexo_fl.agent.store import ClientStore
 from retexo_fl.channels import Channel
 from retexo_fl.config import RunConfig
@@ -33,6 +38,7 @@ from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.layers.base import StageInput, layer_class
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
+from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import ModelShape
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
@@ -45,7 +51,8 @@ class GraphClient:
 
     Every answer is a function of partition, configuration, closed exchange and request. What is
     cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
-    ``channel``. ``on_forget`` is called when the job is over for this client.
+    ``channel``. ``on_forget`` is called when the job is over for this client. Predictions go to the
+    folder ``predictions``; without one the client makes none.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class GraphClient:
         channel: Channel,
         store: ClientStore,
         on_forget: Callable[[], None] = lambda: None,
+        predictions: Path | None = None,
     ) -> None:
         torch.set_num_threads(config.threads)
         self._partition = partition
@@ -64,12 +72,14 @@ class GraphClient:
         self._job = job
         self._store = store
         self._on_forget = on_forget
+        self._predictions = predictions
         self._plan = BoundaryPlan.from_partition(partition)
         self._mailbox = Mailbox(partition.client, job, self._plan, channel)
         self._shape = ModelShape.of(
             config, inputs=partition.num_features, classes=partition.num_classes
         )
         self._nodes = _node_sets(partition)
+        self._recipe = Recipe.of(config)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
 
     def hello(self, ticket: Ticket) -> HelloAnswer:
@@ -137,12 +147,13 @@ class GraphClient:
             dropout=self._config.dropout,
         )
         return TrainAnswer(
-            gradient_sum=update.gradient_sum,
+            update_sum=update.update_sum,
             examples=update.train.count,
             loss_sum=update.train.loss_sum,
             validation_examples=update.validation.count,
             validation_loss_sum=update.validation.loss_sum,
             validation_correct=update.validation.correct,
+            validation_metric=update.validation.metric_sums,
         )
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
@@ -150,10 +161,31 @@ class GraphClient:
         trainer = self._admitted_trainer(request.ticket, request.weights)
         tally = trainer.evaluate(request.weights, request.nodes)
         if request.last:
-            self._mailbox.forget()
-            self._store.forget()
-            self._on_forget()
-        return EvaluateAnswer(examples=tally.count, loss_sum=tally.loss_sum, correct=tally.correct)
+            self._forget()
+        return EvaluateAnswer(
+            examples=tally.count,
+            loss_sum=tally.loss_sum,
+            correct=tally.correct,
+            metric=tally.metric_sums,
+        )
+
+    def predict(self, request: PredictRequest) -> PredictAnswer:
+        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        trainer = self._admitted_trainer(request.ticket, request.weights)
+        if self._predictions is None or request.ticket.stage != self._shape.layers - 1:
+            raise LocalProtocolError(
+                f"stage {request.ticket.stage}: asked for predictions; expected the last stage, "
+                "and a folder that they may be written to"
+            )
+        predictions = predict_nodes(self._partition, trainer.logits(request.weights))
+        write_predictions(self._predictions, self._partition.client, predictions, request.form)
+        self._forget()
+        return count_right(self._nodes, predictions.classes)
+
+    def _forget(self) -> None:
+        self._mailbox.forget()
+        self._store.forget()
+        self._on_forget()
 
     def _admit(self, ticket: Ticket) -> None:
         if ticket.job != self._job:
@@ -183,7 +215,14 @@ class GraphClient:
         if key not in self._trainers:
             inputs = self._stage_input(stage, digest)
             self._trainers = {
-                key: LayerTrainer(self._shape, stage, inputs, self._nodes, seed=self._config.seed)
+                key: LayerTrainer(
+                    self._shape,
+                    stage,
+                    inputs,
+                    self._nodes,
+                    seed=self._config.seed,
+                    recipe=self._recipe,
+                )
             }
             self._mailbox.drop_decoded()
         return self._trainers[key]

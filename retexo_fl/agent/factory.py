@@ -37,11 +37,17 @@ _PREPARATION_TIMEOUT_S: Final = 1800.0
 
 
 class InProcessClients:
-    """All clients of a job in one process, their mailboxes in its memory."""
+    """All clients of a job in one process, their mailboxes in its memory.
 
-    def __init__(self, parts: list[GraphPartition], config: RunConfig) -> None:
+    ``predictions`` is where they write what they predict.
+    """
+
+    def __init__(
+        self, parts: list[GraphPartition], config: RunConfig, *, predictions: Path | None = None
+    ) -> None:
         self._parts = parts
         self._config = config
+        self._predictions = predictions
         self._channel: Channel = MemoryChannel()
         self._clients: dict[tuple[str, int], GraphClient] = {}
 
@@ -55,14 +61,19 @@ class InProcessClients:
                 job=job,
                 channel=self._channel,
                 store=MemoryStore(),
+                predictions=self._predictions,
             )
         return self._clients[key]
 
 
 class WorkerClients:
-    """Clients in the worker processes of Flower's simulation, sharing a scratch folder."""
+    """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
 
-    def __init__(self) -> None:
+    ``predictions`` is where they write what they predict.
+    """
+
+    def __init__(self, predictions: Path | None = None) -> None:
+        self._predictions = predictions
         self._clients: OrderedDict[tuple[str, int], GraphClient] = OrderedDict()
 
     def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
@@ -75,8 +86,7 @@ class WorkerClients:
         self._clients.move_to_end(key)
         return self._clients[key]
 
-    @staticmethod
-    def _make(config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
+    def _make(self, config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
         parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
         return GraphClient(
             open_partition(parts / f"part-{client}"),
@@ -85,6 +95,7 @@ class WorkerClients:
             channel=SpoolChannel(scratch / "spool"),
             store=FolderStore(scratch / "clients" / job / str(client)),
             on_forget=lambda: _leave(scratch, job, client),
+            predictions=self._predictions,
         )
 
 

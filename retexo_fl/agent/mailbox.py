@@ -20,7 +20,7 @@ from retexo_fl.exchange import (
     encode_block,
     to_dense,
 )
-from retexo_fl.graph import BoundaryPlan
+from retexo_fl.graph import BoundaryPlan, PeerPlan
 from retexo_fl.ledger import Volume
 
 
@@ -31,6 +31,7 @@ class Mailbox:
         self._client = client
         self._job = job
         self._plan = plan
+        self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
         self._exchange: tuple[int, bytes] | None = None
         self._decoded: dict[int, Vectors] = {}
@@ -45,13 +46,7 @@ class Mailbox:
         traffic = Traffic()
         for peer in self._plan.peers:
             header = self._header(
-                ticket,
-                sender=self._client,
-                receiver=peer.peer,
-                digest=peer.send.digest,
-                count=peer.send.count,
-                width=rows.shape[1],
-                dtype=str(rows.dtype),
+                ticket, peer, incoming=False, width=rows.shape[1], dtype=str(rows.dtype)
             )
             block = encode_block(header, peer.send.gather(rows))
             moved = self._channel.send_block(
@@ -66,10 +61,12 @@ class Mailbox:
 
         Raises:
             RemoteProtocolError: A peer sent something that the plan does not allow.
+            PartitionError: Another client lists edges to this one that do not stand in this part.
         """
         exchange = (ticket.stage, ticket.weights_digest)
         if self._exchange != exchange:
             self._exchange, self._decoded = exchange, {}
+        self._refuse_strangers(ticket, width, dtype)
         traffic = Traffic()
         for peer in self._plan.peers:
             if peer.peer in self._decoded:
@@ -77,15 +74,7 @@ class Mailbox:
             stream = self._channel.receive_block(self._key(ticket, peer.peer, self._client))
             if not stream:
                 continue
-            expected = self._header(
-                ticket,
-                sender=peer.peer,
-                receiver=self._client,
-                digest=peer.receive.digest,
-                count=peer.receive.count,
-                width=width,
-                dtype=dtype,
-            )
+            expected = self._header(ticket, peer, incoming=True, width=width, dtype=dtype)
             vectors, counted = decode_block(expected, stream)
             if vectors is not None:
                 self._decoded[peer.peer] = vectors
@@ -127,6 +116,19 @@ class Mailbox:
         self.drop_decoded()
         self._channel.forget_job(self._job, self._client)
 
+    def _refuse_strangers(self, ticket: Ticket, width: int, dtype: str) -> None:
+        """Look at blocks of clients that are no peers: they list an edge which this part lacks."""
+        senders = self._channel.senders(
+            self._job, ticket.stage, ticket.weights_digest, receiver=self._client
+        )
+        for sender in sorted(senders - self._peers):
+            stream = self._channel.receive_block(self._key(ticket, sender, self._client))
+            if stream:
+                nothing = PeerPlan.of_stranger(sender)
+                decode_block(
+                    self._header(ticket, nothing, incoming=True, width=width, dtype=dtype), stream
+                )
+
     def _key(self, ticket: Ticket, sender: int, receiver: int) -> BlockKey:
         return BlockKey(
             job=self._job,
@@ -139,22 +141,21 @@ class Mailbox:
     def _header(
         self,
         ticket: Ticket,
+        peer: PeerPlan,
         *,
-        sender: int,
-        receiver: int,
-        digest: bytes,
-        count: int,
+        incoming: bool,
         width: int,
         dtype: str,
     ) -> BlockHeader:
         return BlockHeader(
             job=self._job,
             layer=ticket.stage,
-            sender=sender,
-            receiver=receiver,
+            sender=peer.peer if incoming else self._client,
+            receiver=self._client if incoming else peer.peer,
             weights_digest=ticket.weights_digest,
-            plan_digest=digest,
-            num_vectors=count,
+            num_edges=peer.num_edges,
+            plan_digest=peer.digest,
+            num_vectors=peer.receive.count if incoming else peer.send.count,
             width=width,
             dtype=dtype,
         )

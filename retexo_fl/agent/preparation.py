@@ -66,16 +66,26 @@ def load_parts(config: RunConfig) -> list[GraphPartition]:
     if not config.partitions:
         return make_parts(config)
     folder = Path(config.partitions)
-    paths = part_paths(folder)
-    parts = [open_partition(path) for path in paths]
-    for path, part in zip(paths, parts, strict=True):
-        _check_place(path, part, parts)
+    parts = open_parts(folder)
     if len(parts) != config.clients:
         raise ConfigurationError(
             f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {folder}"
         )
     if not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{folder}: no part has a train node; expected at least one")
+    return parts
+
+
+def open_parts(folder: Path) -> list[GraphPartition]:
+    """Return all parts below a folder.
+
+    Raises:
+        PartitionError: A part is missing, damaged or of another partitioning.
+    """
+    paths = part_paths(folder)
+    parts = [open_partition(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        _check_place(path, part, parts)
     return parts
 
 

@@ -53,6 +53,18 @@ class Channel(Protocol):
         """
         ...
 
+    def senders(
+        self, job: str, layer: int, weights_digest: bytes, *, receiver: int
+    ) -> frozenset[int]:
+        """Return every client of which something has arrived for ``receiver`` in an exchange.
+
+        A client that finds one here with which it shares no edge can say so.
+
+        Raises:
+            ChannelError: What has arrived cannot be listed.
+        """
+        ...
+
     def forget_job(self, job: str, client: int) -> None:
         """Drop every block that was addressed to ``client`` in a job; unknown ones are no error."""
         ...

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from retexo_fl.channels.base import BlockKey
 
@@ -11,20 +12,32 @@ class MemoryChannel:
     """All clients of one process share one of these."""
 
     def __init__(self) -> None:
-        self._blocks: dict[BlockKey, bytes] = {}
+        #: By job and receiver: one inbox is looked through, never all.
+        self._inboxes: dict[tuple[str, int], dict[BlockKey, bytes]] = defaultdict(dict)
 
     def send_block(self, key: BlockKey, frames: Sequence[bytes]) -> int:
         """See :class:`~retexo_fl.channels.base.Channel`."""
-        if key in self._blocks:
+        inbox = self._inboxes[key.job, key.receiver]
+        if key in inbox:
             return 0
-        self._blocks[key] = b"".join(frames)
-        return len(self._blocks[key])
+        inbox[key] = b"".join(frames)
+        return len(inbox[key])
 
     def receive_block(self, key: BlockKey) -> bytes | None:
         """See :class:`~retexo_fl.channels.base.Channel`."""
-        return self._blocks.get(key)
+        return self._inbox(key.job, key.receiver).get(key)
+
+    def senders(
+        self, job: str, layer: int, weights_digest: bytes, *, receiver: int
+    ) -> frozenset[int]:
+        """See :class:`~retexo_fl.channels.base.Channel`."""
+        exchange = (layer, weights_digest)
+        inbox = self._inbox(job, receiver)
+        return frozenset(key.sender for key in inbox if (key.layer, key.weights_digest) == exchange)
 
     def forget_job(self, job: str, client: int) -> None:
         """See :class:`~retexo_fl.channels.base.Channel`."""
-        for key in [key for key in self._blocks if key.job == job and key.receiver == client]:
-            del self._blocks[key]
+        self._inboxes.pop((job, client), None)
+
+    def _inbox(self, job: str, receiver: int) -> Mapping[BlockKey, bytes]:
+        return self._inboxes.get((job, receiver), {})

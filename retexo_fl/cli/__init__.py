@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from retexo_fl import __version__
-from retexo_fl.cli import datasets, partition, plan, report, run
+from retexo_fl.cli import datasets, partition, plan, predict, report, run
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
 from retexo_fl.cli.signals import stoppable
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 run.add_to(app)
 plan.add_to(app)
+predict.add_to(app)
 report.add_to(app)
 datasets.add_to(app)
 partition.add_to(app, _Commands)

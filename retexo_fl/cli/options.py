@@ -27,7 +27,8 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "Model and training": (
             *("algorithm", "model", "layers", "hidden", "heads", "rounds", "patience"),
-            *("learning-rate", "dropout", "weight-decay", "aggregator", "seed", "dtype", "threads"),
+            *("learning-rate", "dropout", "local-steps", "local-optimizer", "local-learning-rate"),
+            *("loss", "metric", "weight-decay", "aggregator", "seed", "dtype", "threads"),
         ),
         "Faults and time": (
             *("missing-peers", "exchange-deadline-s", "message-timeout-s", "checkpoint-every"),
@@ -44,18 +45,28 @@ _METAVARS: Final[Mapping[str, str]] = MappingProxyType(
         "resume": "RUN",
     }
 )
+_NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType({int: "N", float: "X", str: "NAME"})
 
 
 def config_command(
-    app: typer.Typer, name: str, panels: Panels, *, help_text: str, epilog: str
+    app: typer.Typer,
+    name: str,
+    panels: Panels,
+    *,
+    help_text: str,
+    epilog: str,
+    defaults: Mapping[str, str] = _NO_DEFAULTS,
 ) -> Callable[[Callable[..., Any]], None]:
     """Register a command that takes configuration keys as options.
 
     The decorated function gets ``values``, the keys that the user gave, and its other parameters
-    (which must be keyword-only and declared for typer) as they are.
+    (which must be keyword-only and declared for typer) as they are. ``defaults`` says in words what
+    stands for a key that is not given, where that is not the key's own default.
     """
-    key_parameters = [_parameter(key, panel) for panel, keys in panels.items() for key in keys]
+    key_parameters = [
+        _parameter(key, panel, defaults.get(key)) for panel, keys in panels.items() for key in keys
+    ]
 
     def register(function: Callable[..., Any]) -> None:
         own = [
@@ -88,10 +99,10 @@ def styled(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"[cyan]\1[/cyan]", escape(text))
 
 
-def _parameter(key: str, panel: str) -> inspect.Parameter:
+def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
     option = typer.Option(
         f"--{key}",
-        help=_help(key),
+        help=_help(key, default),
         metavar=_METAVARS.get(key, _TYPE_METAVARS[type(default_values()[key])]),
         show_default=False,
         rich_help_panel=panel,
@@ -105,10 +116,11 @@ def _parameter(key: str, panel: str) -> inspect.Parameter:
     )
 
 
-def _help(key: str) -> str:
-    info, default = key_infos()[key], default_values()[key]
+def _help(key: str, default: str | None) -> str:
+    info, value = key_infos()[key], default_values()[key]
     sentence = info.help.removesuffix(".")
     if info.brief:
         sentence += f" ({info.brief})"
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    own = f"{value:g}" if isinstance(value, float) else str(value)
+    shown = own if default is None else default
     return styled(f"{sentence}.") + (f" [dim]\\[default: {escape(shown)}][/dim]" if shown else "")

@@ -1,4 +1,4 @@
-"""``retexo partition make | check``: parts on disk, one folder for each client."""
+"""``retexo partition make | local | check``: parts on disk, one folder for each client."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from retexo_fl.cli import partition_local
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.tables import figures, show
@@ -17,7 +18,8 @@ from retexo_fl.units import format_count
 _PANELS = {"Graph": ("dataset", "data-dir", "clients", "partitioner", "split", "seed")}
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
 
-Train on them with `retexo run --partitions DIR`.
+Train on them with `retexo run --partitions DIR`. The file peers.toml beside them is what clients \
+agree on who make such parts themselves, with `retexo partition local`.
 """
 _MAKE_EXAMPLES = examples(
     "retexo partition make --clients 5 --partitioner louvain --out parts",
@@ -31,11 +33,12 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
     group = typer.Typer(
         cls=cls,
         no_args_is_help=True,
-        help="Cut a graph into parts, one for each client, and check parts.",
+        help="Make parts, one for each client: of a whole graph, or of a client's own; check them.",
         rich_markup_mode="rich",
         epilog=_MAKE_EXAMPLES,
     )
     config_command(group, "make", _PANELS, help_text=_MAKE_HELP, epilog=_MAKE_EXAMPLES)(_make)
+    partition_local.add_to(group)
     group.command("check", epilog=_CHECK_EXAMPLES)(_check)
     app.add_typer(group, name="partition")
 
@@ -47,9 +50,10 @@ def _make(
 ) -> None:
     from retexo_fl.agent.preparation import make_parts
     from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.peers import PEERS_NAME, peers_of
 
     parts = make_parts(make_config(values))
-    write_partitions(parts, out)
+    write_partitions(parts, out, beside={PEERS_NAME: peers_of(parts).to_toml()})
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

@@ -71,12 +71,14 @@ def _check_plugins(config: RunConfig) -> None:
     """Find what the configuration names while nothing is written yet."""
     from retexo_fl.federation.aggregators import make_aggregator
     from retexo_fl.layers.base import layer_class
+    from retexo_fl.training.recipe import Recipe
 
+    Recipe.of(config)
     try:
         layer_class(config.model)
     except PluginError as error:
         raise PluginError(f"model: {error}") from error
-    make_aggregator(config.aggregator)
+    make_aggregator(config.aggregator).check_clients(config.clients)
 
 
 def _train(config: RunConfig, run_path: Path, *, quiet: bool) -> None:

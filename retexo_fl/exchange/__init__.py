@@ -1,18 +1,18 @@
 """The wire protocol of an exchange, sans-IO: vectors to frames and back, every byte checked."""
 
 from retexo_fl.exchange.block import BlockHeader, BlockTraffic
-from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES, HEADER_BYTES, WIRE_VERSION
-from retexo_fl.exchange.sending import SendingSession
-from retexo_fl.exchange.session import (
+from retexo_fl.exchange.events import (
     NEED_DATA,
     BlockAborted,
     BlockDone,
     Event,
     HelloReceived,
     NeedData,
-    ReceivingSession,
     RowsReceived,
 )
+from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES, HEADER_BYTES, WIRE_VERSION
+from retexo_fl.exchange.sending import SendingSession
+from retexo_fl.exchange.session import ReceivingSession
 from retexo_fl.exchange.states import FrameKind, State
 from retexo_fl.exchange.transfer import BlockAssembler, EncodedBlock, assemble, encode_block
 from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense

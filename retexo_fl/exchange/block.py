@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader
 from retexo_fl.exchange.states import FrameKind
 
@@ -20,8 +20,11 @@ _MAX_COUNT: Final = 2**31 - 1
 #: The dtypes that an exchange carries, by their bytes per value, which is their code in HELLO.
 _DTYPE_BY_ITEMSIZE: Final = {4: "float32", 8: "float64"}
 
-# layer, sender, receiver, num_vectors, width u32 | itemsize, job length u8 | weights, plan | job
-_HELLO: Final = struct.Struct("<IIIIIBB32s32s")
+# layer, sender, receiver, num_edges, num_vectors, width u32 | itemsize, job length u8
+# | weights, plan | job
+_HELLO: Final = struct.Struct("<IIIIIIBB32s32s")
+#: What each end says of the edges between the two clients.
+_EDGE_FIELDS: Final = ("num_edges", "plan_digest")
 MIN_HELLO_BYTES: Final = _HELLO.size + 1
 MAX_HELLO_BYTES: Final = _HELLO.size + MAX_JOB_CHARS
 
@@ -38,7 +41,9 @@ class BlockHeader:
         sender: Client index.
         receiver: Client index of the peer.
         weights_digest: 32 bytes that name the weights that made the rows.
-        plan_digest: 32 bytes that prove the order of the vectors.
+        num_edges: Edges between nodes of the two clients, as this end lists them; 0 where the
+            vectors do not go along edges.
+        plan_digest: 32 bytes over those edges, from which the vectors and their order follow.
         num_vectors: How many vectors the block holds.
         width: Values per vector, at least 1.
         dtype: ``float32`` or ``float64``.
@@ -52,6 +57,7 @@ class BlockHeader:
     sender: int
     receiver: int
     weights_digest: bytes
+    num_edges: int
     plan_digest: bytes
     num_vectors: int
     width: int
@@ -59,7 +65,7 @@ class BlockHeader:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name in ("layer", "sender", "receiver", "num_vectors", "width"):
+        for name in ("layer", "sender", "receiver", "num_edges", "num_vectors", "width"):
             least = 1 if name == "width" else 0
             expected = f"a whole number from {least} to {_MAX_COUNT}"
             _demand(name, getattr(self, name), _is_count(getattr(self, name), least), expected)
@@ -89,11 +95,12 @@ class BlockHeader:
         return self.num_vectors * self.row_bytes
 
     def hello_payload(self) -> bytes:
-        """Return the payload of the HELLO frame: 86 bytes and the job's name."""
+        """Return the payload of the HELLO frame: 90 bytes and the job's name."""
         return _HELLO.pack(
             self.layer,
             self.sender,
             self.receiver,
+            self.num_edges,
             self.num_vectors,
             self.width,
             self.itemsize,
@@ -123,7 +130,7 @@ def parse_hello(payload: bytes) -> BlockHeader:
     Raises:
         RemoteProtocolError: A field is not one that a block can have.
     """
-    layer, sender, receiver, num_vectors, width, itemsize, job_chars, weights, plan = (
+    layer, sender, receiver, num_edges, num_vectors, width, itemsize, job_chars, weights, plan = (
         _HELLO.unpack_from(payload)
     )
     job = payload[_HELLO.size :]
@@ -136,6 +143,7 @@ def parse_hello(payload: bytes) -> BlockHeader:
             sender=sender,
             receiver=receiver,
             weights_digest=weights,
+            num_edges=num_edges,
             plan_digest=plan,
             num_vectors=num_vectors,
             width=width,
@@ -149,14 +157,37 @@ def check_same_block(received: BlockHeader, expected: BlockHeader) -> None:
     """Compare what HELLO says with what this end knows.
 
     Raises:
-        RemoteProtocolError: The first field that differs, by name.
+        PartitionError: The two ends do not list the same edges, which comes before everything that
+            follows from it; the message names both clients and how many edges each lists.
+        RemoteProtocolError: The first other field that differs, by name.
     """
     for item in fields(BlockHeader):
         got, wanted = getattr(received, item.name), getattr(expected, item.name)
-        if got != wanted:
-            raise RemoteProtocolError(
-                f"HELLO: {item.name} is {_show(got)}, expected {_show(wanted)}"
-            )
+        if got == wanted:
+            continue
+        if item.name in _EDGE_FIELDS:
+            raise PartitionError(_edges_differ(received, expected))
+        raise RemoteProtocolError(f"HELLO: {item.name} is {_show(got)}, expected {_show(wanted)}")
+
+
+def _edges_differ(received: BlockHeader, expected: BlockHeader) -> str:
+    """Say who lists how many edges, the lower client first: the same words at both ends."""
+    one, count = received.sender, received.num_edges
+    two, other_count = expected.receiver, expected.num_edges
+    if one > two:
+        one, count, two, other_count = two, other_count, one, count
+    advice = (
+        "an edge must stand in both parts; compare your boundary tables, then make the parts again"
+    )
+    edges = f"{count or 'no'} edge{'' if count == 1 else 's'}"
+    if count == other_count:
+        return (
+            f"client {one} and client {two} both list {edges} between them, but not the same "
+            f"one{'' if count == 1 else 's'}; {advice}"
+        )
+    return (
+        f"client {one} lists {edges} to client {two}, which lists {other_count or 'none'}; {advice}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, unique
 from typing import Final
 
-from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.errors import (
+    LocalProtocolError,
+    PartitionError,
+    RemoteProtocolError,
+    RetexoError,
+)
 from retexo_fl.exchange.block import (
     MAX_HELLO_BYTES,
     MIN_HELLO_BYTES,
@@ -17,6 +20,15 @@ from retexo_fl.exchange.block import (
     parse_hello,
 )
 from retexo_fl.exchange.decoding import RowsShape, decode_rows, parse_coding
+from retexo_fl.exchange.events import (
+    NEED_DATA,
+    BlockAborted,
+    BlockDone,
+    Event,
+    HelloReceived,
+    NeedData,
+    RowsReceived,
+)
 from retexo_fl.exchange.frames import (
     DEFAULT_MAX_FRAME_BYTES,
     Buffer,
@@ -34,49 +46,6 @@ from retexo_fl.exchange.states import (
     Trigger,
     expected_triggers,
 )
-from retexo_fl.exchange.vectors import Vectors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelloReceived:
-    """The sender speaks of the expected block."""
-
-    header: BlockHeader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowsReceived:
-    """Vectors ``first`` to ``first + len - 1`` of the block, in plan order."""
-
-    first: int
-    vectors: Vectors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockDone:
-    """Every vector of the block has arrived."""
-
-    num_vectors: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAborted:
-    """The sender took the block back."""
-
-    reason: str
-
-
-@unique
-class NeedData(Enum):
-    """Type of :data:`NEED_DATA`."""
-
-    NEED_DATA = "NEED_DATA"
-
-
-#: No event until more bytes are given.
-NEED_DATA: Final = NeedData.NEED_DATA
-
-Event = HelloReceived | RowsReceived | BlockDone | BlockAborted
 
 
 class ReceivingSession:
@@ -104,7 +73,7 @@ class ReceivingSession:
         self._reader = FrameReader(self._check_header)
         self._sender_closed = False
         self._state = State.HELLO
-        self._error = ""
+        self._error: RetexoError | None = None
         self._next_sequence = 0
         self._rows_received = 0
         self._traffic = BlockTraffic()
@@ -164,20 +133,18 @@ class ReceivingSession:
         Raises:
             RemoteProtocolError: The sender broke the protocol or the plan; from then on the state
                 is ERROR and every call raises the same.
+            PartitionError: The two clients do not list the same edges; likewise.
         """
-        if self._state is State.ERROR:
-            raise RemoteProtocolError(self._error)
+        if self._error is not None:
+            raise self._error
         try:
             frame = self._reader.next_frame()
             return self._pause() if frame is None else self._accept(frame)
-        except RemoteProtocolError as error:
-            self._error = (
-                f"block of layer {self._expected.layer} from client {self._expected.sender} to "
-                f"{self._expected.receiver}, frame {self._next_sequence}: {error}"
-            )
+        except (RemoteProtocolError, PartitionError) as error:
+            self._error = self._located(error)
             self._state = State.ERROR
             self._reader.drop()
-            raise RemoteProtocolError(self._error) from error
+            raise self._error from error
 
     def resume(self) -> int:
         """Forget the incomplete frame after the channel broke.
@@ -194,6 +161,15 @@ class ReceivingSession:
             )
         self._reader.drop()
         return self._next_sequence
+
+    def _located(self, error: RetexoError) -> RetexoError:
+        """Say in which block; what is wrong with the parts is said of the two clients already."""
+        if isinstance(error, PartitionError):
+            return PartitionError(str(error))
+        return RemoteProtocolError(
+            f"block of layer {self._expected.layer} from client {self._expected.sender} to "
+            f"{self._expected.receiver}, frame {self._next_sequence}: {error}"
+        )
 
     def _pause(self) -> NeedData:
         if self._sender_closed and self._state is not State.CLOSED:

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.block import BlockHeader, BlockTraffic
+from retexo_fl.exchange.events import RowsReceived
 from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.sending import SendingSession
-from retexo_fl.exchange.session import RowsReceived
 from retexo_fl.exchange.states import State
 from retexo_fl.exchange.vectors import Vectors, count_nonzeros, to_csr, to_dense
 

@@ -1,6 +1,6 @@
 """The Flower side: strategy, server loop, message handlers, checkpoints.
 
-The two factories import what they need when they are called, so that a ClientApp's process does not
+The factories import what they need when they are called, so that a ClientApp's process does not
 load the server's half, nor torch.
 """
 
@@ -17,11 +17,28 @@ def make_server_app() -> ServerApp:
     return server_app.make_server_app()
 
 
-def make_client_app() -> ClientApp:
-    """Return the ClientApp that answers for one client."""
+def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:
+    """Return the ServerApp that predicts with the layers of a finished run.
+
+    Args:
+        run: Directory of the run.
+        folder: Existing folder for what the server tells of the inference.
+        form: What clients write: ``csv``, ``parquet`` or ``npz``.
+    """
+    from retexo_fl.federation.prediction_app import PredictionTask, make_prediction_app
+
+    return make_prediction_app(PredictionTask(run=run, folder=folder, form=form))
+
+
+def make_client_app(predictions: str = "") -> ClientApp:
+    """Return the ClientApp that answers for one client.
+
+    Args:
+        predictions: Folder that clients write their predictions to; empty where they make none.
+    """
     from retexo_fl.federation import client_app
 
-    return client_app.make_client_app()
+    return client_app.make_client_app(predictions)
 
 
-__all__ = ["make_client_app", "make_server_app"]
+__all__ = ["make_client_app", "make_prediction_app", "make_server_app"]

@@ -41,7 +41,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     facts = json.dumps({"version": CHECKPOINT_VERSION, **checkpoint.facts})
     tensors = {name: np.ascontiguousarray(item) for name, item in checkpoint.tensors.items()}
-    content = save(tensors, metadata={"facts": facts, "crc32": _checksum(facts, tensors)})
+    content = save(tensors, metadata={"facts": facts, "crc32": checksum(facts, tensors)})
     replace_file(path, content)
 
 
@@ -57,10 +57,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         tensors = load(content)
-        header_bytes = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + header_bytes])["__metadata__"]
+        metadata = metadata_of(content)
         facts = json.loads(metadata["facts"])
-        intact = metadata["crc32"] == _checksum(metadata["facts"], tensors)
+        intact = metadata["crc32"] == checksum(metadata["facts"], tensors)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from error
     if facts.get("version") != CHECKPOINT_VERSION:
@@ -72,14 +71,26 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(facts=facts, tensors=tensors)
 
 
-def _checksum(facts: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return a CRC-32 over everything that a checkpoint says, against damage on the disk."""
-    checksum = zlib.crc32(facts.encode())
+def metadata_of(content: bytes) -> Mapping[str, str]:
+    """Return the metadata of a safetensors file.
+
+    Raises:
+        ValueError: Its header is not JSON.
+        KeyError: It has none.
+    """
+    header_bytes = int.from_bytes(content[:8], "little")
+    metadata: Mapping[str, str] = json.loads(content[8 : 8 + header_bytes])["__metadata__"]
+    return metadata
+
+
+def checksum(facts: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """Return a CRC-32 over everything that a file of tensors says, against damage on the disk."""
+    crc = zlib.crc32(facts.encode())
     for name in sorted(tensors):
         item = tensors[name]
-        checksum = zlib.crc32(f"{name} {item.dtype} {item.shape}".encode(), checksum)
-        checksum = zlib.crc32(np.ascontiguousarray(item).tobytes(), checksum)
-    return f"{checksum:08x}"
+        crc = zlib.crc32(f"{name} {item.dtype} {item.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(item).tobytes(), crc)
+    return f"{crc:08x}"
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
     from retexo_fl.agent.factory import WorkerClients
 
 
-def make_client_app() -> ClientApp:
-    """Return the ClientApp for Flower's simulation."""
+def make_client_app(predictions: str = "") -> ClientApp:
+    """Return the ClientApp for Flower's simulation.
+
+    Args:
+        predictions: Folder that clients write their predictions to; empty where they make none.
+    """
     workers: list[WorkerClients] = []
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
@@ -25,7 +30,7 @@ def make_client_app() -> ClientApp:
         from retexo_fl.agent.factory import WorkerClients
 
         if not workers:
-            workers.append(WorkerClients())
+            workers.append(WorkerClients(Path(predictions) if predictions else None))
         return workers[0].find(
             _run_config(context),
             job=ticket.job,

@@ -47,6 +47,12 @@ def build_client_app(find_client: ClientSource) -> ClientApp:
             message, context, lambda client: client.evaluate_layer(records.read_evaluate(message))
         )
 
+    @app.query("predict")
+    def predict(message: Message, context: Context) -> Message:
+        return _reply(
+            message, context, lambda client: client.predict(records.read_predict(message))
+        )
+
     def _reply(
         message: Message, context: Context, ask: Callable[[ClientApi], records.Answer]
     ) -> Message:

@@ -80,14 +80,18 @@ def _collect(messenger: Messenger, ticket: Ticket, config: RunConfig, ledger: Tr
     while missing and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
         missing = _missing(messenger, ticket, list(missing), ledger)
+    if missing:
+        # Everyone once more: vectors may be waited for in vain because their client does not know
+        # of the edge, and that client sees so by a block that came after it was asked.
+        missing = _missing(messenger, ticket, messenger.clients, ledger)
     if not missing:
         return 0
     owed = ", ".join(f"client {c} lacks {count}" for c, count in list(missing.items())[:10])
     if config.missing_peers == "wait":
         raise ExchangeIncomplete(
             f"stage {ticket.stage}: vectors are missing after {config.exchange_deadline_s:g} s "
-            f"(exchange-deadline-s): {owed}; resume when the peers are back, or set "
-            "missing-peers to drop"
+            f"(exchange-deadline-s): {owed}; go on when the peers are back, or with "
+            "missing-peers set to drop"
         )
     logger.warning("stage %d goes on without vectors: %s", ticket.stage, owed)
     return sum(_missing(messenger, ticket, list(missing), ledger, close=True).values())

@@ -31,8 +31,16 @@ class Federation:
     classes: int
 
 
-def greet(messenger: Messenger, ticket: Ticket, *, clients: int) -> Federation:
+def greet(
+    messenger: Messenger, ticket: Ticket, *, clients: int, to_train: bool = True
+) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
+
+    Args:
+        messenger: The way to the clients.
+        ticket: Names job and attempt.
+        clients: How many there must be.
+        to_train: Demand a labelled train node; predicting needs none.
 
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
@@ -52,6 +60,8 @@ def greet(messenger: Messenger, ticket: Ticket, *, clients: int) -> Federation:
         found[answer.client] = (node, answer)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients)
+    if to_train and not any(answer.train for answer in answers):
+        raise PartitionError("no client has a labelled train node; choose another split")
     messenger.introduce(
         {client: node for client, (node, _) in found.items()}, attempt=ticket.attempt
     )
@@ -84,8 +94,6 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
             f"the parts are of a partitioning into {answers[0].num_clients} clients; "
             f"clients is {clients}"
         )
-    if not any(answer.train for answer in answers):
-        raise PartitionError("no client has a labelled train node; choose another split")
 
 
 def _participants(answers: Sequence[HelloAnswer]) -> Participants:

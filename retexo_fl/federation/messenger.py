@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from flwr.app import Message
@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
+from retexo_fl.federation.record_fields import content_volumes
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
 #: Pauses between looks for replies: short at first for an engine in this process, then longer for
@@ -22,12 +23,23 @@ _REPLIES_AHEAD: Final = 32
 
 
 class Messenger:
-    """Knows the clients by index, counts what passes, and waits no longer than it was told."""
+    """Knows the clients by index, counts what passes, and waits no longer than it was told.
 
-    def __init__(self, grid: Grid, *, ledger: TrafficLedger, timeout_s: float) -> None:
+    ``on_answer`` is called with stage and purpose at every reply, for those who show progress.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        ledger: TrafficLedger,
+        timeout_s: float,
+        on_answer: Callable[[int, str], None] = lambda stage, purpose: None,
+    ) -> None:
         self._grid = grid
         self._ledger = ledger
         self._timeout_s = timeout_s
+        self._on_answer = on_answer
         self._attempt = 1
         self._node_of: Mapping[int, int] = {}
         #: Seconds spent waiting for answers, which is where clients compute.
@@ -87,7 +99,8 @@ class Messenger:
         Args:
             messages: One for each client; made with :meth:`messages`.
             stage: Stage index for the ledger, -1 for none.
-            purpose: For the ledger: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``.
+            purpose: For the ledger: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
+                ``predict``.
 
         Raises:
             RoundIncomplete: Replies were missing when the time was over; names the clients.
@@ -105,6 +118,7 @@ class Messenger:
         for client, reply in zip(clients, replies, strict=True):
             records.raise_failure(reply, f"client {client}" if client >= 0 else "a client")
             self._count(reply, client, stage, purpose, "out")
+            self._on_answer(stage, purpose)
             yield client, reply
 
     def _in_order(self, ids: Sequence[str], clients: Sequence[int]) -> Iterator[Message]:
@@ -129,14 +143,13 @@ class Messenger:
         if time.monotonic() - begun > self._timeout_s:
             raise RoundIncomplete(
                 f"no answer from client {silent[0]} within {self._timeout_s:g} s "
-                f"(message-timeout-s), and {len(silent) - 1} behind it were not looked at; "
-                "the run can be resumed from its last checkpoint"
+                f"(message-timeout-s), and {len(silent) - 1} behind it were not looked at"
             )
 
     def _count(
         self, message: Message, client: int, stage: int, purpose: str, direction: str
     ) -> None:
-        weights, other = records.content_volumes(message.content)
+        weights, other = content_volumes(message.content)
         kind = "weights_down" if direction == "in" else "updates_up"
         for of_kind, volume in ((kind, weights), ("control", other)):
             if volume.payload:

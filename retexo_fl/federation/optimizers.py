@@ -1,69 +1,66 @@
-"""The server's optimizer step on flat weights."""
+"""What the server does with an aggregated update."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
-import torch
-from torch.optim.adam import adam
+
+from retexo_fl.config import RunConfig
+from retexo_fl.training.flat_optimizers import FlatAdam
 
 
-class ServerAdam:
-    """PyTorch's Adam with coupled L2 on one flat vector, its state readable for checkpoints.
-
-    With averaged gradients of one local step this is RETEXO's training: every worker there takes
-    the same Adam step, here the server takes it once. The functional form is used: the class would
-    import PyTorch's compiler at its first step, a second and 100 MB for nothing.
-
-    Source: Kingma and Ba, ICLR 2015, algorithm 1, with their beta and epsilon.
-    """
-
-    def __init__(self, weights: np.ndarray, *, learning_rate: float, weight_decay: float) -> None:
-        self._weights = torch.from_numpy(weights.copy())
-        self._learning_rate = learning_rate
-        self._weight_decay = weight_decay
-        self._first = torch.zeros_like(self._weights)
-        self._second = torch.zeros_like(self._weights)
-        self._step = torch.tensor(0.0)
+class ServerOptimizer(Protocol):
+    """Holds the weights of a stage and moves them once a round."""
 
     @property
     def weights(self) -> np.ndarray:
         """The (P,) weights; a view that the next step changes."""
-        return self._weights.numpy()
+        ...
 
-    def step(self, gradient: np.ndarray) -> None:
-        """Take one step along a (P,) gradient of the mean loss."""
-        adam(
-            [self._weights],
-            [torch.from_numpy(gradient)],
-            [self._first],
-            [self._second],
-            [],
-            [self._step],
-            # One tensor: the multi-tensor path has nothing to gain and may order sums otherwise.
-            foreach=False,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=self._learning_rate,
-            weight_decay=self._weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
+    def step(self, update: np.ndarray) -> None:
+        """Move the weights by a (P,) aggregated update."""
+        ...
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return what :meth:`load_state` needs: views of both moments and the step count."""
-        return {
-            "adam.exp_avg": self._first.numpy(),
-            "adam.exp_avg_sq": self._second.numpy(),
-            "adam.step": self._step.numpy(),
-        }
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Return what :meth:`load_state` needs, beside the weights."""
+        ...
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from :meth:`state` of another instance that held the same weights."""
-        if state:
-            self._first.copy_(torch.from_numpy(state["adam.exp_avg"].copy()))
-            self._second.copy_(torch.from_numpy(state["adam.exp_avg_sq"].copy()))
-            # A file may keep a number as an array of one.
-            self._step.fill_(float(state["adam.step"].item()))
+        ...
+
+
+class WeightAverage:
+    """Adds the mean of the clients' weight changes: federated averaging.
+
+    Source: McMahan et al., AISTATS 2017, algorithm 1.
+    """
+
+    def __init__(self, weights: np.ndarray) -> None:
+        self._weights = weights.copy()
+
+    @property
+    def weights(self) -> np.ndarray:
+        """See :class:`ServerOptimizer`."""
+        return self._weights
+
+    def step(self, update: np.ndarray) -> None:
+        """See :class:`ServerOptimizer`."""
+        self._weights += update
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """See :class:`ServerOptimizer`; there is none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See :class:`ServerOptimizer`."""
+        assert not state
+
+
+def make_optimizer(config: RunConfig, weights: np.ndarray) -> ServerOptimizer:
+    """Return Adam on averaged gradients, or averaging where clients take several local steps."""
+    if config.local_steps > 1:
+        return WeightAverage(weights)
+    return FlatAdam(weights, learning_rate=config.learning_rate, weight_decay=config.weight_decay)

@@ -63,6 +63,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         # With one label a node, every false positive is another class's false negative, so the
         # micro average of F1 over classes is the accuracy.
         "micro_f1": outcome.test.accuracy,
+        **_metric(config, outcome.test),
         "stages": [
             {
                 "layer": stage.stage,
@@ -70,6 +71,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
                 "best_round": stage.best_round,
                 "val_accuracy": stage.score.accuracy,
                 "val_loss": stage.score.loss,
+                **_metric(config, stage.score),
             }
             for stage in job.outcomes
         ],
@@ -90,6 +92,13 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         "versions": _versions(),
         "hardware": describe_machine(),
     }
+
+
+def _metric(config: RunConfig, score: Score) -> dict[str, object]:
+    """Return the metric by which weights were selected, where it is not accuracy."""
+    if config.metric == "accuracy":
+        return {}
+    return {"metric": {"name": config.metric, "value": score.metric}}
 
 
 def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> list[dict[str, int]]:

@@ -1,11 +1,13 @@
-"""Single fields of Flower's records, read with their types checked."""
+"""Single fields of Flower's records, read with their types checked, and their bytes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
-from flwr.app import ConfigRecord, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from retexo_fl.agent.api import Ticket, Traffic
 from retexo_fl.errors import RemoteProtocolError
@@ -16,6 +18,8 @@ def scalar_bytes(value: object) -> int:
     """Count as Flower's records do, whose own count refuses empty text."""
     if isinstance(value, str | bytes):
         return len(value)
+    if isinstance(value, list | tuple):
+        return 8 * len(value)
     return 1 if isinstance(value, bool) else 8
 
 
@@ -76,6 +80,18 @@ def count(metrics: MetricRecord, key: str) -> int:
     return value
 
 
+def numbers(metrics: MetricRecord, key: str) -> tuple[float, ...]:
+    """Return a metric that is a list of numbers, empty where it is missing.
+
+    Raises:
+        RemoteProtocolError: It is something else.
+    """
+    values = metrics.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(item, int | float) for item in values):
+        raise RemoteProtocolError(f"metric {key!r} is {values!r}; expected numbers")
+    return tuple(float(item) for item in values)
+
+
 def traffic_metrics(traffic: Traffic) -> dict[str, int]:
     """Return the bytes of an exchange as metrics."""
     metrics = {}
@@ -101,3 +117,23 @@ def traffic_of(metrics: MetricRecord) -> Traffic:
         )
 
     return Traffic(boundary=volume("boundary"), control=volume("control"))
+
+
+def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
+    """Return the bytes of a message's weights and of everything else in it.
+
+    Flower tells nobody what its transport adds, so neither is measured on the wire.
+    """
+    weights = 0
+    other = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            weights += sum(
+                math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
+            )
+        else:
+            other += sum(len(key) + scalar_bytes(value) for key, value in record.items())
+    return (
+        Volume(messages=1, raw=weights, payload=weights, wire=None),
+        Volume(messages=1, payload=other, wire=None),
+    )

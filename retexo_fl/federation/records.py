@@ -7,7 +7,6 @@ One array and one metric record in a train reply are what Flower's own strategie
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 from typing import Any, Final
 
@@ -21,6 +20,8 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    PredictAnswer,
+    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Ticket,
@@ -34,28 +35,28 @@ from retexo_fl.federation.record_fields import (
     count,
     field_key,
     number,
-    scalar_bytes,
+    numbers,
     take,
     ticket_of,
     ticket_settings,
     traffic_metrics,
     traffic_of,
 )
-from retexo_fl.ledger import Volume
 
 HELLO: Final = "query.hello"
 PUBLISH: Final = "query.publish"
 COLLECT: Final = "query.collect"
 TRAIN: Final = "train.layer"
 EVALUATE: Final = "evaluate.layer"
+PREDICT: Final = "query.predict"
 
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
 _FAILURE: Final = "failure"
 
-Request = Ticket | PublishRequest | CollectRequest | TrainRequest | EvaluateRequest
-Answer = HelloAnswer | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer
+Request = Ticket | PublishRequest | CollectRequest | TrainRequest | EvaluateRequest | PredictRequest
+Answer = HelloAnswer | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer | PredictAnswer
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -140,6 +141,14 @@ def read_evaluate(message: Message) -> EvaluateRequest:
     )
 
 
+def read_predict(message: Message) -> PredictRequest:
+    """Read a ``query.predict``."""
+    settings = _settings(message)
+    return PredictRequest(
+        ticket=ticket_of(settings), weights=_weights(message), form=take(settings, "form", str)
+    )
+
+
 # ---- answers ------------------------------------------------------------------------------------
 
 
@@ -153,11 +162,14 @@ def answer_content(answer: Answer) -> RecordDict:
         value = getattr(answer, item.name)
         if isinstance(value, Traffic):
             metrics |= traffic_metrics(value)
+        elif isinstance(value, tuple):
+            # Flower's records have no empty lists.
+            metrics |= {field_key(item.name): list(value)} if value else {}
         elif not isinstance(value, np.ndarray):
             metrics[_METRIC_NAMES.get(item.name, field_key(item.name))] = value + 0
     content = RecordDict({_METRICS: MetricRecord(metrics)})
     if isinstance(answer, TrainAnswer):
-        content[_WEIGHTS] = weights_record(answer.gradient_sum)
+        content[_WEIGHTS] = weights_record(answer.update_sum)
     return content
 
 
@@ -218,12 +230,13 @@ def read_update(reply: Message) -> TrainAnswer:
     """Read the reply to a ``train.layer``."""
     metrics = _metrics(reply)
     return TrainAnswer(
-        gradient_sum=_weights(reply),
+        update_sum=_weights(reply),
         examples=count(metrics, "num-examples"),
         loss_sum=number(metrics, "loss-sum"),
         validation_examples=count(metrics, "validation-examples"),
         validation_loss_sum=number(metrics, "validation-loss-sum"),
         validation_correct=count(metrics, "validation-correct"),
+        validation_metric=numbers(metrics, "validation-metric"),
     )
 
 
@@ -234,27 +247,15 @@ def read_evaluated(reply: Message) -> EvaluateAnswer:
         examples=count(metrics, "num-examples"),
         loss_sum=number(metrics, "loss-sum"),
         correct=count(metrics, "correct"),
+        metric=numbers(metrics, "metric"),
     )
 
 
-def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
-    """Return the bytes of a message's weights and of everything else in it.
-
-    Flower tells nobody what its transport adds, so neither is measured on the wire.
-    """
-    weights = 0
-    other = 0
-    for record in content.values():
-        if isinstance(record, ArrayRecord):
-            weights += sum(
-                math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
-            )
-        else:
-            other += sum(len(key) + scalar_bytes(value) for key, value in record.items())
-    return (
-        Volume(messages=1, raw=weights, payload=weights, wire=None),
-        Volume(messages=1, payload=other, wire=None),
-    )
+def read_predicted(reply: Message) -> PredictAnswer:
+    """Read the reply to a ``query.predict``."""
+    metrics = _metrics(reply)
+    names = [item.name for item in fields(PredictAnswer)]
+    return PredictAnswer(**{name: count(metrics, field_key(name)) for name in names})
 
 
 # ---- pieces -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -15,8 +16,6 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 import tomli_w
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config, read_config_file
 from retexo_fl.errors import CheckpointError, RunDirectoryError
@@ -25,6 +24,12 @@ from retexo_fl.federation.checkpoints import (
     read_checkpoint,
     replace_file,
     write_checkpoint,
+)
+from retexo_fl.federation.layer_files import (
+    LayerFacts,
+    layer_path,
+    read_layer_file,
+    write_layer_file,
 )
 from retexo_fl.ledger import TrafficLedger
 
@@ -97,6 +102,15 @@ class RunDirectory:
                 f"resume: another process is at work on the run in {self.path}; expected none"
             ) from error
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is anything to go on from."""
+        return (self.path / "checkpoint.safetensors").exists()
+
+    def remove(self) -> None:
+        """Take the folder away, with a run that came to nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def close(self) -> None:
         """Let go of the run."""
         if self._held is not None:
@@ -150,10 +164,9 @@ class RunDirectory:
             Checkpoint(facts=facts, tensors=checkpoint.tensors),
         )
 
-    def write_layer(self, stage: int, tensors: Mapping[str, np.ndarray]) -> None:
+    def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
-        content = save({name: np.ascontiguousarray(item) for name, item in tensors.items()})
-        replace_file(self._layer_path(stage), content)
+        write_layer_file(layer_path(self.path, facts.stage), facts, tensors)
 
     def read_layer(self, stage: int) -> dict[str, np.ndarray]:
         """Read what :meth:`write_layer` wrote.
@@ -161,10 +174,7 @@ class RunDirectory:
         Raises:
             CheckpointError: The file is missing or damaged.
         """
-        try:
-            tensors: dict[str, np.ndarray] = load_file(self._layer_path(stage))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{self._layer_path(stage)}: cannot be read ({error})") from error
+        _, tensors = read_layer_file(layer_path(self.path, stage))
         return tensors
 
     def write_status(self, state: str, error: str | None = None) -> None:
@@ -185,9 +195,6 @@ class RunDirectory:
         replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
         text = json.dumps({"version": RESULT_VERSION, **result}, indent=2)
         replace_file(self.path / "result.json", (text + "\n").encode())
-
-    def _layer_path(self, stage: int) -> Path:
-        return self.path / "model" / f"layer-{stage}.safetensors"
 
 
 def check_free(path: Path) -> None:

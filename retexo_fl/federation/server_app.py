@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import (
     Event,
@@ -63,7 +63,8 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
     """Train, or go on training, and return the run directory.
 
     Nothing is written before every client has answered and their parts fit together. A run that
-    ends early says so in ``status.json`` and can be resumed from its last checkpoint.
+    ends early says so in ``status.json`` and can be resumed from its last checkpoint. What only the
+    first exchange shows (parts that list other edges) leaves no run directory either.
 
     Raises:
         RetexoError: Any named failure.
@@ -86,7 +87,12 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
         run.create(config)
     for listener in listeners:
         run.listen(listener)
-    _train(loop, run)
+    try:
+        _train(loop, run)
+    except InputError:
+        if not (config.resume or run.has_checkpoint):
+            run.remove()
+        raise
     return run.path
 
 

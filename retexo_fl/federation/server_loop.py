@@ -22,9 +22,11 @@ from flwr.serverapp import Grid
 from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import PartitionError
+from retexo_fl.federation.aggregators import make_aggregator
 from retexo_fl.federation.exchange_loop import run_exchange
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
 from retexo_fl.federation.run_directory import RunDirectory
@@ -57,6 +59,7 @@ class ServerLoop:
 
         Raises:
             PartitionError: The clients' parts do not belong together.
+            ConfigurationError: The aggregator needs more clients with train nodes.
             RoundIncomplete: Clients are missing.
         """
         job = self.job
@@ -66,6 +69,8 @@ class ServerLoop:
         hello = Ticket(job=job.job, attempt=job.attempt)
         self._federation = greet(self._messenger, hello, clients=self.config.clients)
         self._check_partitioning(self._federation.answers[0].partitioning)
+        training = self._federation.participants.training
+        make_aggregator(self.config.aggregator).check_clients(len(training))
         self._shape = ModelShape.of(
             self.config, inputs=self._federation.features, classes=self._federation.classes
         )
@@ -181,7 +186,10 @@ class ServerLoop:
 
     def _close_stage(self, outcome: StageOutcome) -> None:
         tensors = named_weights(self._shape, outcome.stage, outcome.weights)
-        self.run.write_layer(outcome.stage, tensors)
+        facts = LayerFacts(
+            stage=outcome.stage, features=self._shape.inputs, classes=self._shape.classes
+        )
+        self.run.write_layer(facts, tensors)
         self.job.outcomes.append(outcome)
         self.run.record(
             "stage_end",
@@ -194,7 +202,10 @@ class ServerLoop:
     def _test(self, loop: StageLoop) -> Score:
         weights: np.ndarray = self.job.outcomes[-1].weights
         test = loop.evaluate(weights, "test")
-        self.run.record("finish", test_accuracy=test.accuracy, bytes_payload=self._payload_bytes())
+        metric = {} if test.metric is None else {"test_metric": test.metric}
+        self.run.record(
+            "finish", test_accuracy=test.accuracy, bytes_payload=self._payload_bytes(), **metric
+        )
         return test
 
     def _payload_bytes(self) -> int:

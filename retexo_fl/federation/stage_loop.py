@@ -15,8 +15,9 @@ from retexo_fl.config import RunConfig
 from retexo_fl.federation import records
 from retexo_fl.federation.aggregators import make_aggregator
 from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.optimizers import ServerAdam
-from retexo_fl.federation.strategy import LazyMessagePassing, Participants
+from retexo_fl.federation.optimizers import make_optimizer
+from retexo_fl.federation.strategy import LazyMessagePassing, Participants, read_score
+from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score
 
 
@@ -78,11 +79,7 @@ class StageLoop:
         self._round = state.round
         self._loss = state.loss
         self._best = state.best
-        self._optimizer = ServerAdam(
-            state.weights,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-        )
+        self._optimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
         self._strategy = LazyMessagePassing(
             ticket,
@@ -90,6 +87,8 @@ class StageLoop:
             messenger=messenger,
             aggregator=make_aggregator(config.aggregator),
             optimizer=self._optimizer,
+            seed=config.seed,
+            metric=make_metric(config.metric),
         )
         self._strategy.summary()
 
@@ -121,8 +120,8 @@ class StageLoop:
         )
         replies = self._messenger.ask(messages, stage=self._stage, purpose="train")
         _, metrics = self._strategy.aggregate_train(number, (reply for _, reply in replies))
-        known = None if self._round == 0 else self._offer(sent, _validation(metrics))
-        self._round, self._loss = number, float(_scalar(metrics, "loss"))
+        known = None if self._round == 0 else self._offer(sent, read_score(metrics, "validation-"))
+        self._round, self._loss = number, _loss(metrics)
         return known
 
     def close(self) -> tuple[dict[str, Any], StageOutcome]:
@@ -150,11 +149,7 @@ class StageLoop:
         )
         replies = self._messenger.ask(messages, stage=self._stage, purpose="evaluate")
         metrics = self._strategy.aggregate_evaluate(self._round, (reply for _, reply in replies))
-        return Score(
-            count=int(_scalar(metrics, "examples")),
-            correct=int(_scalar(metrics, "correct")),
-            loss_sum=float(_scalar(metrics, "loss-sum")),
-        )
+        return read_score(metrics, "")
 
     def _offer(self, weights: np.ndarray, score: Score) -> dict[str, Any]:
         self._best.offer(weights, self._round, score)
@@ -167,20 +162,13 @@ class StageLoop:
             "loss": self._loss,
             "val_loss": score.loss,
             "val_accuracy": score.accuracy,
+            **({} if score.metric is None else {"val_metric": score.metric}),
             "best_round": self._best.round_number,
             "best_val_accuracy": best.accuracy,
         }
 
 
-def _validation(metrics: MetricRecord) -> Score:
-    return Score(
-        count=int(_scalar(metrics, "validation-examples")),
-        correct=int(_scalar(metrics, "validation-correct")),
-        loss_sum=float(_scalar(metrics, "validation-loss-sum")),
-    )
-
-
-def _scalar(metrics: MetricRecord, key: str) -> float:
-    value = metrics[key]
+def _loss(metrics: MetricRecord) -> float:
+    value = metrics["loss"]
     assert isinstance(value, int | float)
     return value

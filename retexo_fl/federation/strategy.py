@@ -15,7 +15,10 @@ from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation import records
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts
 from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.optimizers import ServerAdam
+from retexo_fl.federation.optimizers import ServerOptimizer
+from retexo_fl.federation.record_fields import count, number
+from retexo_fl.training.metrics import Metric
+from retexo_fl.training.selection import Score, ScoreSums
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +62,9 @@ class LazyMessagePassing(Strategy):
         *,
         messenger: Messenger,
         aggregator: Aggregator,
-        optimizer: ServerAdam,
+        optimizer: ServerOptimizer,
         seed: int,
+        metric: Metric | None = None,
     ) -> None:
         self._ticket = ticket
         self._participants = participants
@@ -68,6 +72,7 @@ class LazyMessagePassing(Strategy):
         self._aggregator = aggregator
         self._optimizer = optimizer
         self._seed = seed
+        self._metric = metric
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -94,22 +99,26 @@ class LazyMessagePassing(Strategy):
             TrainingDiverged: The new weights are not finite.
         """
         self._aggregator.start(self._round_facts(server_round))
-        totals = _Totals()
+        validation, examples, loss_sum = ScoreSums(), 0, 0.0
         training = {*self._participants.training}
         for client, reply in zip(self._participants.asked, replies, strict=True):
             if client in training:
                 update = records.read_update(reply)
-                self._aggregator.add(client, update.gradient_sum, update.examples)
-                totals.add_update(update)
+                self._aggregator.add(client, update.update_sum, update.examples)
+                examples += update.examples
+                loss_sum += update.loss_sum
+                _add_validated(validation, update)
             else:
-                totals.add_validation(records.read_evaluated(reply))
+                _add_evaluated(validation, records.read_evaluated(reply))
         self._optimizer.step(self._aggregator.finish())
         if not _is_finite(self._optimizer):
             raise TrainingDiverged(
                 f"stage {self._ticket.stage}, round {server_round}: the weights are not finite "
                 "after the optimizer's step; lower learning-rate"
             )
-        return records.weights_record(self._optimizer.weights), totals.metrics()
+        metrics = _score_record(validation.score(self._metric), "validation-")
+        metrics["loss"] = loss_sum / examples
+        return records.weights_record(self._optimizer.weights), metrics
 
     def _round_facts(self, server_round: int) -> RoundFacts:
         weights = self._optimizer.weights
@@ -145,15 +154,12 @@ class LazyMessagePassing(Strategy):
         return self._evaluations(asked.everyone if nodes == "test" else asked.validation, request)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        """Add up counts and losses: ``examples``, ``loss-sum``, ``correct``."""
+        """Add up counts and sums: ``examples``, ``loss-sum``, ``correct`` and maybe ``metric``."""
         del server_round
-        examples, loss_sum, correct = 0, 0.0, 0
+        sums = ScoreSums()
         for reply in replies:
-            answer = records.read_evaluated(reply)
-            examples += answer.examples
-            loss_sum += answer.loss_sum
-            correct += answer.correct
-        return MetricRecord({"examples": examples, "loss-sum": loss_sum, "correct": correct})
+            _add_evaluated(sums, records.read_evaluated(reply))
+        return _score_record(sums.score(self._metric), "")
 
     def summary(self) -> None:
         """Log what is about to be trained."""
@@ -168,38 +174,41 @@ class LazyMessagePassing(Strategy):
         return self._messenger.messages(clients, request, records.EVALUATE)
 
 
-@dataclass(slots=True)
-class _Totals:
-    examples: int = 0
-    loss_sum: float = 0.0
-    validation_examples: int = 0
-    validation_loss_sum: float = 0.0
-    validation_correct: int = 0
-
-    def add_update(self, update: TrainAnswer) -> None:
-        self.examples += update.examples
-        self.loss_sum += update.loss_sum
-        self.validation_examples += update.validation_examples
-        self.validation_loss_sum += update.validation_loss_sum
-        self.validation_correct += update.validation_correct
-
-    def add_validation(self, answer: EvaluateAnswer) -> None:
-        self.validation_examples += answer.examples
-        self.validation_loss_sum += answer.loss_sum
-        self.validation_correct += answer.correct
-
-    def metrics(self) -> MetricRecord:
-        return MetricRecord(
-            {
-                "loss": self.loss_sum / self.examples,
-                "validation-examples": self.validation_examples,
-                "validation-loss-sum": self.validation_loss_sum,
-                "validation-correct": self.validation_correct,
-            }
-        )
+def _add_evaluated(sums: ScoreSums, answer: EvaluateAnswer) -> None:
+    sums.add(answer.examples, answer.correct, answer.loss_sum, answer.metric)
 
 
-def _is_finite(optimizer: ServerAdam) -> bool:
+def _add_validated(sums: ScoreSums, update: TrainAnswer) -> None:
+    sums.add(
+        update.validation_examples,
+        update.validation_correct,
+        update.validation_loss_sum,
+        update.validation_metric,
+    )
+
+
+def _score_record(score: Score, prefix: str) -> MetricRecord:
+    metrics = MetricRecord()
+    metrics[f"{prefix}examples"] = score.count
+    metrics[f"{prefix}correct"] = score.correct
+    metrics[f"{prefix}loss-sum"] = score.loss_sum
+    if score.metric is not None:
+        metrics[f"{prefix}metric"] = score.metric
+    return metrics
+
+
+def read_score(metrics: MetricRecord, prefix: str) -> Score:
+    """Read what ``aggregate_train`` (prefix ``validation-``) and ``aggregate_evaluate`` return."""
+    metric = f"{prefix}metric"
+    return Score(
+        count=count(metrics, f"{prefix}examples"),
+        correct=count(metrics, f"{prefix}correct"),
+        loss_sum=number(metrics, f"{prefix}loss-sum"),
+        metric=number(metrics, metric) if metric in metrics else None,
+    )
+
+
+def _is_finite(optimizer: ServerOptimizer) -> bool:
     # The sum is finite only if every term is; it needs no temporary of the weights' size.
     total = float(optimizer.weights.sum(dtype="float64"))
     return total - total == 0.0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.boundary import BoundaryPlan
-from retexo_fl.graph.partition import GraphPartition
 from retexo_fl.graph.storage import open_partition
 
 
@@ -93,8 +92,8 @@ def check_partitions(directories: Sequence[Path]) -> PartitionsReport:
     parts.sort(key=lambda part: part.report.client)
     _check_owners(parts)
     for part in parts:
-        for peer, view in part.views.items():
-            _check_pair(part, parts[peer], peer, view)
+        for peer in part.edge_lists:
+            _check_pair(part, parts[peer])
     first = parts[0]
     return PartitionsReport(
         partitioning=first.partitioning,
@@ -104,14 +103,9 @@ def check_partitions(directories: Sequence[Path]) -> PartitionsReport:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PairView:
-    """What one client knows of what it shares with a peer."""
-
-    send: bytes
-    receive: bytes
-    num_edges: int
-    edges: bytes
+#: How many edges a client lists to a peer, and the digest over them.
+_EdgeList = tuple[int, bytes]
+_NO_EDGES: Final[_EdgeList] = (0, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,7 +120,7 @@ class _Part:
     features: str
     keys: np.ndarray
     report: PartReport
-    views: dict[int, _PairView]
+    edge_lists: dict[int, _EdgeList]
 
 
 def _summarise(directory: Path) -> _Part:
@@ -154,35 +148,8 @@ def _summarise(directory: Path) -> _Part:
             val=int(np.count_nonzero(partition.val_mask)),
             test=int(np.count_nonzero(partition.test_mask)),
         ),
-        views=_pair_views(partition, plan),
+        edge_lists={peer.peer: (peer.num_edges, peer.digest) for peer in plan.peers},
     )
-
-
-def _pair_views(partition: GraphPartition, plan: BoundaryPlan) -> dict[int, _PairView]:
-    if not plan.peers:
-        return {}
-    inner = partition.num_inner
-    cut = np.flatnonzero(partition.indices >= inner)
-    rows = np.searchsorted(partition.indptr, cut, side="right") - 1
-    slots = partition.indices[cut].astype(np.int64) - inner
-    owners = partition.boundary_owners[slots]
-    by_peer = np.argsort(owners, kind="stable")
-    ends = np.searchsorted(owners[by_peer], [peer.peer for peer in plan.peers], side="right")
-    views = {}
-    for peer, edges in zip(plan.peers, np.split(by_peer, ends[:-1]), strict=True):
-        mine = np.searchsorted(peer.send.rows, rows[edges])
-        theirs = slots[edges] - peer.receive.slots[0]
-        if partition.client < peer.peer:
-            codes = mine * peer.receive.count + theirs
-        else:
-            codes = theirs * peer.send.count + mine
-        views[peer.peer] = _PairView(
-            send=peer.send.digest,
-            receive=peer.receive.digest,
-            num_edges=len(edges),
-            edges=hashlib.sha256(np.sort(codes).astype("<i8").tobytes()).digest(),
-        )
-    return views
 
 
 def _check_identities(parts: list[_Part]) -> None:
@@ -228,20 +195,45 @@ def _check_owners(parts: list[_Part]) -> None:
         )
 
 
-def _check_pair(part: _Part, other: _Part, peer: int, view: _PairView) -> None:
-    client = part.report.client
-    back = other.views.get(client)
-    pair = f"{part.directory} and {other.directory}"
-    if back is None:
-        raise PartitionError(
-            f"{pair}: client {client} has {view.num_edges} edges to client {peer}, which knows none"
+def _check_pair(part: _Part, other: _Part) -> None:
+    """Check that two clients list the same edges between them."""
+    one, two = sorted((part, other), key=lambda each: each.report.client)
+    client, peer = one.report.client, two.report.client
+    count, digest = one.edge_lists.get(peer, _NO_EDGES)
+    back, back_digest = two.edge_lists.get(client, _NO_EDGES)
+    if digest == back_digest:
+        return
+    edges = f"{count or 'no'} edge{'' if count == 1 else 's'}"
+    if count == back:
+        ones = "one" if count == 1 else "ones"
+        told = (
+            f"client {client} and client {peer} both list {edges} between them, "
+            f"but not the same {ones}"
         )
-    if view.num_edges != back.num_edges or view.edges != back.edges:
-        raise PartitionError(
-            f"{pair}: client {client} has {view.num_edges} edges to client {peer}, which has "
-            f"{back.num_edges} back; expected the same edges"
-        )
-    if view.send != back.receive:
-        raise PartitionError(
-            f"{pair}: they disagree on the nodes of client {client} with edges to client {peer}"
-        )
+    else:
+        told = f"client {client} lists {edges} to client {peer}, which lists {back or 'none'} back"
+    raise PartitionError(
+        f"{one.directory} and {two.directory}: {told}; an edge must stand in both parts, "
+        f"but {_one_sided_edge(one, two)}"
+    )
+
+
+def _one_sided_edge(part: _Part, other: _Part) -> str:
+    """Name the first edge that stands in one of two parts only; whoever checks has both."""
+    edges = _edges_between(part, other)
+    back = {(ours, theirs) for theirs, ours in _edges_between(other, part)}
+    ours, theirs = min(edges ^ back)
+    holder = part if (ours, theirs) in edges else other
+    return f"{ours!r} - {theirs!r} stands in {holder.directory} only"
+
+
+def _edges_between(part: _Part, other: _Part) -> set[tuple[bytes, bytes]]:
+    """Return the edges from one client to another that its part lists, by the ends' keys."""
+    partition = open_partition(part.directory, verify=False)
+    inner = partition.num_inner
+    owners = np.concatenate((np.full(inner, part.report.client), partition.boundary_owners))
+    crossing = np.flatnonzero(owners[partition.indices] == other.report.client)
+    rows = np.searchsorted(partition.indptr, crossing, side="right") - 1
+    slots = partition.indices[crossing] - inner
+    keys, far_keys = partition.node_keys[rows], partition.boundary_keys[slots]
+    return set(zip(keys.tolist(), far_keys.tolist(), strict=True))

@@ -12,7 +12,7 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Graph, Split
-from retexo_fl.graph.keys import hash_keys
+from retexo_fl.graph.keys import hash_keys, narrow_keys
 from retexo_fl.graph.partition import GraphPartition
 
 
@@ -112,10 +112,10 @@ def _cut(ordered: _OrderedGraph, partitioning: str, client: int) -> GraphPartiti
         partitioning=partitioning,
         client=client,
         num_clients=len(ordered.starts) - 1,
-        node_keys=ordered.keys[own],
+        node_keys=narrow_keys(ordered.keys[own]),
         indptr=indptr,
         indices=indices,
-        boundary_keys=ordered.keys[boundary],
+        boundary_keys=narrow_keys(ordered.keys[boundary]),
         boundary_owners=ordered.owners[boundary],
         node_hashes=ordered.hashes[own],
         boundary_hashes=ordered.hashes[boundary],

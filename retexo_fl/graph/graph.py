@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Self
 
 import numpy as np
 from scipy.sparse import coo_array
 
 from retexo_fl.errors import DatasetError
+from retexo_fl.graph.attributes import attribute_texts
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
+
+_NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +60,7 @@ class EdgeListGraph:
         num_classes: C, or None for the largest label plus one.
         node_keys: [N] bytes, or None for the decimal node indices.
         split: The published split, or None.
+        attributes: [N] text or integers by name, which a graph may be cut by.
     """
 
     name: str
@@ -64,6 +70,7 @@ class EdgeListGraph:
     num_classes: int | None = None
     node_keys: np.ndarray | None = None
     split: Split | None = None
+    attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,6 +90,8 @@ class Graph:
         train_mask: [N] bool of the published split, or None.
         val_mask: As ``train_mask``.
         test_mask: As ``train_mask``.
+        attributes: [N] non-empty bytes by name: what a graph may be cut by. A source gives only
+            those that it was asked for.
     """
 
     name: str
@@ -95,9 +104,10 @@ class Graph:
     train_mask: np.ndarray | None = None
     val_mask: np.ndarray | None = None
     test_mask: np.ndarray | None = None
+    attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
 
     @classmethod
-    def from_edges(
+    def from_edges(  # noqa: PLR0913 - a graph is so many arrays
         cls,
         edges: np.ndarray,
         *,
@@ -107,6 +117,7 @@ class Graph:
         num_classes: int | None = None,
         node_keys: np.ndarray | None = None,
         split: Split | None = None,
+        attributes: Mapping[str, np.ndarray] = _NO_ATTRIBUTES,
     ) -> Self:
         """Build a graph from a list of undirected edges.
 
@@ -118,6 +129,7 @@ class Graph:
             num_classes: C; None for the largest label plus one.
             node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
             split: The published split, if there is one.
+            attributes: [N] text or integers by name, which the graph may be cut by.
 
         Raises:
             DatasetError: An array is not as described; the message names it and the row.
@@ -130,6 +142,7 @@ class Graph:
             num_classes=num_classes,
             node_keys=node_keys,
             split=split,
+            attributes=attributes,
         )
         return cls.build(given, ArrayNames(source=name))
 
@@ -137,7 +150,8 @@ class Graph:
     def build(cls, given: EdgeListGraph, names: ArrayNames) -> Self:
         """Check a graph as it was read and build it; see :meth:`from_edges`."""
         num_classes, keys = _check(given, names)
-        indptr, indices = _both_directions(given.edges, len(given.labels))
+        num_nodes = len(keys)
+        indptr, indices = _both_directions(given.edges, num_nodes)
         masks = {} if given.split is None else given.split.named()
         return cls(
             name=given.name,
@@ -147,6 +161,7 @@ class Graph:
             features=given.features,
             labels=given.labels.astype(np.int64),
             num_classes=num_classes,
+            attributes=attribute_texts(names.source, given.attributes, num_nodes=num_nodes),
             **masks,
         )
 

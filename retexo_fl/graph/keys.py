@@ -37,6 +37,18 @@ def hash_keys(keys: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
+def narrow_keys(keys: np.ndarray) -> np.ndarray:
+    """Return keys in a dtype that is as wide as the longest of them.
+
+    What a client stores must not depend on keys that it does not have.
+
+    Args:
+        keys: [n] bytes, dtype ``S``.
+    """
+    longest = int(np.char.str_len(keys).max(initial=1))
+    return keys.astype(f"S{longest}")
+
+
 def check_keys(checks: ArrayChecks, name: str, keys: np.ndarray, *, num_nodes: int) -> None:
     """Check that keys are ``num_nodes`` different, non-empty byte strings."""
     checks.form(name, keys, kinds="S", shape=(num_nodes,))

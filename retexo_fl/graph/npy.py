@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -152,7 +154,11 @@ def open_npz(path: Path, *, error: type[InputError]) -> Iterator[NpzArchive]:
         archive = zipfile.ZipFile(path)
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror})") from problem
-    except zipfile.BadZipFile as problem:
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,  # a version of the format that Python does not know
+        ValueError,  # a name that is not in the encoding that it claims
+    ) as problem:
         raise error(f"{path}: not a .npz file, or damaged ({problem})") from problem
     with archive:
         yield NpzArchive(path, archive, error)
@@ -166,8 +172,11 @@ def _read_header(
         version = npy_format.read_magic(file)
         if version not in _READERS:
             raise error(f"{where}: .npy version {version}; expected 1.0 or 2.0")
-        shape, fortran_order, dtype = _READERS[version](file)
-    except ValueError as problem:
+        with warnings.catch_warnings():
+            # NumPy tries to read a damaged header as one of Python 2, and says so.
+            warnings.simplefilter("ignore", UserWarning)
+            shape, fortran_order, dtype = _READERS[version](file)
+    except (ValueError, SyntaxError, tokenize.TokenError) as problem:
         raise error(f"{where}: not an array in NumPy's format ({problem})") from problem
     if dtype.hasobject:
         raise error(f"{where}: holds Python objects; expected plain values")

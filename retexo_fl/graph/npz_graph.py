@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
 import numpy as np
 
 from retexo_fl.errors import DatasetError
+from retexo_fl.graph.attributes import count_values
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
@@ -28,8 +29,12 @@ class NpzSummary(TypedDict):
     split: str
 
 
-def read_npz_graph(path: Path) -> Graph:
+def read_npz_graph(path: Path, *, attributes: Sequence[str] = ()) -> Graph:
     """Read and check a graph.
+
+    Args:
+        path: A ``.npz`` file.
+        attributes: Arrays [N] of text or integers to be read as attributes of the nodes.
 
     Raises:
         DatasetError: The file is damaged, or an array is missing or not as documented.
@@ -42,9 +47,20 @@ def read_npz_graph(path: Path) -> Graph:
             features=_features(archive, checks),
             labels=archive.read("y"),
             split=_split(archive, checks),
+            attributes={name: archive.read(name) for name in attributes},
         )
     names = ArrayNames(source=str(path), edges="edge_index", features="x", labels="y")
     return Graph.build(given, names)
+
+
+def count_npz_values(path: Path, attribute: str) -> int:
+    """Return how many different values an attribute of a graph has; reads nothing else.
+
+    Raises:
+        DatasetError: The file is damaged, or has no such attribute.
+    """
+    with open_npz(path, error=DatasetError) as archive:
+        return count_values(str(path), attribute, archive.read(attribute))
 
 
 def describe_npz_graph(path: Path) -> NpzSummary:

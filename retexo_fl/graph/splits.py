@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Final, Protocol
 
 import numpy as np
 
-from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.seeding import seeded_generator
+from retexo_fl.plugins import is_plugin, load_callable
 
-_FORMS = "random:TRAIN/VAL/TEST or per-client-class:TRAIN/VAL/TEST"
+_KINDS: Final = ("random", "per-client-class")
+_FORMS: Final = "random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute"
 #: No exponent: ``1e999999999`` would be computed exactly too. Nine digits keep counts in 64 bits.
 _DECIMAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,9}")
 
 Shares = tuple[Fraction, Fraction, Fraction]
+
+
+class SplitFunction(Protocol):
+    """What a ``module:attribute`` must name."""
+
+    def __call__(self, graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+        """Return disjoint masks of labelled nodes, none empty; the same for the same seed.
+
+        Args:
+            graph: The whole graph.
+            assignment: [N] int32 client of each node.
+            seed: At least 0.
+        """
+        ...
 
 
 def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -> Split:
@@ -28,6 +45,7 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
         split: ``published``: the data set's own. ``random:TRAIN/VAL/TEST``: shares of the labelled
             nodes, which depend on the seed alone, not on the partitioning.
             ``per-client-class:TRAIN/VAL/TEST``: the same shares of each class of each client.
+            ``module:attribute``: a :class:`SplitFunction`.
         seed: At least 0.
 
     Returns:
@@ -37,6 +55,7 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     Raises:
         ConfigurationError: The text is none of these forms, the shares are not in (0, 1] with a
             sum of at most 1, a mask would be empty, or there is no published split.
+        PluginError: A plug-in cannot be imported or called, or returns something else.
 
     Source: OpenFGL 1.1.0's protocol, per client and class. Floors stand at cumulative shares, which
     fits the totals it gives for Cora.
@@ -44,9 +63,11 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     if split == "published":
         return _published(graph)
     kind, _, text = split.partition(":")
-    if kind not in ("random", "per-client-class"):
+    if kind not in _KINDS and is_plugin(split):
+        return _of_plugin(graph, assignment, split, seed)
+    if kind not in _KINDS:
         raise ConfigurationError(f"split: got {split!r}; expected published, {_FORMS}")
-    shares = _parse_shares(split, text)
+    shares = parse_shares(split, text)
     labelled = np.flatnonzero(graph.labels >= 0)
     generator = seeded_generator(seed, f"split {kind}")
     if kind == "random":
@@ -68,8 +89,32 @@ def _published(graph: Graph) -> Split:
     return published
 
 
-def _parse_shares(split: str, text: str) -> Shares:
-    """Read ``0.2/0.1/0.7`` exactly: as binary floats, shares of a whole number may fall short."""
+def _of_plugin(graph: Graph, assignment: np.ndarray, split: str, seed: int) -> Split:
+    function: SplitFunction = load_callable("split", split, "graph", "assignment", "seed")
+    found = function(graph, assignment, seed)
+    where = f"split {split!r}"
+    if not isinstance(found, Split):
+        raise PluginError(f"{where}: returned {type(found).__name__}; expected a Split")
+    checks = ArrayChecks(source=where, error=PluginError)
+    for name, mask in found.named().items():
+        if not isinstance(mask, np.ndarray):
+            checks.fail(name, f"got {type(mask).__name__}; expected an array of booleans")
+        if not mask.any():
+            checks.fail(name, "no node is in it; expected at least one")
+    checks.masks(found.named(), graph.labels)
+    return found
+
+
+def parse_shares(split: str, text: str) -> Shares:
+    """Read ``0.2/0.1/0.7`` exactly: as binary floats, shares of a whole number may fall short.
+
+    Args:
+        split: The whole text, for errors.
+        text: The shares in it.
+
+    Raises:
+        ConfigurationError: The shares are not in (0, 1] with a sum of at most 1.
+    """
     expected = "expected three shares above 0 with a sum of at most 1, such as 0.2/0.1/0.7"
     parts = text.split("/")
     if not all(_DECIMAL.fullmatch(part) for part in parts):

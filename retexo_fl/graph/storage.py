@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,21 +52,31 @@ def write_partition(partition: GraphPartition, directory: Path) -> None:
         _write_arrays(partition, beside)
 
 
-def write_partitions(parts: Sequence[GraphPartition], out: Path) -> None:
+def write_partitions(
+    parts: Sequence[GraphPartition], out: Path, *, beside: Mapping[str, str] | None = None
+) -> None:
     """Store all partitions of a graph as ``out/part-0``, ``out/part-1``, ...
 
     Args:
         parts: To be stored.
         out: New, or empty; it appears with all parts in it or not at all.
+        beside: Texts of other files in ``out``, by name.
 
     Raises:
         PartitionError: ``out`` holds something, or cannot be written; nothing is left there.
     """
-    with _new_folder(out) as beside:
+    with _new_folder(out) as place:
         for partition in parts:
-            folder = beside / f"{_PART}{partition.client}"
+            folder = place / part_name(partition.client)
             folder.mkdir()
             _write_arrays(partition, folder)
+        for name, text in (beside or {}).items():
+            (place / name).write_text(text, encoding="utf-8")
+
+
+def part_name(client: int) -> str:
+    """Return the name of the folder of a client's part."""
+    return f"{_PART}{client}"
 
 
 def find_partitions(out: Path) -> list[Path]:
@@ -115,18 +125,29 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
     return partition
 
 
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder beside ``target`` that takes its place at the end, or vanishes."""
+def check_new_folder(target: Path) -> None:
+    """Check that a folder is absent or empty, before there is anything to be written to it.
+
+    Raises:
+        PartitionError: It holds something, or cannot be read.
+    """
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     except OSError as error:
         raise PartitionError(f"{target}: cannot be read ({error.strerror})") from error
     if taken:
         raise PartitionError(f"{target}: exists; expected a new or empty folder")
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder beside ``target`` that takes its place at the end, or vanishes."""
+    check_new_folder(target)
     place = target.resolve()
     beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    made: list[Path] = []
     try:
+        made = [parent for parent in place.parents if not parent.exists()]
         beside.mkdir(parents=True)
         yield beside
         beside.replace(place)
@@ -135,6 +156,10 @@ def _new_folder(target: Path) -> Iterator[Path]:
         raise PartitionError(f"{target}: could not be written ({reason})") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        for parent in made:
+            # What is not empty stays: the partition, or what others put there meanwhile.
+            with suppress(OSError):
+                parent.rmdir()
 
 
 def _write_arrays(partition: GraphPartition, folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 
 from retexo_fl.layers.base import (
     GraphLayer,
@@ -15,6 +15,7 @@ from retexo_fl.layers.base import (
     Rows,
     StageInput,
     compact_rows,
+    dense_rows,
     select_rows,
     stacked_rows,
 )
@@ -84,3 +85,12 @@ def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
     product = csr_array(values @ rows)
     product.sort_indices()
     return product
+
+
+def beside_own(inputs: StageInput, aggregates: Rows) -> Rows:
+    """Join own rows and their aggregates, both (N, D): (N, 2 D), sparse if both are."""
+    own = inputs.own
+    if isinstance(own, torch.Tensor) or isinstance(aggregates, torch.Tensor):
+        dtype = inputs.dtype
+        return torch.cat([dense_rows(own, dtype), dense_rows(aggregates, dtype)], dim=1)
+    return csr_array(hstack([own, aggregates], format="csr"))

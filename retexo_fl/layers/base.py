@@ -34,11 +34,13 @@ class LayerShape:
     Attributes:
         inputs: D, width of the rows it reads.
         outputs: H, width of the rows it makes.
+        hidden: P, width of rows inside the layer; layers without such rows ignore it.
         heads: Attention heads; layers without attention ignore it.
     """
 
     inputs: int
     outputs: int
+    hidden: int
     heads: int = 1
 
 
@@ -180,9 +182,17 @@ def layer_class(name: str) -> type[GraphLayer]:
     """Return the class of a layer name; see :func:`make_layer`."""
     from retexo_fl.layers.gat import GatLayer
     from retexo_fl.layers.gcn import GcnLayer
+    from retexo_fl.layers.gin import GinLayer
     from retexo_fl.layers.sage import SageLayer
+    from retexo_fl.layers.sage_pool import SagePoolLayer
 
-    built_in: dict[str, type[GraphLayer]] = {"gcn": GcnLayer, "sage": SageLayer, "gat": GatLayer}
+    built_in: dict[str, type[GraphLayer]] = {
+        "gcn": GcnLayer,
+        "sage": SageLayer,
+        "gat": GatLayer,
+        "gin": GinLayer,
+        "sage-pool": SagePoolLayer,
+    }
     if name in built_in:
         return built_in[name]
     found = load_plugin("layer", name) if is_plugin(name) else None

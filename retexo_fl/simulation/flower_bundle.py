@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import tomli_w
 
 from retexo_fl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from retexo_fl.federation.prediction_app import PredictionTask
 
 Scalar = bool | int | float | str
 
@@ -35,6 +38,24 @@ class BundleApps:
 
     server: str = _COMPONENT.format(kind="server")
     client: str = _COMPONENT.format(kind="client")
+
+
+def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
+    """Return the components of an inference.
+
+    What they are to do stands in their source: paths have no place in a run configuration.
+
+    Args:
+        task: What the server predicts with.
+        predictions: Existing folder that the clients write to.
+    """
+    server = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
+    return BundleApps(
+        server="from retexo_fl.federation import make_prediction_app\n"
+        f"app = make_prediction_app({server})\n",
+        client="from retexo_fl.federation import make_client_app\n"
+        f"app = make_client_app(predictions={predictions!r})\n",
+    )
 
 
 def write_bundle(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from flwr.app import Context, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl.agent.api import ClientApi, Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.prediction_app import PredictionTask, make_prediction_app
+from retexo_fl.federation.prediction_loop import Event
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -28,9 +32,42 @@ def run_inline(
     Raises:
         RetexoError: Any named failure of the run.
     """
+    _serve(make_server_app(listeners), config, parts)
+
+
+def predict_inline(
+    config: RunConfig,
+    parts: list[GraphPartition],
+    task: PredictionTask,
+    *,
+    predictions: Path,
+    listeners: Sequence[Callable[[Event], None]] = (),
+) -> None:
+    """Predict the nodes of ``parts`` in this process.
+
+    Args:
+        config: The configuration; ``clients`` equals the number of parts.
+        parts: One for each client.
+        task: What to predict with; its folder is told how that went.
+        predictions: Existing folder that the clients write to.
+        listeners: Called with every event of the inference.
+
+    Raises:
+        RetexoError: Any named failure.
+    """
+    _serve(make_prediction_app(task, listeners), config, parts, predictions)
+
+
+def _serve(
+    server_app: ServerApp,
+    config: RunConfig,
+    parts: list[GraphPartition],
+    predictions: Path | None = None,
+) -> None:
+    """Run a ServerApp to its end, with a client for each part."""
     from retexo_fl.agent.factory import InProcessClients
 
-    clients = InProcessClients(parts, config)
+    clients = InProcessClients(parts, config, predictions=predictions)
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         return clients.find(ticket.job, client_index(context))
@@ -40,4 +77,5 @@ def run_inline(
     context = Context(
         run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
     )
-    make_server_app(listeners)(grid, context)
+    serve: Callable[[Grid, Context], None] = server_app
+    serve(grid, context)

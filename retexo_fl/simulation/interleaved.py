@@ -132,6 +132,8 @@ def _header(
         sender=sender,
         receiver=receiver,
         weights_digest=hashlib.sha256(b"round " + name).digest(),
+        # Not by a plan: what goes along which edges is agreed on by the exchange's label.
+        num_edges=0,
         plan_digest=hashlib.sha256(b"plan " + name).digest(),
         num_vectors=len(vectors),
         width=vectors.shape[1],

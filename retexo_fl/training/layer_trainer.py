@@ -1,43 +1,51 @@
 """Training of one stage on one client: pure functions of the stage's input and the weights.
 
-Source: RETEXO (Kolluri et al.), section 3.1; one full-batch gradient per round.
+Source: RETEXO (Kolluri et al.), section 3.1; one full-batch gradient per round; McMahan et al.,
+AISTATS 2017, for several local steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.linear_step import LinearBatch, PassSums, all_finite, is_linear
+from retexo_fl.training.losses import check_loss, cross_entropy
+from retexo_fl.training.metrics import metric_sums
+from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, borrowed
 
 #: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
 #: rows of 256 float32 values are 8 MiB, about a core's share of cache. Chosen; not tuned.
 ROWS_PER_BATCH = 8192
 
+_PLAIN: Final = Recipe()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Counts and loss sums of one client over one set of nodes.
+    """Counts and sums of one client over one set of nodes.
 
     Attributes:
         count: Labelled nodes of the set.
-        loss_sum: Sum of their cross entropies, natural logarithm.
+        loss_sum: Sum of their losses.
         correct: How many were classified rightly.
+        metric_sums: What a metric other than accuracy adds up; empty without one.
     """
 
     count: int = 0
     loss_sum: float = 0.0
     correct: int = 0
+    metric_sums: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +53,14 @@ class LayerUpdate:
     """What a client returns from a round.
 
     Attributes:
-        gradient_sum: (P,) gradient of the summed loss over its train nodes; zeros without any.
-        train: Over the train nodes, with dropout; ``correct`` is not counted.
+        update_sum: (P,) gradient of the summed loss over its train nodes, or with several local
+            steps the change of the weights times the number of train nodes; zeros without any.
+        train: Over the train nodes, at the incoming weights with dropout; ``correct`` is not
+            counted.
         validation: Over the validation nodes, at the incoming weights, without dropout.
     """
 
-    gradient_sum: np.ndarray
+    update_sum: np.ndarray
     train: Tally
     validation: Tally
 
@@ -75,10 +85,18 @@ class LayerTrainer:
     """Holds what is fixed in a stage: the aggregated input and its batches."""
 
     def __init__(
-        self, shape: ModelShape, stage: int, inputs: StageInput, nodes: NodeSets, *, seed: int
+        self,
+        shape: ModelShape,
+        stage: int,
+        inputs: StageInput,
+        nodes: NodeSets,
+        *,
+        seed: int,
+        recipe: Recipe = _PLAIN,
     ) -> None:
         self._stage = stage
         self._seed = seed
+        self._recipe = recipe
         self._num_nodes = inputs.num_nodes
         self._model = StageModel(shape, stage)
         self._flat = FlatParameters(self._model)
@@ -86,7 +104,9 @@ class LayerTrainer:
         self._prepared = self._model.layer.prepare(inputs)
         self._nodes = nodes
         self._batches: dict[str, list[_LabelledBatch]] = {}
-        self._linear: list[LinearBatch] | None = None
+        self._is_linear = is_linear(self._model) and recipe.loss is cross_entropy
+        self._loss_checked = recipe.loss is cross_entropy
+        self._linear: dict[bool, list[LinearBatch]] = {}
 
     @property
     def num_weights(self) -> int:
@@ -94,7 +114,7 @@ class LayerTrainer:
         return self._flat.size
 
     def update(self, weights: np.ndarray, *, round_number: int, dropout: float) -> LayerUpdate:
-        """Validate the incoming weights, then return the gradient sum over the train nodes.
+        """Validate the incoming weights, then train from them.
 
         Args:
             weights: (P,) of the model's dtype.
@@ -107,85 +127,122 @@ class LayerTrainer:
         keyed = KeyedDropout(
             rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
         )
-        sums = self._linear_sums(weights, keyed) or self._differentiated_sums(weights, keyed)
-        gradient_sum = sums.gradient_sum
-        if gradient_sum is None:
-            gradient_sum = np.zeros(self.num_weights, dtype=weights.dtype)
-        if not (sums.is_finite and np.isfinite(sums.train_loss)):
-            raise TrainingDiverged(
-                f"stage {self._stage}, round {round_number}: the training loss is "
-                f"{sums.train_loss} and its gradient is not finite; lower learning-rate or check "
-                "the features"
-            )
+        # The written-out step validates on its way; it counts nothing but accuracy.
+        in_one_pass = self._is_linear and self._recipe.metric is None
+        sums = self._sums(weights, keyed, validate=in_one_pass)
         return LayerUpdate(
-            gradient_sum=gradient_sum,
+            update_sum=self._update_sum(weights, sums, keyed),
             train=Tally(count=len(self._nodes.train), loss_sum=sums.train_loss),
-            validation=Tally(
-                count=len(self._nodes.validation),
-                loss_sum=sums.validation_loss,
-                correct=sums.validation_correct,
-            ),
+            validation=self._validated(sums)
+            if in_one_pass
+            else self.evaluate(weights, "validation"),
         )
 
-    def _linear_sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums | None:
-        """Return the sums of the written-out step, or None for a layer that has none."""
-        if not is_linear(self._model):
-            return None
-        if self._linear is None:
-            self._linear = self._linear_batches()
+    def _update_sum(self, weights: np.ndarray, sums: PassSums, dropout: KeyedDropout) -> np.ndarray:
+        """Return the update; ``sums`` are those of the first step."""
+        if sums.gradient_sum is None:
+            return np.zeros(self.num_weights, dtype=weights.dtype)
+        local, count = self._recipe.local, len(self._nodes.train)
+        if local.count == 1:
+            return self._checked(sums, dropout)
+        optimizer = local.begin(weights)
+        for step in range(local.count):
+            keyed = replace(dropout, step=step)
+            if step:
+                sums = self._sums(optimizer.weights, keyed, validate=False)
+            optimizer.step(self._checked(sums, keyed) / count)
+        change: np.ndarray = (optimizer.weights - weights) * count
+        return change
+
+    def _checked(self, sums: PassSums, place: KeyedDropout) -> np.ndarray:
+        assert sums.gradient_sum is not None
+        if sums.is_finite and np.isfinite(sums.train_loss):
+            return sums.gradient_sum
+        where = f"stage {self._stage}, round {place.round}"
+        key = "learning-rate"
+        if self._recipe.local.count > 1:
+            where, key = f"{where}, local step {place.step + 1}", "local-learning-rate"
+        raise TrainingDiverged(
+            f"{where}: the training loss is {sums.train_loss} and its gradient is not finite; "
+            f"lower {key} or check the features"
+        )
+
+    def _sums(self, weights: np.ndarray, dropout: KeyedDropout, *, validate: bool) -> PassSums:
+        """Return the gradient at ``weights`` and, on the way, validation where asked."""
         total = PassSums()
-        flat = borrowed(weights).numpy()
-        for batch in self._linear:
-            total.add(batch.sums(flat, dropout))
+        if self._is_linear:
+            flat = borrowed(weights).numpy()
+            for linear in self._linear_batches(validate=validate):
+                total.add(linear.sums(flat, dropout))
+            return total
+        assert not validate
+        self._flat.bind(weights)
+        for batch in self._labelled("train"):
+            total.add(self._differentiated(batch, dropout))
+        self._flat.release()
         return total
 
-    def _linear_batches(self) -> list[LinearBatch]:
-        assert isinstance(self._prepared, AggregatedInput)
-        train, validation = _chunks(self._nodes.train), _chunks(self._nodes.validation)
-        none = np.zeros(0, dtype=np.int64)
-        return [
-            LinearBatch(
-                self._model,
-                self._prepared,
-                self._flat.shapes,
-                train=trained,
-                validation=validated,
-                labels=self._nodes.labels,
-            )
-            for trained, validated in zip_longest(train, validation, fillvalue=none)
-        ]
-
-    def _differentiated_sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        """Return the sums of any layer, by automatic differentiation."""
-        validation = self.evaluate(weights, "validation")
-        sums = PassSums(validation_loss=validation.loss_sum, validation_correct=validation.correct)
-        self._flat.bind(weights)
-        parameters = list(self._model.parameters())
-        for batch in self._labelled("train"):
-            logits = self._model.classify(batch.rows, dropout)
-            loss = F.cross_entropy(logits, batch.labels, reduction="sum")
-            # Not backward(): it would add to a zeroed buffer, two more passes over P values.
-            parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            flat = torch.cat([part.reshape(-1) for part in parts]).numpy()
-            sums.add(
-                PassSums(
-                    gradient_sum=flat, is_finite=all_finite(flat), train_loss=float(loss.detach())
+    def _linear_batches(self, *, validate: bool) -> list[LinearBatch]:
+        if validate not in self._linear:
+            assert isinstance(self._prepared, AggregatedInput)
+            none = np.zeros(0, dtype=np.int64)
+            validation = _chunks(self._nodes.validation) if validate else []
+            pairs = zip_longest(_chunks(self._nodes.train), validation, fillvalue=none)
+            self._linear[validate] = [
+                LinearBatch(
+                    self._model,
+                    self._prepared,
+                    self._flat.shapes,
+                    train=trained,
+                    validation=validated,
+                    labels=self._nodes.labels,
                 )
-            )
-        self._flat.release()
-        return sums
+                for trained, validated in pairs
+            ]
+        return self._linear[validate]
+
+    def _differentiated(self, batch: _LabelledBatch, dropout: KeyedDropout) -> PassSums:
+        """Return the sums of one batch of any layer and loss, by automatic differentiation."""
+        parameters = list(self._model.parameters())
+        logits = self._model.classify(batch.rows, dropout)
+        if not self._loss_checked:
+            check_loss(self._recipe.loss, logits, batch.labels)
+            self._loss_checked = True
+        loss = self._recipe.loss(logits, batch.labels)
+        # Not backward(): it would add to a zeroed buffer, two more passes over P values.
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([part.reshape(-1) for part in parts]).numpy()
+        return PassSums(
+            gradient_sum=flat, is_finite=all_finite(flat), train_loss=float(loss.detach())
+        )
+
+    def _validated(self, sums: PassSums) -> Tally:
+        return Tally(
+            count=len(self._nodes.validation),
+            loss_sum=sums.validation_loss,
+            correct=sums.validation_correct,
+        )
 
     @torch.no_grad()
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+        metric = self._recipe.metric
         self._flat.bind(weights)
-        loss_sum, correct = 0.0, 0
+        loss_sum, correct, sums = 0.0, 0, np.zeros(0)
         for batch in self._labelled(which):
             logits = self._model.classify(batch.rows, None)
-            loss_sum += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+            loss_sum += float(self._recipe.loss(logits, batch.labels))
             correct += int((logits.argmax(dim=1) == batch.labels).sum())
+            if metric is not None:
+                found = metric_sums(metric, logits, batch.labels)
+                sums = sums + found if sums.size else found
         self._flat.release()
-        return Tally(count=len(self._node_set(which)), loss_sum=loss_sum, correct=correct)
+        return Tally(
+            count=len(self._node_set(which)),
+            loss_sum=loss_sum,
+            correct=correct,
+            metric_sums=tuple(float(item) for item in sums),
+        )
 
     def embed(self, weights: np.ndarray) -> torch.Tensor:
         """Return the (N, H) rows of all inner nodes for the next stage."""

@@ -6,14 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.training.metrics import Metric, metric_value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Validation over all clients; ``count`` 0 means that no client has validation nodes."""
+    """Validation over all clients; ``count`` 0 means that no client has validation nodes.
+
+    ``metric`` is the value of a metric other than accuracy, or None.
+    """
 
     count: int
     correct: int
     loss_sum: float
+    metric: float | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -28,12 +35,52 @@ class Score:
     def beats(self, other: Score) -> bool:
         """Say whether these weights are to be preferred to earlier ones.
 
-        Higher accuracy wins, then lower loss; at a full tie the earlier weights stay. Without
-        validation nodes later weights win, since nothing speaks against training longer.
+        Higher accuracy (or the metric's value) wins, then lower loss; at a full tie the earlier
+        weights stay. Without validation nodes later weights win, since nothing speaks against
+        training longer.
         """
         if not self.count:
             return True
-        return (self.correct, -self.loss_sum) > (other.correct, -other.loss_sum)
+        return (self._height, -self.loss_sum) > (other._height, -other.loss_sum)
+
+    @property
+    def _height(self) -> float:
+        return self.correct if self.metric is None else self.metric
+
+
+@dataclass(slots=True)
+class ScoreSums:
+    """Adds up what clients answer about one set of nodes, in the order given."""
+
+    count: int = 0
+    correct: int = 0
+    loss_sum: float = 0.0
+    metric: np.ndarray | None = None
+
+    def add(self, count: int, correct: int, loss_sum: float, metric: tuple[float, ...]) -> None:
+        """Add a client's sums.
+
+        Raises:
+            RemoteProtocolError: Its metric has another length than those before.
+        """
+        self.count += count
+        self.correct += correct
+        self.loss_sum += loss_sum
+        if not metric:
+            return
+        sums = np.asarray(metric, dtype=np.float64)
+        if self.metric is not None and self.metric.shape != sums.shape:
+            raise RemoteProtocolError(
+                f"a client's metric has {len(sums)} sums; expected {len(self.metric)} as before"
+            )
+        self.metric = sums if self.metric is None else self.metric + sums
+
+    def score(self, metric: Metric | None) -> Score:
+        """Return the score of all nodes added."""
+        value = None
+        if metric is not None and self.metric is not None:
+            value = metric_value(metric, self.metric)
+        return Score(count=self.count, correct=self.correct, loss_sum=self.loss_sum, metric=value)
 
 
 @dataclass(slots=True, kw_only=True)

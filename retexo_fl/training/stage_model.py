@@ -69,7 +69,9 @@ class ModelShape:
     def layer_shape(self, stage: int) -> LayerShape:
         """Return the sizes of a stage's layer."""
         outputs = self.classes if stage == self.layers - 1 else self.state_width
-        return LayerShape(inputs=self.input_width(stage), outputs=outputs, heads=self.heads)
+        return LayerShape(
+            inputs=self.input_width(stage), outputs=outputs, hidden=self.hidden, heads=self.heads
+        )
 
 
 class StageModel(torch.nn.Module):

@@ -24,6 +24,8 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    PredictAnswer,
+    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Ticket,
@@ -96,7 +98,7 @@ class IdleClient:
         if size not in self.updates:
             self.updates[size] = np.full(size, 1e-3, dtype=request.weights.dtype)
         return TrainAnswer(
-            gradient_sum=self.updates[size],
+            update_sum=self.updates[size],
             examples=2,
             loss_sum=1.0,
             validation_examples=1,
@@ -108,6 +110,19 @@ class IdleClient:
         """See :class:`ClientApi`."""
         del request
         return EvaluateAnswer(examples=1, loss_sum=0.5, correct=1)
+
+    def predict(self, request: PredictRequest) -> PredictAnswer:
+        """See :class:`ClientApi`."""
+        del request
+        return PredictAnswer(
+            nodes=4,
+            train=2,
+            train_correct=1,
+            validation=1,
+            validation_correct=1,
+            test=1,
+            test_correct=1,
+        )
 
 
 @dataclass(slots=True)

@@ -168,7 +168,15 @@ def test_partitions_exclude_what_parts_were_cut_with(retexo: CommandLine, key: s
         ("aggregator", "no_such_module:Mean", "cannot import 'no_such_module'"),
         ("aggregator", "math:pi", "'math:pi'"),
         ("partitioner", "no_such_module:cut", "cannot import 'no_such_module'"),
-        ("partitioner", "math:pi", "got float; expected a callable"),
+        ("aggregator", "math:sqrt", "expected a callable () (missing a required"),
+        ("aggregator", "argparse:Namespace", "Namespace has no start, add, finish"),
+        ("aggregator", "flwr.serverapp.strategy:Strategy", "got an abstract class"),
+        ("partitioner", "math:pi", "got float; expected a callable (graph, clients, seed)"),
+        ("partitioner", "math:sqrt", "expected a callable (graph, clients, seed) (too many"),
+        ("partitioner", "builtins:max", "got str; expected an array of integers of shape"),
+        ("split", "no_such_module:cut", "cannot import 'no_such_module'"),
+        ("split", "math:pi", "got float; expected a callable (graph, assignment, seed)"),
+        ("split", "math:hypot", "expected a callable"),
     ],
 )
 def test_plugins_are_found_before_anything_is_written(
@@ -186,7 +194,7 @@ def test_plugins_are_found_before_anything_is_written(
         *("random:", "random:0.2", "random:0.2/0.1", "random:0.2/0.1/0.7/0", "random:a/b/c"),
         *("random:-0.1/0.5/0.5", "random:nan/0.1/0.1", "random:1e999999999/0.1/0.1"),
         *("per-client-class:", "random:1/0//2", "random:./1/1", "randm:0.1/0.1/0.1", "Published"),
-        "module:attribute",
+        *("random:shares", "published:split"),
     ],
 )
 def test_malformed_splits_are_refused(retexo: CommandLine, tmp_path: Path, split: str) -> None:

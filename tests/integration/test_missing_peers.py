@@ -8,21 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 
-from retexo_fl.agent.api import Ticket
-from retexo_fl.agent.client import GraphClient
 from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.store import MemoryStore
 from retexo_fl.channels import BlockKey, MemoryChannel
-from retexo_fl.config import RunConfig, config_values
+from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import BoundaryPlan
-from retexo_fl.simulation.inline_grid import InlineGrid
-from tests.support.runs import configured, largest_difference, result_of
+from tests.support.runs import configured, largest_difference, result_of, train_over
 
 
 class LosingChannel(MemoryChannel):
@@ -41,25 +33,6 @@ class LosingChannel(MemoryChannel):
         return len(stream)
 
 
-def run_with(config: RunConfig, channel: MemoryChannel) -> None:
-    parts = make_parts(config)
-    clients: dict[int, GraphClient] = {}
-
-    def find(context: Context, ticket: Ticket) -> GraphClient:
-        index = client_index(context)
-        if index not in clients:
-            clients[index] = GraphClient(
-                parts[index], config, job=ticket.job, channel=channel, store=MemoryStore()
-            )
-        return clients[index]
-
-    values = config_values(config)
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app()(InlineGrid(build_client_app(find), len(parts), values), context)
-
-
 @pytest.mark.parametrize("after_bytes", [0, 100, 3000])
 def test_wait_fails_at_the_deadline_and_names_who_lacks_what(
     tmp_path: Path, after_bytes: int
@@ -67,7 +40,7 @@ def test_wait_fails_at_the_deadline_and_names_who_lacks_what(
     config = configured(tmp_path / "run", clients=3, rounds=2, exchange_deadline_s=0.3)
     expected = BoundaryPlan.from_partition(make_parts(config)[0]).peer(2).receive.count
     with pytest.raises(ExchangeIncomplete, match=f"client 0 lacks {expected}, client 1 lacks"):
-        run_with(config, LosingChannel(2, after_bytes=after_bytes))
+        train_over(config, LosingChannel(2, after_bytes=after_bytes))
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "failed"
     assert "ExchangeIncomplete: stage 0: vectors are missing" in status["error"]
@@ -85,7 +58,7 @@ def test_drop_goes_on_and_counts_missing_rows_exactly(tmp_path: Path, model: str
     )
     plans = [BoundaryPlan.from_partition(part) for part in make_parts(config)]
     missing = sum(plan.peer(2).receive.count for plan in plans[:2])
-    run_with(config, LosingChannel(2))
+    train_over(config, LosingChannel(2))
     result = result_of(tmp_path / "run")
     assert result["missing_rows"] == config.layers * missing
     assert np.isfinite(result["test_accuracy"])
@@ -95,7 +68,7 @@ def test_drop_renormalises_sage_over_what_is_there(tmp_path: Path) -> None:
     """Losing a client's vectors trains as if no edge entered from its nodes."""
     keys = {"clients": 2, "rounds": 3, "dtype": "float64", "missing_peers": "drop"}
     lost = configured(tmp_path / "lost", exchange_deadline_s=0.1, **keys)
-    run_with(lost, _LosingBoth())
+    train_over(lost, _LosingBoth())
     kept = configured(tmp_path / "kept", **keys)
     run_without_boundary(kept)
     assert largest_difference(tmp_path / "lost", tmp_path / "kept") < 1e-12

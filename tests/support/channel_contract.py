@@ -41,6 +41,26 @@ class ChannelContract:
         assert sender.send_block(KEY, FRAMES) == 0
         assert receiver.receive_block(KEY) == b"".join(FRAMES)
 
+    def test_senders_are_those_of_one_exchange_and_receiver(self) -> None:
+        sender, receiver = self.ends()
+        assert self._senders(receiver) == frozenset()
+        for key in (
+            KEY,
+            replace(KEY, sender=12),
+            replace(KEY, sender=3, layer=1),
+            replace(KEY, sender=4, weights_digest=b"e" * 32),
+            replace(KEY, sender=5, receiver=2),
+            replace(KEY, sender=6, job="job-2"),
+        ):
+            sender.send_block(key, FRAMES)
+        assert self._senders(receiver) == {0, 12}
+        receiver.forget_job("job-1", 1)
+        assert self._senders(receiver) == frozenset()
+
+    @staticmethod
+    def _senders(end: Channel) -> frozenset[int]:
+        return end.senders(KEY.job, KEY.layer, KEY.weights_digest, receiver=KEY.receiver)
+
     def test_forget_job_drops_one_receivers_blocks_of_one_job(self) -> None:
         sender, receiver = self.ends()
         others = (replace(KEY, job="job-2"), replace(KEY, receiver=2))

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, random_array
 
 from retexo_fl.layers import GraphLayer, KeyedDropout, LayerShape, StageInput
 
-NODES, WIDTH, OUTPUTS = 12, 7, 5
+NODES, WIDTH, OUTPUTS, HIDDEN = 12, 7, 5, 6
 DROPOUT = KeyedDropout(rate=0.3, seed=3, stage=0, round=2)
 
 
@@ -62,12 +62,12 @@ def cut_input(whole: StageInput, inner: np.ndarray, layer: type[GraphLayer]) -> 
 
 
 def built(layer: type[GraphLayer], seed: int = 0) -> GraphLayer:
-    """Return a layer with drawn float64 parameters and a bias that is not zero."""
-    made = layer(LayerShape(inputs=WIDTH, outputs=OUTPUTS, heads=3)).double()
+    """Return a layer with drawn float64 parameters, those that start at zero included."""
+    made = layer(LayerShape(inputs=WIDTH, outputs=OUTPUTS, hidden=HIDDEN, heads=3)).double()
     generator = torch.Generator().manual_seed(seed)
     made.reset_parameters(generator)
-    for name, parameter in made.named_parameters():
-        if name.endswith("bias"):
+    for parameter in made.parameters():
+        if not parameter.any():
             torch.nn.init.normal_(parameter, generator=generator)
     return made
 

@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.config import RunConfig, make_config
-from retexo_fl.federation.server_app import Listener
+from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.client import GraphClient
+from retexo_fl.agent.preparation import load_parts, make_parts
+from retexo_fl.agent.store import MemoryStore
+from retexo_fl.channels import Channel
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.simulation.inline_engine import run_inline
+from retexo_fl.simulation.inline_grid import InlineGrid
 
 
 def train(out: Path, *listeners: Listener, **keys: Any) -> Path:
@@ -20,6 +28,26 @@ def train(out: Path, *listeners: Listener, **keys: Any) -> Path:
     config = configured(out, **keys)
     run_inline(config, make_parts(config), listeners)
     return out
+
+
+def train_over(config: RunConfig, channel: Channel) -> None:
+    """Train in this process over a channel of the test's."""
+    parts = load_parts(config)
+    clients: dict[int, GraphClient] = {}
+
+    def find(context: Context, ticket: Ticket) -> GraphClient:
+        index = client_index(context)
+        if index not in clients:
+            clients[index] = GraphClient(
+                parts[index], config, job=ticket.job, channel=channel, store=MemoryStore()
+            )
+        return clients[index]
+
+    values = config_values(config)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app()(InlineGrid(build_client_app(find), len(parts), values), context)
 
 
 def configured(out: Path, **keys: Any) -> RunConfig:

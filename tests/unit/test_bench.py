@@ -74,7 +74,7 @@ def test_recomputing_layer_has_the_gradient_of_the_librarys(model: str) -> None:
         )
         weights = initial_weights(shape, 0, seed=0)
         trainer = LayerTrainer(shape, 0, inputs, nodes, seed=0)
-        gradients.append(trainer.update(weights, round_number=1, dropout=0.3).gradient_sum)
+        gradients.append(trainer.update(weights, round_number=1, dropout=0.3).update_sum)
     assert np.abs(gradients[0]).max() > 0.01
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
 

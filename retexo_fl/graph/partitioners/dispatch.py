@@ -15,7 +15,7 @@ from retexo_fl.graph.partitioners.assignment_file import read_assignment
 from retexo_fl.graph.partitioners.louvain import assign_louvain
 from retexo_fl.graph.partitioners.metis import assign_metis
 from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
-from retexo_fl.plugins import is_plugin, load_plugin
+from retexo_fl.plugins import is_plugin, load_callable
 
 
 class Partitioner(Protocol):
@@ -53,8 +53,8 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
     Raises:
         ConfigurationError: There is no such partitioner, the number of clients does not suit it
             or the graph, or a package that it needs is not installed.
-        PartitionError: A file, a plug-in or METIS gave an assignment that cannot be used.
-        PluginError: The plug-in cannot be imported or called.
+        PartitionError: A file or METIS gave an assignment that cannot be used.
+        PluginError: The plug-in cannot be imported or called, or gave one.
     """
     if not 1 <= clients <= graph.num_nodes:
         raise ConfigurationError(
@@ -79,26 +79,29 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
 
 
 def _call_plugin(partitioner: str, graph: Graph, clients: int, seed: int) -> np.ndarray:
-    found = load_plugin("partitioner", partitioner)
-    if not callable(found):
+    function: Partitioner = load_callable("partitioner", partitioner, "graph", "clients", "seed")
+    found = function(graph, clients, seed)
+    if not isinstance(found, np.ndarray):
         raise PluginError(
             f"partitioner {partitioner!r}: got {type(found).__name__}; "
-            "expected a callable (graph, clients, seed)"
+            f"expected an array of integers of shape ({graph.num_nodes},)"
         )
-    return np.asarray(found(graph, clients, seed))
+    return found
 
 
 def _checked(assignment: np.ndarray, partitioner: str, graph: Graph, clients: int) -> np.ndarray:
     where = f"partitioner {partitioner!r}"
+    ours = partitioner in _BUILT_IN or partitioner.startswith(_FILE)
+    refused = PartitionError if ours else PluginError
     if assignment.dtype.kind not in "iu" or assignment.shape != (graph.num_nodes,):
-        raise PartitionError(
+        raise refused(
             f"{where}: got {assignment.dtype} of shape {assignment.shape}; "
             f"expected integers of shape ({graph.num_nodes},)"
         )
     outside = np.flatnonzero((assignment < 0) | (assignment >= clients))
     if len(outside):
         node = int(outside[0])
-        raise PartitionError(
+        raise refused(
             f"{where}: node {node} is given to client {assignment[node]}; "
             f"expected 0 to {clients - 1}"
         )
@@ -106,7 +109,7 @@ def _checked(assignment: np.ndarray, partitioner: str, graph: Graph, clients: in
     if len(empty):
         named = ", ".join(str(client) for client in empty[:_MOST_NAMED])
         more = "" if len(empty) <= _MOST_NAMED else f" and {len(empty) - _MOST_NAMED} more"
-        raise PartitionError(
+        raise refused(
             f"{where}: no nodes for clients {named}{more} of {clients}; "
             "expected at least one node for each"
         )

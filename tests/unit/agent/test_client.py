@@ -21,11 +21,12 @@ from retexo_fl.config import RunConfig, make_config
 from retexo_fl.errors import (
     ExchangeIncomplete,
     LocalProtocolError,
-    RemoteProtocolError,
+    PartitionError,
     StaleAttempt,
 )
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, initial_weights
+from tests.support.edge_lists import cut_edges, with_cut_edges
 
 CONFIG = make_config({"clients": 2, "hidden": 8, "model": "gcn"})
 FIRST = Ticket(job="job-1", attempt=1, weights_digest=chain_digest(b"", None))
@@ -100,7 +101,7 @@ def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> N
     updates = [
         c[0].train_layer(TrainRequest(ticket=ticket, weights=weights())) for c in (late, never)
     ]
-    np.testing.assert_array_equal(updates[0].gradient_sum, updates[1].gradient_sum)
+    np.testing.assert_array_equal(updates[0].update_sum, updates[1].update_sum)
 
 
 def test_lower_attempts_are_refused(parts: list[GraphPartition]) -> None:
@@ -152,8 +153,34 @@ def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]
     ]
     for client in mixed:
         client.publish(PublishRequest(ticket=FIRST))
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(PartitionError, match="^client 0 .* client 1"):
         mixed[0].collect(CollectRequest(ticket=FIRST))
+
+
+def test_both_ends_refuse_an_edge_that_one_lists_with_the_same_words(
+    parts: list[GraphPartition],
+) -> None:
+    edges = cut_edges(parts[1])
+    clients = pair([parts[0], with_cut_edges(parts[1], edges[1:])])
+    for client in clients:
+        client.publish(PublishRequest(ticket=FIRST))
+    said = f"client 0 lists {len(edges)} edges to client 1, which lists {len(edges) - 1}; an edge"
+    for client in clients:
+        with pytest.raises(PartitionError, match=f"^{said}"):
+            client.collect(CollectRequest(ticket=FIRST))
+
+
+def test_a_client_that_lists_no_edge_refuses_those_of_another(
+    parts: list[GraphPartition],
+) -> None:
+    alone = with_cut_edges(parts[1], [])
+    clients = pair([parts[0], alone])
+    clients[1].publish(PublishRequest(ticket=FIRST))
+    assert clients[1].collect(CollectRequest(ticket=FIRST)).complete
+    clients[0].publish(PublishRequest(ticket=FIRST))
+    assert not clients[0].collect(CollectRequest(ticket=FIRST)).complete
+    with pytest.raises(PartitionError, match="edges to client 1, which lists none; an edge must"):
+        clients[1].collect(CollectRequest(ticket=FIRST))
 
 
 def test_a_client_may_move_to_another_process_between_any_two_messages(
@@ -189,7 +216,7 @@ def test_a_client_may_move_to_another_process_between_any_two_messages(
     train = TrainRequest(ticket=second, weights=weights(stage=1))
     for index in (0, 1):
         one, other = moved(index).train_layer(train), staying[index].train_layer(train)
-        np.testing.assert_array_equal(one.gradient_sum, other.gradient_sum)
+        np.testing.assert_array_equal(one.update_sum, other.update_sum)
         assert one.loss_sum == other.loss_sum
 
 

@@ -28,3 +28,19 @@ def test_send_that_cannot_write_names_the_receiver_and_leaves_nothing(tmp_path: 
     with pytest.raises(ChannelUnavailable, match="block for client 1 could not be written"):
         SpoolChannel(tmp_path).send_block(KEY, FRAMES)
     assert [path.name for path in tmp_path.rglob("*")] == [KEY.job]
+
+
+def test_senders_that_cannot_be_listed_name_the_receiver(tmp_path: Path) -> None:
+    (tmp_path / KEY.job).mkdir()
+    (tmp_path / KEY.job / "1").write_text("a file where a folder is needed")
+    with pytest.raises(ChannelUnavailable, match="blocks for client 1 cannot be listed"):
+        SpoolChannel(tmp_path).senders(KEY.job, KEY.layer, KEY.weights_digest, receiver=1)
+
+
+def test_senders_are_not_read_from_what_is_no_block(tmp_path: Path) -> None:
+    channel = SpoolChannel(tmp_path)
+    channel.send_block(KEY, FRAMES)
+    (block,) = tmp_path.rglob("*.frames")
+    for name in (f"{block.name}.7.part", block.name.replace("-0.", "-x.")):
+        block.with_name(name).write_bytes(b"")
+    assert channel.senders(KEY.job, KEY.layer, KEY.weights_digest, receiver=1) == {0}

@@ -29,6 +29,7 @@ HEADER = BlockHeader(
     sender=3,
     receiver=4,
     weights_digest=bytes(range(32)),
+    num_edges=12,
     plan_digest=bytes(range(100, 132)),
     num_vectors=0,
     width=1,

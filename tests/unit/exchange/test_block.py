@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange.block import (
     MAX_HELLO_BYTES,
     MIN_HELLO_BYTES,
@@ -22,6 +22,10 @@ from retexo_fl.exchange.frames import FrameHeader
 from retexo_fl.exchange.states import FrameKind
 from tests.unit.exchange.blocks import HEADER
 
+#: Fields by which the two ends prove that they list the same edges.
+EDGE_FIELDS = {"num_edges", "plan_digest"}
+ADVICE = "an edge must stand in both parts; compare your boundary tables, then make the parts again"
+
 #: One other value for every field of a header.
 OTHER: dict[str, Any] = {
     "job": "job-2",
@@ -29,6 +33,7 @@ OTHER: dict[str, Any] = {
     "sender": 9,
     "receiver": 9,
     "weights_digest": b"\x01" * 32,
+    "num_edges": 11,
     "plan_digest": b"\x02" * 32,
     "num_vectors": 5,
     "width": 2,
@@ -38,33 +43,34 @@ OTHER: dict[str, Any] = {
 
 def test_hello_payload_has_the_documented_bytes() -> None:
     header = replace(HEADER, num_vectors=258, width=7)
-    numbers = bytes.fromhex("02000000 03000000 04000000 02010000 07000000 04 05")
+    numbers = bytes.fromhex("02000000 03000000 04000000 0c000000 02010000 07000000 04 05")
     expected = numbers + bytes(range(32)) + bytes(range(100, 132)) + b"job-1"
     assert header.hello_payload() == expected
     assert header.seed() == zlib.crc32(expected)
 
 
 def test_hello_payload_stays_within_its_limits() -> None:
-    assert len(replace(HEADER, job="j").hello_payload()) == MIN_HELLO_BYTES == 87
-    assert len(replace(HEADER, job="j" * 64).hello_payload()) == MAX_HELLO_BYTES == 150
+    assert len(replace(HEADER, job="j").hello_payload()) == MIN_HELLO_BYTES == 91
+    assert len(replace(HEADER, job="j" * 64).hello_payload()) == MAX_HELLO_BYTES == 154
 
 
 @given(
     job=st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64),
-    numbers=st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4, unique=True),
+    numbers=st.lists(st.integers(0, 2**31 - 1), min_size=5, max_size=5, unique=True),
     width=st.integers(1, 2**31 - 1),
     dtype=st.sampled_from(["float32", "float64"]),
 )
 def test_parse_hello_inverts_hello_payload(
     job: str, numbers: list[int], width: int, dtype: str
 ) -> None:
-    layer, sender, receiver, num_vectors = numbers
+    layer, sender, receiver, num_edges, num_vectors = numbers
     header = BlockHeader(
         job=job,
         layer=layer,
         sender=sender,
         receiver=receiver,
         weights_digest=b"w" * 32,
+        num_edges=num_edges,
         plan_digest=b"p" * 32,
         num_vectors=num_vectors,
         width=width,
@@ -85,12 +91,13 @@ def test_parse_hello_of_any_bytes_is_a_header_or_a_remote_error(payload: bytes) 
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (20, b"\x05", "dtype is '5 bytes per value', expected float32 or float64"),
-        (21, b"\x06", "job has 5 bytes, expected 6"),
-        (16, bytes(4), "width is 0, expected a whole number from 1"),
-        (12, b"\xff" * 4, "num_vectors is 4294967295"),
-        (86, b"\n", "job is .* expected 1 to 64 printable ASCII"),
-        (86, b"\xe4", "job is .* expected 1 to 64 printable ASCII"),
+        (24, b"\x05", "dtype is '5 bytes per value', expected float32 or float64"),
+        (25, b"\x06", "job has 5 bytes, expected 6"),
+        (20, bytes(4), "width is 0, expected a whole number from 1"),
+        (12, b"\xff" * 4, "num_edges is 4294967295"),
+        (16, b"\xff" * 4, "num_vectors is 4294967295"),
+        (90, b"\n", "job is .* expected 1 to 64 printable ASCII"),
+        (90, b"\xe4", "job is .* expected 1 to 64 printable ASCII"),
         (8, struct.pack("<I", 3), "receiver is 3, expected another client"),
     ],
 )
@@ -116,6 +123,7 @@ def test_parse_hello_names_the_field(offset: int, value: bytes, message: str) ->
         ("receiver", 3),
         ("weights_digest", b"\x00" * 31),
         ("plan_digest", "p" * 32),
+        ("num_edges", -1),
         ("num_vectors", -1),
         ("width", 0),
         ("dtype", "float16"),
@@ -126,10 +134,76 @@ def test_block_header_names_a_field_that_is_out_of_range(name: str, value: Any) 
         replace(HEADER, **{name: value})
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(BlockHeader)])
+@pytest.mark.parametrize("name", sorted(set(OTHER) - EDGE_FIELDS))
 def test_check_same_block_names_the_field_that_differs(name: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"HELLO: {name} is .*, expected "):
         check_same_block(replace(HEADER, **{name: OTHER[name]}), HEADER)
+
+
+def test_other_values_are_given_for_every_field() -> None:
+    assert set(OTHER) == {item.name for item in fields(BlockHeader)}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected", "sentence"),
+    [
+        (12, 11, "client 3 lists 12 edges to client 4, which lists 11"),
+        (1, 2, "client 3 lists 1 edge to client 4, which lists 2"),
+        (1, 0, "client 3 lists 1 edge to client 4, which lists none"),
+        (0, 1, "client 3 lists no edges to client 4, which lists 1"),
+    ],
+)
+def test_check_same_block_says_at_both_ends_who_lists_how_many_edges(
+    listed: int, expected: int, sentence: str
+) -> None:
+    sent = replace(HEADER, num_edges=listed)
+    received = replace(sent, plan_digest=b"\x02" * 32, num_edges=expected)
+    for got, wanted in ((sent, received), (_back(received), _back(sent))):
+        with pytest.raises(PartitionError) as caught:
+            check_same_block(got, wanted)
+        assert str(caught.value) == f"{sentence}; {ADVICE}"
+
+
+@pytest.mark.parametrize(("count", "what"), [(12, "12 edges"), (1, "1 edge")])
+def test_check_same_block_says_that_equally_many_edges_are_others(count: int, what: str) -> None:
+    sent = replace(HEADER, num_edges=count)
+    other = replace(sent, plan_digest=b"\x02" * 32)
+    ones = "ones" if count > 1 else "one"
+    for got, wanted in ((sent, other), (_back(other), _back(sent))):
+        with pytest.raises(PartitionError) as caught:
+            check_same_block(got, wanted)
+        assert str(caught.value) == (
+            f"client 3 and client 4 both list {what} between them, but not the same {ones}; "
+            f"{ADVICE}"
+        )
+
+
+@given(
+    st.sets(st.sampled_from(sorted(EDGE_FIELDS)), min_size=1),
+    st.sets(st.sampled_from(["num_vectors", "width", "dtype"])),
+)
+def test_check_same_block_speaks_of_edges_before_what_follows_from_them(
+    edges: set[str], others: set[str]
+) -> None:
+    received = replace(HEADER, **{name: OTHER[name] for name in edges | others})
+    with pytest.raises(PartitionError, match="edge"):
+        check_same_block(received, HEADER)
+
+
+@given(
+    st.sets(st.sampled_from(["job", "layer", "sender", "receiver", "weights_digest"]), min_size=1)
+)
+def test_check_same_block_speaks_of_edges_only_if_it_is_the_same_block(names: set[str]) -> None:
+    others = {name: OTHER[name] for name in names | EDGE_FIELDS}
+    if {"sender", "receiver"} <= names:
+        others["receiver"] = 8
+    with pytest.raises(RemoteProtocolError, match="HELLO: "):
+        check_same_block(replace(HEADER, **others), HEADER)
+
+
+def _back(header: BlockHeader) -> BlockHeader:
+    """Return the header of the block in the other direction."""
+    return replace(header, sender=header.receiver, receiver=header.sender)
 
 
 def test_check_same_block_accepts_an_equal_header() -> None:

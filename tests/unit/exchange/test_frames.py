@@ -26,7 +26,7 @@ def _accept_all(header: FrameHeader) -> None:
 
 
 def test_encode_frame_writes_the_documented_bytes() -> None:
-    signed = bytes.fromhex("5254584f 01 02 03 01 07000000 02000000 05000000")
+    signed = bytes.fromhex("5254584f 02 02 03 01 07000000 02000000 05000000")
     checksum = struct.pack("<I", zlib.crc32(signed + b"hello", SEED))
     assert encode_frame(ROWS, b"hello", block_seed=SEED) == signed + checksum + b"hello"
     assert len(signed + checksum) == HEADER_BYTES == 24
@@ -89,7 +89,7 @@ def test_frame_reader_asks_before_it_keeps_a_payload() -> None:
     ("place", "value", "message"),
     [
         (0, b"X", r"not a frame: starts with b'XTXO'"),
-        (4, b"\x02", "wire version is 2, expected 1"),
+        (4, b"\x01", "wire version is 1, expected 2"),
         (5, b"\x05", "frame kind 5 is unknown"),
         (5, b"\x00", "frame kind 0 is unknown"),
     ],

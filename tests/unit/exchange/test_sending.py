@@ -33,7 +33,7 @@ def test_sending_session_goes_from_hello_to_done() -> None:
     assert states == [State.HELLO, State.ROWS, State.ROWS, State.ROWS, State.DONE]
     assert session.num_frames == session.next_sequence == 4
     assert session.traffic == BlockTraffic(
-        raw_bytes=400, payload_bytes=400, control_bytes=91, wire_bytes=400 + 91 + 4 * 24
+        raw_bytes=400, payload_bytes=400, control_bytes=95, wire_bytes=400 + 95 + 4 * 24
     )
     with pytest.raises(LocalProtocolError, match="DONE cannot be sent in state DONE"):
         session.next_frame()

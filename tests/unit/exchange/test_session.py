@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange import (
     HEADER_BYTES,
     NEED_DATA,
@@ -29,7 +29,7 @@ from retexo_fl.exchange import (
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
 from retexo_fl.exchange.states import FrameKind
 from tests.unit.exchange.blocks import any_vectors, assert_same_bits, cut, header_of, read_all
-from tests.unit.exchange.test_block import OTHER
+from tests.unit.exchange.test_block import EDGE_FIELDS, OTHER
 
 LIMIT = 256
 DENSE = np.arange(1, 101, dtype=np.float32).reshape(10, 10)
@@ -88,15 +88,15 @@ def test_receiving_session_counts_what_it_accepted() -> None:
     session = _session()
     read_all(session, [HELLO, FIRST, SECOND[:50]])
     assert session.traffic == BlockTraffic(
-        raw_bytes=240, payload_bytes=240, control_bytes=91, wire_bytes=len(HELLO) + len(FIRST)
+        raw_bytes=240, payload_bytes=240, control_bytes=95, wire_bytes=len(HELLO) + len(FIRST)
     )
     assert session.buffered_bytes == 50
 
 
-@pytest.mark.parametrize("lost_after", range(0, 587, 13))
+@pytest.mark.parametrize("lost_after", range(0, 591, 13))
 def test_receiving_session_resumes_at_the_first_missing_frame(lost_after: int) -> None:
     stream = b"".join((HELLO, FIRST, SECOND, DONE))
-    assert len(stream) == 587
+    assert len(stream) == 591
     receiver, sender = _session(), SendingSession(BLOCK, DENSE, max_frame_bytes=LIMIT)
     events = read_all(receiver, [stream[:lost_after]] if lost_after else [])
     sender.resume(receiver.resume())
@@ -109,7 +109,7 @@ def test_receiving_session_resumes_at_the_first_missing_frame(lost_after: int) -
     assert receiver.state is State.CLOSED
 
 
-@pytest.mark.parametrize("place", range(587))
+@pytest.mark.parametrize("place", range(591))
 def test_receiving_session_refuses_any_altered_byte(place: int) -> None:
     stream = bytearray(b"".join((HELLO, FIRST, SECOND, DONE)))
     stream[place] ^= 0x20
@@ -196,11 +196,11 @@ def test_receiving_session_names_what_broke(pieces: list[bytes], message: str) -
 @pytest.mark.parametrize(
     ("before", "frame", "message"),
     [
-        ([], _frame(FrameKind.HELLO, b"x" * 86), "payload_bytes is 86, expected 87 to 150"),
-        ([], _frame(FrameKind.HELLO, b"x" * 151), "payload_bytes is 151"),
-        ([], _frame(FrameKind.HELLO, b"x" * 90, num_rows=1), "num_rows is 1, expected 0"),
-        ([], _frame(FrameKind.HELLO, b"x" * 90, positions=1), "positions is 1, expected 0"),
-        ([], _frame(FrameKind.HELLO, b"x" * 90, values=1), "values is 1, expected 0"),
+        ([], _frame(FrameKind.HELLO, b"x" * 90), "payload_bytes is 90, expected 91 to 154"),
+        ([], _frame(FrameKind.HELLO, b"x" * 155), "payload_bytes is 155"),
+        ([], _frame(FrameKind.HELLO, b"x" * 94, num_rows=1), "num_rows is 1, expected 0"),
+        ([], _frame(FrameKind.HELLO, b"x" * 94, positions=1), "positions is 1, expected 0"),
+        ([], _frame(FrameKind.HELLO, b"x" * 94, values=1), "values is 1, expected 0"),
         ([], _frame(FrameKind.ABORT, b""), "payload_bytes is 0, expected 1 to 200"),
         ([], _frame(FrameKind.ABORT, b"\xff"), "the reason of ABORT is not UTF-8"),
         ([], _frame(FrameKind.ABORT, b"a\nb"), "the reason of ABORT is not one printable line"),
@@ -256,7 +256,7 @@ def test_receiving_session_refuses_a_frame_by_its_header(
         read_all(session, [frame])
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(BlockHeader)])
+@pytest.mark.parametrize("name", sorted(set(OTHER) - EDGE_FIELDS))
 def test_receiving_session_names_the_hello_field_that_differs(name: str) -> None:
     other = replace(BLOCK, **{name: OTHER[name]})
     hello = _frame(FrameKind.HELLO, other.hello_payload(), block=other)
@@ -265,7 +265,20 @@ def test_receiving_session_names_the_hello_field_that_differs(name: str) -> None
         read_all(session, [hello])
 
 
-@pytest.mark.parametrize("name", ["job", "layer", "weights_digest", "plan_digest"])
+@pytest.mark.parametrize("name", sorted(EDGE_FIELDS))
+def test_receiving_session_ends_when_the_ends_list_other_edges(name: str) -> None:
+    other = replace(BLOCK, **{name: OTHER[name]})
+    session = _session()
+    session.receive_data(_frame(FrameKind.HELLO, other.hello_payload(), block=other))
+    for _ in range(2):
+        with pytest.raises(PartitionError, match=r"^client 3 .* client 4"):
+            session.next_event()
+        assert (session.state, session.buffered_bytes) == (State.ERROR, 0)
+    with pytest.raises(LocalProtocolError, match="in state ERROR has ended"):
+        session.resume()
+
+
+@pytest.mark.parametrize("name", ["job", "layer", "weights_digest", "num_edges", "plan_digest"])
 def test_receiving_session_refuses_a_frame_of_another_block(name: str) -> None:
     other = replace(BLOCK, **{name: OTHER[name]})
     foreign = encode_block(other, DENSE, max_frame_bytes=LIMIT).frames[1]

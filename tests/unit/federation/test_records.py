@@ -23,6 +23,7 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
 from retexo_fl.federation import records
+from retexo_fl.federation.record_fields import content_volumes
 from retexo_fl.ledger import Volume
 
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=b"\x00" * 32)
@@ -105,7 +106,7 @@ def test_requests_survive_the_translation(
         ),
         (
             TrainAnswer(
-                gradient_sum=WEIGHTS,
+                update_sum=WEIGHTS,
                 examples=2**40,
                 loss_sum=1e-30,
                 validation_examples=3,
@@ -125,7 +126,7 @@ def test_answers_survive_the_translation(
 
 def test_train_answer_has_what_flowers_strategies_expect() -> None:
     answer = TrainAnswer(
-        gradient_sum=WEIGHTS,
+        update_sum=WEIGHTS,
         examples=3,
         loss_sum=0.0,
         validation_examples=0,
@@ -194,7 +195,7 @@ def test_weights_of_two_dimensions_are_refused() -> None:
 
 def test_content_volumes_count_tensor_bytes_and_the_rest() -> None:
     content = records.request_content(TrainRequest(ticket=TICKET, weights=WEIGHTS))
-    weights, other = records.content_volumes(content)
+    weights, other = content_volumes(content)
     assert (weights.raw, weights.payload, weights.wire) == (40, 40, None)
     # job, attempt, stage, round, weights-digest: their names, 5 characters, 3 numbers, 32 bytes.
     assert other.payload == (3 + 7 + 5 + 5 + 14) + 5 + 3 * 8 + 32

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import PartitionError
@@ -23,6 +24,7 @@ from retexo_fl.graph import (
     write_partition,
     write_partitions,
 )
+from tests.support.edge_lists import cut_edges, with_cut_edges
 from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
 
 
@@ -155,11 +157,23 @@ def _no_peers(part: GraphPartition) -> GraphPartition:
         (_wider, "has num_features 9"),
         (_sparse, "has features sparse float32"),
         (_more_classes, "has num_classes 9"),
-        (_other_edge, "client 0 has 3 edges to client 1, which has 3 back; expected the same"),
-        (_one_more_edge, "client 0 has 3 edges to client 1, which has 4 back"),
-        (_other_node, "they disagree on the nodes of client 0 with edges to client 1"),
+        (
+            _other_edge,
+            "client 0 and client 1 both list 3 edges between them, but not the same ones; an edge "
+            "must stand in both parts, but b'a' - b'b' stands in {1} only",
+        ),
+        (
+            _one_more_edge,
+            "client 0 lists 3 edges to client 1, which lists 4 back; an edge must stand in both "
+            "parts, but b'd' - b'ab' stands in {1} only",
+        ),
+        (_other_node, "both list 3 edges between them, but not the same"),
         (_own_node_of_the_other, "both have the inner node b'z'; expected one owner"),
-        (_no_peers, "client 0 has 3 edges to client 1, which knows none"),
+        (
+            _no_peers,
+            "client 0 lists 3 edges to client 1, which lists none back; an edge must stand in "
+            "both parts, but b'a' - b'ab' stands in {0} only",
+        ),
     ],
 )
 def test_check_partitions_names_a_pair_that_disagrees(
@@ -169,7 +183,30 @@ def test_check_partitions_names_a_pair_that_disagrees(
     changed = change(second)
     check_partition(changed, source="alone it is a partition")
     write_partitions([first, changed], tmp_path / "out")
-    message = _refused(find_partitions(tmp_path / "out"))
-    assert sentence in message
+    folders = find_partitions(tmp_path / "out")
+    message = _refused(folders)
+    assert sentence.format(*folders) in message
     assert "part-0" in message
     assert "part-1" in message
+
+
+@given(cut_cases(), st.data())
+@settings(max_examples=25)
+def test_check_partitions_names_an_edge_that_only_one_side_lists(
+    tmp_path_factory: pytest.TempPathFactory, case: CutCase, data: st.DataObject
+) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    assume(any(part.num_boundary for part in parts))
+    part = data.draw(st.sampled_from([part for part in parts if part.num_boundary]))
+    edges = cut_edges(part)
+    left_out = data.draw(st.sampled_from(edges))
+    parts[part.client] = with_cut_edges(part, [edge for edge in edges if edge != left_out])
+    folders = [tmp_path_factory.mktemp("parts") / str(part.client) for part in parts]
+    for each, folder in zip(parts, folders, strict=True):
+        write_partition(each, folder)
+    low, high = sorted((part.client, left_out.owner))
+    message = _refused(folders)
+    assert message.startswith(f"{folders[low]} and {folders[high]}: client ")
+    assert f" stands in {folders[left_out.owner]} only" in message
+    for key in (left_out.key, bytes(part.node_keys[left_out.row])):
+        assert repr(key) in message

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import PartitionError
-from retexo_fl.graph import BoundaryPlan, cut_graph
+from retexo_fl.graph import BoundaryPlan, GraphPartition, PeerPlan, cut_graph
+from tests.support.edge_lists import CutEdge, cut_edges, with_cut_edges
 from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
 
 
@@ -39,26 +42,32 @@ def test_plan_splits_slots_by_owner() -> None:
 
 
 def test_plan_digest_is_as_documented() -> None:
-    first, second = small_parts()
-    fields = [
-        b"rows",
-        first.partitioning.encode(),
-        (0).to_bytes(8, "little"),
-        (1).to_bytes(8, "little"),
-        bytes([1, 0, 0, 0, 1, 0, 0, 0]),  # lengths of the keys
-        b"ad",
-    ]
-    content = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+    first, second = small_parts()  # a-ab, a-c, d-b; a and d are of client 0
+    content = (
+        b"rows"
+        + first.partitioning.encode()
+        + struct.pack("<5Q", 0, 1, 2, 3, 3)  # clients, nodes on each side, edges
+        + struct.pack("<2I", 1, 1)
+        + b"ad"
+        + struct.pack("<3I", 2, 1, 1)
+        + b"abbc"
+        + struct.pack("<6I", 0, 0, 0, 2, 1, 1)
+    )
     expected = hashlib.sha256(content).digest()
-    assert BoundaryPlan.from_partition(first).peer(1).send.digest == expected
-    assert BoundaryPlan.from_partition(second).peer(0).receive.digest == expected
+    assert BoundaryPlan.from_partition(first).peer(1).digest == expected
+    assert BoundaryPlan.from_partition(second).peer(0).digest == expected
 
 
-def test_plan_digests_differ_by_direction_and_partitioning() -> None:
+def test_plan_digests_differ_by_partitioning() -> None:
     plan = BoundaryPlan.from_partition(small_parts()[0])
-    assert plan.peer(1).send.digest != plan.peer(1).receive.digest
     renamed = cut_graph(small_graph(name="other"), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
-    assert BoundaryPlan.from_partition(renamed[0]).peer(1).send.digest != plan.peer(1).send.digest
+    assert BoundaryPlan.from_partition(renamed[0]).peer(1).digest != plan.peer(1).digest
+
+
+def test_plan_for_a_stranger_holds_nothing() -> None:
+    plan = PeerPlan.of_stranger(7)
+    assert (plan.peer, plan.num_edges, plan.send.count, plan.receive.count) == (7, 0, 0, 0)
+    assert len(plan.digest) == 32
 
 
 def test_gather_takes_dense_and_sparse_rows() -> None:
@@ -90,18 +99,20 @@ def test_plans_of_two_clients_agree(case: CutCase) -> None:
     parts = cut_graph(case.graph, case.assignment, case.split)
     plans = [BoundaryPlan.from_partition(part) for part in parts]
     assert sum(plan.num_send for plan in plans) == sum(plan.num_receive for plan in plans)
-    digests = []
+    digests = set()
     for part, plan in zip(parts, plans, strict=True):
         assert tuple(item.peer for item in plan.peers) == part.peers
         assert plan.num_receive == part.num_boundary
         for item in plan.peers:
-            back = plans[item.peer].peer(part.client).receive
+            far = plans[item.peer].peer(part.client)
+            back = far.receive
             keys = part.node_keys[item.send.rows].tolist()
             assert keys == parts[item.peer].boundary_keys[back.slots].tolist()
-            assert item.send.digest == back.digest
+            assert (item.num_edges, item.digest) == (far.num_edges, far.digest)
             assert item.send.count == back.count > 0
-            digests.append(item.send.digest)
-    assert len(set(digests)) == len(digests)
+            digests.add(item.digest)
+        assert sum(item.num_edges for item in plan.peers) == part.num_cut_edges
+    assert 2 * len(digests) == sum(len(plan.peers) for plan in plans)
 
 
 @given(cut_cases())
@@ -118,3 +129,52 @@ def test_plan_sends_a_row_to_a_peer_if_and_only_if_they_share_an_edge(case: CutC
             keys = part.node_keys[item.send.rows].tolist()
             found |= {(index[key], item.peer) for key in keys}
     assert found == expected
+
+
+def _edge_lists(part: GraphPartition) -> dict[int, tuple[int, bytes]]:
+    plan = BoundaryPlan.from_partition(part)
+    return {item.peer: (item.num_edges, item.digest) for item in plan.peers}
+
+
+@given(cut_cases(), st.data())
+def test_plan_shows_an_edge_that_is_not_listed_to_that_peer_alone(
+    case: CutCase, data: st.DataObject
+) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    listing = [part for part in parts if part.num_boundary]
+    assume(listing)
+    part = data.draw(st.sampled_from(listing))
+    edges = cut_edges(part)
+    left_out = data.draw(st.sampled_from(edges))
+    before = _edge_lists(part)
+    after = _edge_lists(with_cut_edges(part, [edge for edge in edges if edge != left_out]))
+    count, digest = before.pop(left_out.owner)
+    count_after, digest_after = after.pop(left_out.owner, (0, b""))
+    assert count_after == count - 1
+    assert digest_after != digest
+    assert after == before
+
+
+@given(cut_cases(), st.data())
+def test_plan_shows_an_edge_that_is_listed_at_another_node(
+    case: CutCase, data: st.DataObject
+) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    listing = [part for part in parts if part.num_boundary and part.num_inner > 1]
+    assume(listing)
+    part = data.draw(st.sampled_from(listing))
+    edges = cut_edges(part)
+    moved = data.draw(st.sampled_from(edges))
+    others = [
+        CutEdge(row, moved.owner, moved.key)
+        for row in range(part.num_inner)
+        if CutEdge(row, moved.owner, moved.key) not in edges
+    ]
+    assume(others)
+    instead = data.draw(st.sampled_from(others))
+    changed = with_cut_edges(part, [instead if edge == moved else edge for edge in edges])
+    before, after = _edge_lists(part), _edge_lists(changed)
+    (count, digest), (count_after, digest_after) = before.pop(moved.owner), after.pop(moved.owner)
+    assert count_after == count
+    assert digest_after != digest
+    assert after == before

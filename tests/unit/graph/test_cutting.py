@@ -62,7 +62,7 @@ def test_cut_graph_gives_the_documented_dtypes() -> None:
     dtypes = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     found = {name: item.dtype.str for name, item in dtypes.items() if hasattr(item, "dtype")}
     assert found == {
-        "node_keys": "|S2",
+        "node_keys": "|S1",
         "indptr": "<i8",
         "indices": "<i4",
         "boundary_keys": "|S2",

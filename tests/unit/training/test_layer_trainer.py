@@ -35,7 +35,7 @@ def trainer(model: str = "sage", train: list[int] | None = None) -> LayerTrainer
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_gradient_sum_equals_finite_differences_of_the_loss_sum(model: str) -> None:
+def test_update_sum_equals_finite_differences_of_the_loss_sum(model: str) -> None:
     made = trainer(model)
     weights = initial_weights(shape(model), 0, seed=1)
     update = made.update(weights, round_number=1, dropout=0.3)
@@ -46,7 +46,7 @@ def test_gradient_sum_equals_finite_differences_of_the_loss_sum(model: str) -> N
             moved[place] += step
             sums.append(made.update(moved, round_number=1, dropout=0.3).train.loss_sum)
         slope = (sums[0] - sums[1]) / 2e-6
-        assert update.gradient_sum[place] == pytest.approx(slope, rel=1e-5, abs=1e-7)
+        assert update.update_sum[place] == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
@@ -63,9 +63,9 @@ def test_updates_of_two_parts_add_up_to_that_of_the_whole(model: str) -> None:
         inputs = cut_input(whole, inner, layer_class(model))
         part = LayerTrainer(shape(model), 0, inputs, nodes, seed=0)
         update = part.update(weights, round_number=3, dropout=0.5)
-        total += update.gradient_sum
+        total += update.update_sum
         loss_sum += update.train.loss_sum
-    np.testing.assert_allclose(total, expected.gradient_sum, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(total, expected.update_sum, rtol=1e-11, atol=1e-12)
     assert loss_sum == pytest.approx(expected.train.loss_sum, rel=1e-12)
 
 
@@ -77,7 +77,7 @@ def test_update_is_a_pure_function_of_its_arguments() -> None:
     again = one.update(weights, round_number=1, dropout=0.3)
     fresh = trainer().update(weights, round_number=1, dropout=0.3)
     for other in (again, fresh):
-        np.testing.assert_array_equal(other.gradient_sum, first.gradient_sum)
+        np.testing.assert_array_equal(other.update_sum, first.update_sum)
         assert other.train == first.train
 
 
@@ -87,7 +87,7 @@ def test_batches_add_up(monkeypatch: pytest.MonkeyPatch, rows_per_batch: int) ->
     expected = trainer("gat").update(weights, round_number=1, dropout=0.3)
     monkeypatch.setattr(layer_trainer, "ROWS_PER_BATCH", rows_per_batch)
     update = trainer("gat").update(weights, round_number=1, dropout=0.3)
-    np.testing.assert_allclose(update.gradient_sum, expected.gradient_sum, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(update.update_sum, expected.update_sum, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(trainer("gat").embed(weights), trainer("gat").embed(weights))
 
 
@@ -96,7 +96,7 @@ def test_client_without_train_nodes_returns_zeros(model: str) -> None:
     update = trainer(model, train=[]).update(
         initial_weights(shape(model), 0, seed=1), round_number=1, dropout=0.3
     )
-    assert not update.gradient_sum.any()
+    assert not update.update_sum.any()
     assert update.train.count == 0
     assert update.train.loss_sum == 0.0
     assert update.validation.count == 2

@@ -54,7 +54,7 @@ def both(
 
 
 def assert_same(one: LayerUpdate, other: LayerUpdate) -> None:
-    np.testing.assert_allclose(one.gradient_sum, other.gradient_sum, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(one.update_sum, other.update_sum, rtol=1e-10, atol=1e-12)
     assert one.train.count == other.train.count
     assert one.train.loss_sum == pytest.approx(other.train.loss_sum, rel=1e-12)
     assert one.validation.loss_sum == pytest.approx(other.validation.loss_sum, rel=1e-12)

@@ -40,6 +40,17 @@ def not_integers(graph: Graph, clients: int, seed: int) -> np.ndarray:
     return np.zeros(graph.num_nodes)
 
 
+def a_list(graph: Graph, clients: int, seed: int) -> list[int]:
+    """Break the contract: no array."""
+    del clients, seed
+    return [0] * graph.num_nodes
+
+
+def of_graph_only(graph: Graph) -> np.ndarray:
+    """Break the contract: takes one argument."""
+    return np.zeros(graph.num_nodes, dtype=np.int64)
+
+
 def too_many(graph: Graph, clients: int, seed: int) -> np.ndarray:
     """Break the contract: a client too many."""
     del seed
@@ -89,18 +100,20 @@ def test_plugin_is_called_and_checked() -> None:
 @pytest.mark.parametrize(
     ("attribute", "sentence"),
     [
+        ("a_list", r"got list; expected an array of integers of shape \(6,\)"),
+        ("of_graph_only", r"expected a callable \(graph, clients, seed\) \(too many positional"),
         ("not_integers", r"got float64 of shape \(6,\); expected integers of shape \(6,\)"),
         ("too_many", "node 2 is given to client 2; expected 0 to 1"),
         ("only_first", "no nodes for clients 1 of 2; expected at least one node for each"),
     ],
 )
 def test_plugin_result_is_refused_by_name(attribute: str, sentence: str) -> None:
-    with pytest.raises(PartitionError, match=f"{attribute}': {sentence}"):
+    with pytest.raises(PluginError, match=f"{attribute}': {sentence}"):
         assign_nodes(small_graph(), partitioner=f"{__name__}:{attribute}", clients=2, seed=5)
 
 
 def test_clients_without_nodes_are_counted() -> None:
-    with pytest.raises(PartitionError, match="clients 1, 2, 3, 4, 5 and 4 more of 10;"):
+    with pytest.raises(PluginError, match="clients 1, 2, 3, 4, 5 and 4 more of 10;"):
         assign_nodes(rings(3, 4), partitioner=f"{__name__}:only_first", clients=10, seed=0)
 
 

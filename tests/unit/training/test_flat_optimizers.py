@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from retexo_fl.federation.optimizers import ServerAdam
+from retexo_fl.training.flat_optimizers import FlatAdam
 
 
 def reference(
@@ -27,18 +27,18 @@ def gradients(count: int) -> list[np.ndarray]:
 
 def test_steps_equal_the_published_algorithm() -> None:
     start = np.linspace(-1, 1, 6)
-    adam = ServerAdam(start, learning_rate=0.05, weight_decay=0.01)
+    adam = FlatAdam(start, learning_rate=0.05, weight_decay=0.01)
     for gradient in gradients(5):
         adam.step(gradient)
     np.testing.assert_allclose(adam.weights, reference(start, gradients(5), 0.05, 0.01), rtol=1e-12)
 
 
 def test_restored_state_goes_on_with_the_same_bits() -> None:
-    one = ServerAdam(np.ones(6), learning_rate=0.1, weight_decay=1e-3)
+    one = FlatAdam(np.ones(6), learning_rate=0.1, weight_decay=1e-3)
     steps = gradients(7)
     for gradient in steps[:3]:
         one.step(gradient)
-    other = ServerAdam(one.weights, learning_rate=0.1, weight_decay=1e-3)
+    other = FlatAdam(one.weights, learning_rate=0.1, weight_decay=1e-3)
     other.load_state({name: item.copy() for name, item in one.state().items()})
     for gradient in steps[3:]:
         one.step(gradient)
@@ -47,7 +47,7 @@ def test_restored_state_goes_on_with_the_same_bits() -> None:
 
 
 def test_load_state_of_nothing_starts_anew() -> None:
-    adam = ServerAdam(np.ones(2), learning_rate=0.1, weight_decay=0.0)
+    adam = FlatAdam(np.ones(2), learning_rate=0.1, weight_decay=0.0)
     adam.load_state({})
     adam.step(np.ones(2))
     # The first step of Adam is the learning rate against the gradient's sign.
@@ -56,7 +56,7 @@ def test_load_state_of_nothing_starts_anew() -> None:
 
 def test_steps_equal_pytorchs_class() -> None:
     start = np.linspace(-1, 1, 6).astype(np.float32)
-    ours = ServerAdam(start, learning_rate=0.05, weight_decay=0.01)
+    ours = FlatAdam(start, learning_rate=0.05, weight_decay=0.01)
     theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
     adam = torch.optim.Adam([theirs], lr=0.05, weight_decay=0.01, foreach=False)
     for gradient in gradients(5):
@@ -68,5 +68,5 @@ def test_steps_equal_pytorchs_class() -> None:
 
 def test_start_weights_are_copied() -> None:
     start = np.ones(2)
-    ServerAdam(start, learning_rate=0.1, weight_decay=0.0).step(np.ones(2))
+    FlatAdam(start, learning_rate=0.1, weight_decay=0.0).step(np.ones(2))
     np.testing.assert_array_equal(start, [1.0, 1.0])

@@ -1,0 +1,45 @@
+"""``retexo predict --engine flower``: the same inference in Flower's simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retexo_fl.cli.flower_run import follow, named_error
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.errors import EngineFailed
+from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask, read_outcome
+from retexo_fl.prediction_progress import PredictionTable
+
+if TYPE_CHECKING:
+    from retexo_fl.simulation.prediction_set import Workshop
+
+
+def predict_on_flower(
+    config: RunConfig, task: PredictionTask, place: Workshop, table: PredictionTable
+) -> None:
+    """Run an inference in Flower's simulation, and show how it goes on.
+
+    Raises:
+        RetexoError: A named failure of the inference.
+        EngineFailed: Flower itself failed; the message points to the end of its log.
+    """
+    from retexo_fl.agent.factory import SCRATCH_VARIABLE
+    from retexo_fl.simulation.flower_bundle import prediction_apps
+    from retexo_fl.simulation.flower_engine import run_flower_simulation
+
+    with table:
+        try:
+            run_flower_simulation(
+                config_values(config),
+                num_clients=config.clients,
+                tick=follow(place.server / EVENTS_NAME, table.handle),
+                extra_environment={SCRATCH_VARIABLE: str(place.scratch)},
+                apps=prediction_apps(task, predictions=str(place.clients)),
+            )
+        except EngineFailed as failure:
+            try:
+                read_outcome(place.server)
+            except EngineFailed:
+                # Nothing stands at this place but, from now on, the end of Flower's log beside it.
+                raise named_error(failure, place.out / "predictions", None) from failure
+            raise

@@ -1,0 +1,79 @@
+"""``retexo partition local``: a client's part from the client's own tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.sentences import tell
+from retexo_fl.units import format_count
+
+_HELP = """Make one client's part from what that client has; nobody needs the whole graph.
+
+Tables are .csv, .tsv (also with .gz or .zip), .parquet or .npz files. Columns of nodes: key, \
+label, split, and features x0, x1, ... or x; of edges: source, target; of the boundary: own, \
+foreign, peer.
+"""
+_EXAMPLES = examples(
+    "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
+    "--peers peers.toml --name hospital-a --out parts"
+)
+
+
+def add_to(group: typer.Typer) -> None:
+    """Register the command."""
+    group.command("local", help=styled(_HELP), epilog=_EXAMPLES)(_local)
+
+
+def _local(  # noqa: PLR0913 - a command's parameters are its options
+    *,
+    nodes: Annotated[Path, typer.Option(help="The client's own nodes.", metavar="FILE")],
+    edges: Annotated[
+        Path | None, typer.Option(help="Edges between them; none without it.", metavar="FILE")
+    ] = None,
+    boundary: Annotated[
+        Path | None, typer.Option(help="Edges to nodes of peers; none without it.", metavar="FILE")
+    ] = None,
+    peers: Annotated[Path, typer.Option(help="What all clients agree on (TOML).", metavar="FILE")],
+    name: Annotated[
+        str, typer.Option(help="This client's name in the peers file.", metavar="NAME")
+    ],
+    split: Annotated[
+        str,
+        typer.Option(
+            help="by-key:TRAIN/VAL/TEST for nodes without a column split: each labelled node "
+            "draws by a hash of seed and key, so shares hold on average.",
+            metavar="SPEC",
+        ),
+    ] = "",
+    seed: Annotated[
+        int, typer.Option(help="Of the split; the same at all clients.", min=0, metavar="N")
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Where DIR/part-INDEX is to appear.", metavar="DIR")],
+) -> None:
+    from retexo_fl.graph.local_part import ClientTables, make_local_part
+    from retexo_fl.graph.peers import read_peers
+    from retexo_fl.graph.storage import check_new_folder, part_name, write_partition
+    from retexo_fl.graph.tables import read_boundary_table, read_edge_table, read_node_table
+
+    agreed = read_peers(peers)
+    client = agreed.index_of(name)
+    folder = out / part_name(client)
+    check_new_folder(folder)
+    tables = ClientTables(
+        nodes=read_node_table(nodes, num_features=agreed.num_features),
+        edges=None if edges is None else read_edge_table(edges),
+        boundary=None if boundary is None else read_boundary_table(boundary),
+    )
+    part = make_local_part(tables, agreed, client, split=split, seed=seed)
+    write_partition(part, folder)
+    cut, peers_count = part.num_cut_edges, len(part.peers)
+    tell(
+        f"part {client} of {part.num_clients}: {format_count(part.num_inner)} inner nodes, "
+        f"{format_count(part.num_boundary)} boundary nodes of {peers_count} "
+        f"peer{'' if peers_count == 1 else 's'}, {format_count((len(part.indices) - cut) // 2)} "
+        f"inner edges and {format_count(cut)} to peers in {folder}"
+    )

@@ -1,0 +1,255 @@
+"""``retexo predict``: use a trained model, on the parts it was trained on or on others."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.sentences import tell
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.errors import Interrupted, RetexoError
+from retexo_fl.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from retexo_fl.federation.trained_model import TrainedModel
+    from retexo_fl.graph import GraphPartition
+    from retexo_fl.simulation.prediction_set import Workshop
+
+_HELP = """Predict the nodes of partitioned graphs with the model of a finished run.
+
+Neighbours swap their vectors once for each layer; then each client writes its predictions to \
+predictions-CLIENT.csv beside its part: key, class, and the probability of each class. DIR may \
+hold other parts than those of the training, with new nodes and edges. RUN is only read.
+"""
+_EXAMPLES = examples(
+    "retexo predict runs/first --partitions parts",
+    "retexo predict runs/first --partitions parts --format npz --out predicted",
+)
+_PANELS = {
+    "Faults and time": ("missing-peers", "exchange-deadline-s", "message-timeout-s"),
+    "Where it runs": ("engine",),
+}
+_DEFAULTS: Final = dict.fromkeys(_PANELS["Faults and time"], "as the run has it")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    config_command(app, "predict", _PANELS, help_text=_HELP, epilog=_EXAMPLES, defaults=_DEFAULTS)(
+        _predict
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """One inference, checked.
+
+    Attributes:
+        model: The trained layers.
+        config: The run's configuration with clients, parts and policies of this inference.
+        parts: All parts, by client.
+        partitions: Their folder.
+        out: Folder of the predictions.
+        form: ``csv``, ``parquet`` or ``npz``.
+        identity: What the summary says of predictions that need not be made again.
+    """
+
+    model: TrainedModel
+    config: RunConfig
+    parts: Sequence[GraphPartition]
+    partitions: Path
+    out: Path
+    form: str
+    identity: Mapping[str, str]
+
+
+def _predict(
+    values: Values,
+    *,
+    run: Annotated[Path, typer.Argument(help="Directory of a finished run.", metavar="RUN")],
+    partitions: Annotated[
+        Path, typer.Option(help="Folder of parts from `retexo partition make`.", metavar="DIR")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the predictions, instead of DIR.", metavar="DIR"),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="csv, parquet or npz.", metavar="NAME")
+    ] = "csv",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the predictions that are there.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    from retexo_fl.simulation.prediction_set import (
+        clear_workshops,
+        finished_summary,
+        locked_folder,
+    )
+
+    inference = _checked(values, run, partitions, out, form)
+    with locked_folder(inference.out):
+        summary = None if overwrite else finished_summary(inference.out, inference.identity)
+        if summary is None:
+            again = _command(inference, values, overwrite=overwrite)
+            summary = _make(inference, again, quiet=quiet)
+        else:
+            clear_workshops(inference.out)
+            tell("made already; --overwrite makes them again")
+    _tell(inference, summary)
+
+
+def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form: str) -> Inference:
+    """Check everything that can be known before a client is asked."""
+    from retexo_fl.agent.prediction_files import check_form, check_keys
+    from retexo_fl.agent.preparation import open_parts, part_paths
+    from retexo_fl.federation.trained_model import read_trained_model
+
+    check_form(form)
+    model = read_trained_model(run)
+    parts = open_parts(partitions)
+    model.check_fits(
+        features=parts[0].num_features, classes=parts[0].num_classes, source=str(partitions)
+    )
+    for part, path in zip(parts, part_paths(partitions), strict=True):
+        check_keys(part.node_keys, form, source=str(path))
+    places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
+    config = make_config({**config_values(model.config), **places, **values})
+    return Inference(
+        model=replace(model, run=run.absolute()),
+        config=config,
+        parts=parts,
+        partitions=partitions,
+        out=partitions if out is None else out,
+        form=form,
+        identity={
+            "model_digest": model.digest,
+            "parts_digest": _parts_digest(partitions),
+            "missing_peers": config.missing_peers,
+            "format": form,
+        },
+    )
+
+
+def _parts_digest(folder: Path) -> str:
+    """Return 64 hex digits that name parts by all of their content, which manifests list."""
+    from retexo_fl.agent.preparation import part_paths
+    from retexo_fl.graph.manifest import MANIFEST_NAME
+
+    digest = hashlib.sha256()
+    for path in part_paths(folder):
+        digest.update(hashlib.sha256((path / MANIFEST_NAME).read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _make(inference: Inference, again: str, *, quiet: bool) -> dict[str, Any]:
+    """Make the predictions; return what is said of them.
+
+    Raises:
+        Interrupted: The user stopped it; says how to start ``again``, as a named failure does.
+    """
+    from retexo_fl.simulation.prediction_set import workshop
+
+    try:
+        with workshop(inference.out) as place:
+            return _make_in(place, inference, quiet=quiet)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; start again with: {again}") from None
+    except RetexoError as error:
+        if error.exit_code != 1:
+            raise
+        raise type(error)(f"{error}; start again with: {again}") from error
+
+
+def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
+    from retexo_fl.federation.prediction_app import PredictionTask, read_outcome
+    from retexo_fl.prediction_progress import PredictionTable
+
+    config, model = inference.config, inference.model
+    name = inference.partitions.absolute().name
+    table = PredictionTable(partitions=name, model=config.model, engine=config.engine, quiet=quiet)
+    task = PredictionTask(
+        run=str(model.run), folder=str(place.server.absolute()), form=inference.form
+    )
+    if config.engine == "flower":
+        from retexo_fl.cli.flower_predict import predict_on_flower
+
+        predict_on_flower(config, task, place, table)
+    else:
+        from retexo_fl.simulation.inline_engine import predict_inline
+
+        with table:
+            predict_inline(
+                config,
+                list(inference.parts),
+                task,
+                predictions=place.clients,
+                listeners=[table.handle],
+            )
+    outcome = read_outcome(place.server)
+    rows = {int(client): nodes for client, nodes in outcome.pop("nodes").items()}
+    summary = {**_facts(inference), "nodes": sum(rows.values()), **outcome}
+    place.settle(summary, rows, inference.form)
+    return summary
+
+
+def _facts(inference: Inference) -> dict[str, Any]:
+    """Return what the summary says of model and parts."""
+    shape = inference.model.shape
+    return {
+        "run": inference.model.run.name,
+        "model": shape.model,
+        "layers": shape.layers,
+        "features": shape.inputs,
+        "classes": shape.classes,
+        "dtype": shape.dtype,
+        "partitioning": inference.parts[0].partitioning,
+        "clients": len(inference.parts),
+        "engine": inference.config.engine,
+        **inference.identity,
+    }
+
+
+def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
+    from retexo_fl.simulation.prediction_set import SUMMARY_NAME
+
+    test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
+    nodes, clients = format_count(summary["nodes"]), format_count(summary["clients"])
+    lines = [
+        f"predicted       {nodes} nodes of {clients} clients",
+        f"test accuracy   {_accuracy(test)}",
+        f"bytes moved     {format_bytes(payload['total'])}, "
+        f"of which between clients {format_bytes(payload['boundary'])}",
+        f"predictions     {inference.out / f'predictions-*.{inference.form}'}",
+        f"summary         {inference.out / SUMMARY_NAME}",
+    ]
+    if summary["missing_rows"]:
+        lines.insert(2, f"missing         {format_count(summary['missing_rows'])} vectors of peers")
+    tell("\n".join(lines))
+
+
+def _accuracy(labelled: Mapping[str, int]) -> str:
+    if not labelled["nodes"]:
+        return "no labelled test nodes"
+    share = labelled["right"] / labelled["nodes"]
+    return f"{share:.4f} of {format_count(labelled['nodes'])} labelled test nodes"
+
+
+def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
+    """Return the command that makes these predictions."""
+    words = ["retexo", "predict", str(inference.model.run)]
+    words += ["--partitions", str(inference.partitions)]
+    if inference.out != inference.partitions:
+        words += ["--out", str(inference.out)]
+    if inference.form != "csv":
+        words += ["--format", inference.form]
+    for key, value in values.items():
+        words += [f"--{key}", str(value)]
+    return shlex.join([*words, "--overwrite"] if overwrite else words)

@@ -1,0 +1,1 @@
+"""Files of the internet, believed only when their SHA-256 is the pinned one."""

@@ -1,0 +1,40 @@
+"""The mean over all train nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from retexo_fl.federation.aggregators.base import RoundFacts
+
+
+@dataclass(slots=True)
+class WeightedMean:
+    """The sum of all update sums divided by the number of all train nodes.
+
+    Equal to the gradient of one client that holds every train node (RETEXO, section 3.1). One
+    client alone can turn it anywhere.
+    """
+
+    needs: Literal["sum", "each"] = "sum"
+
+    def start(self, begun: RoundFacts) -> None:
+        """See :class:`~retexo_fl.federation.aggregators.Aggregator`."""
+        self._total = np.zeros(begun.size, dtype=begun.dtype)
+        self._count = 0
+
+    def add(self, client: int, update_sum: np.ndarray, count: int) -> None:
+        """See :class:`~retexo_fl.federation.aggregators.Aggregator`."""
+        del client
+        self._total += update_sum
+        self._count += count
+
+    def finish(self) -> np.ndarray:
+        """See :class:`~retexo_fl.federation.aggregators.Aggregator`."""
+        self._total /= self._count
+        return self._total
+
+    _total: np.ndarray = None  # type: ignore[assignment]
+    _count: int = 0

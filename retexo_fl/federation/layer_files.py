@@ -1,0 +1,82 @@
+"""A trained layer on disk: a safetensors file that says what it is for and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from retexo_fl.errors import CheckpointError
+from retexo_fl.federation.checkpoints import checksum, metadata_of, replace_file
+
+#: Raised when the meaning of a layer file's content changes.
+LAYER_VERSION: Final = 1
+#: The only key of the file's metadata: safetensors orders several keys at random, and files of
+#: equal layers are equal in their bytes.
+_KEY: Final = "retexo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """What the tensors of a layer do not say.
+
+    Attributes:
+        stage: Stage index.
+        features: Width of the input features that the model was trained on.
+        classes: Number of classes.
+    """
+
+    stage: int
+    features: int
+    classes: int
+
+
+def layer_path(run: Path, stage: int) -> Path:
+    """Return where a run keeps the layer of a stage."""
+    return run / "model" / f"layer-{stage}.safetensors"
+
+
+def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
+    """Put a layer at ``path`` as a whole.
+
+    Raises:
+        CheckpointError: It could not be written.
+    """
+    tensors = {name: np.ascontiguousarray(item) for name, item in tensors.items()}
+    text = _text({"version": LAYER_VERSION, **asdict(facts)})
+    metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
+    replace_file(path, save(tensors, metadata=metadata))
+
+
+def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
+    """Read what :func:`write_layer_file` wrote.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or of another version.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        tensors = load(content)
+        stored = json.loads(metadata_of(content)[_KEY])
+        values = json.loads(stored["facts"])
+        intact = stored["crc32"] == checksum(stored["facts"], tensors)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged, or no layer of a run ({error})") from error
+    if not intact:
+        raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
+    if values.pop("version") != LAYER_VERSION:
+        raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
+    return LayerFacts(**values), tensors
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)

@@ -1,0 +1,153 @@
+"""The server's loop of an inference: the exchanges of all stages, then one message to predict.
+
+    hello
+    for each stage m:
+        publish   every client embeds its nodes with the trained layer m - 1 and sends its vectors
+        collect   until every vector has arrived, or the deadline decides
+    predict       every client writes down what the last layer says of its nodes, and forgets
+
+The server is told counts. What is predicted, of which node, stays with the client.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from flwr.serverapp import Grid
+
+from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
+from retexo_fl.config import RunConfig
+from retexo_fl.federation import records
+from retexo_fl.federation.exchange_loop import run_exchange
+from retexo_fl.federation.greeting import greet
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.trained_model import TrainedModel
+from retexo_fl.ledger import TrafficLedger
+
+#: An event for each answer would be most of the work with many clients.
+_BETWEEN_EVENTS_S: Final = 0.1
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionOutcome:
+    """What the server knows at the end of an inference.
+
+    Attributes:
+        answers: What each client wrote, by client index.
+        missing: Vectors that exchanges were closed without.
+        ledger: Bytes that moved.
+    """
+
+    answers: Mapping[int, PredictAnswer]
+    missing: int
+    ledger: TrafficLedger
+
+    def facts(self) -> dict[str, Any]:
+        """Return the outcome as JSON can say it."""
+        return {
+            "nodes": {client: answer.nodes for client, answer in self.answers.items()},
+            "labelled": {
+                use: {
+                    "nodes": sum(getattr(a, use) for a in self.answers.values()),
+                    "right": sum(getattr(a, f"{use}_correct") for a in self.answers.values()),
+                }
+                for use in ("train", "validation", "test")
+            },
+            "missing_rows": self.missing,
+            "bytes": self.ledger.totals(),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class PredictionLoop:
+    """One inference.
+
+    Attributes:
+        grid: The way to the clients.
+        config: That of the run, with the clients and the policies of this inference.
+        model: The trained layers.
+        form: What clients write: ``csv``, ``parquet`` or ``npz``.
+        tell: Called with every event.
+    """
+
+    grid: Grid
+    config: RunConfig
+    model: TrainedModel
+    form: str
+    tell: Callable[[Event], None]
+    _ledger: TrafficLedger = field(init=False, default_factory=TrafficLedger)
+    _step: tuple[int, str] = field(init=False, default=(-1, ""))
+    _answers: int = field(init=False, default=0)
+    _told_at_s: float = field(init=False, default=0.0)
+
+    def run(self) -> PredictionOutcome:
+        """Run all exchanges, then have every client predict.
+
+        Raises:
+            PartitionError: The clients' parts do not belong together or do not fit the model.
+            ExchangeIncomplete: Vectors were missing at the deadline and ``missing-peers`` is
+                ``wait``.
+            RetexoError: A client's own named failure, or a client did not answer in time.
+        """
+        messenger = Messenger(
+            self.grid,
+            ledger=self._ledger,
+            timeout_s=self.config.message_timeout_s,
+            on_answer=self._note_answer,
+        )
+        job = f"predict-{secrets.token_hex(6)}"
+        hello = Ticket(job=job, attempt=1)
+        federation = greet(messenger, hello, clients=self.config.clients, to_train=False)
+        self.model.check_fits(
+            features=federation.features, classes=federation.classes, source="clients"
+        )
+        stages = self.model.shape.layers
+        self._tell("start", clients=self.config.clients, stages=stages)
+        missing = sum(self._exchange(messenger, job, stage) for stage in range(stages))
+        answers = self._predict(messenger, job)
+        nodes = sum(answer.nodes for answer in answers.values())
+        self._tell("finish", nodes=nodes)
+        return PredictionOutcome(answers=answers, missing=missing, ledger=self._ledger)
+
+    def _exchange(self, messenger: Messenger, job: str, stage: int) -> int:
+        """Run the exchange of a stage; return how many vectors it was closed without."""
+        exchanged = run_exchange(
+            messenger,
+            self.model.ticket(job, stage),
+            previous=self.model.ticket(job, stage - 1) if stage else None,
+            weights=self.model.weights[stage - 1] if stage else None,
+            config=self.config,
+            ledger=self._ledger,
+        )
+        self._tell("exchange", stage=stage, **asdict(exchanged))
+        return exchanged.missing
+
+    def _predict(self, messenger: Messenger, job: str) -> dict[int, PredictAnswer]:
+        last = self.model.shape.layers - 1
+        request = PredictRequest(
+            ticket=self.model.ticket(job, last), weights=self.model.weights[last], form=self.form
+        )
+        messages = messenger.messages(messenger.clients, request, records.PREDICT)
+        return {
+            client: records.read_predicted(reply)
+            for client, reply in messenger.ask(messages, stage=last, purpose="predict")
+        }
+
+    def _note_answer(self, stage: int, purpose: str) -> None:
+        """Count the answers of a step, and tell of some of them."""
+        if self._step != (stage, purpose):
+            self._step, self._answers = (stage, purpose), 0
+        self._answers += 1
+        now = time.monotonic()
+        if purpose in {"publish", "predict"} and now - self._told_at_s >= _BETWEEN_EVENTS_S:
+            self._told_at_s = now
+            self._tell("answers", stage=stage, step=purpose, answers=self._answers)
+
+    def _tell(self, name: str, **facts: Any) -> None:
+        self.tell({"event": name, **facts, "bytes_payload": self._ledger.sum().payload})

@@ -1,0 +1,138 @@
+"""The model of a finished run, read from its directory, which is not changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.config import RunConfig, make_config, read_config_file
+from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
+from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
+from retexo_fl.layers.base import layer_class
+from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedModel:
+    """The selected layers of a run.
+
+    Attributes:
+        run: The run directory.
+        config: Its configuration.
+        shape: Sizes of the model.
+        weights: (P,) of each stage.
+    """
+
+    run: Path
+    config: RunConfig
+    shape: ModelShape
+    weights: tuple[np.ndarray, ...]
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits that name everything in the model that decides a prediction."""
+        facts = {**asdict(self.shape), "feature_normalisation": self.config.feature_normalisation}
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for weights in self.weights:
+            digest.update(weights.tobytes())
+        return digest.hexdigest()
+
+    def ticket(self, job: str, stage: int) -> Ticket:
+        """Name a stage of ``job``; the digest names the weights of all stages before it."""
+        digest = chain_digest(b"", None)
+        for weights in self.weights[:stage]:
+            digest = chain_digest(digest, weights)
+        return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
+
+    def check_fits(self, *, features: int, classes: int, source: str) -> None:
+        """Check that parts have the sizes that the model was trained with.
+
+        Raises:
+            PartitionError: They have not; the message names ``source``.
+        """
+        given = {
+            "features": (features, self.shape.inputs),
+            "classes": (classes, self.shape.classes),
+        }
+        for name, (got, expected) in given.items():
+            if got != expected:
+                raise PartitionError(
+                    f"{source}: the parts have {got} {name}; expected {expected}, as the model in "
+                    f"{self.run} was trained with"
+                )
+
+
+def read_trained_model(run: Path) -> TrainedModel:
+    """Read configuration and layers of a finished run.
+
+    Raises:
+        RunDirectoryError: There is no run, it has not finished, or a layer is missing, damaged or
+            not of this run.
+        ConfigurationError: Its configuration cannot be read.
+        PluginError: Its layer is a plug-in that cannot be imported here.
+    """
+    _check_finished(run)
+    config = make_config(read_config_file(run / "config.toml"))
+    try:
+        layer_class(config.model)
+    except PluginError as error:
+        raise PluginError(f"model: {error}") from error
+    try:
+        layers = [read_layer_file(layer_path(run, stage)) for stage in range(config.layers)]
+    except CheckpointError as error:
+        raise RunDirectoryError(str(error)) from error
+    first = layers[0][0]
+    shape = ModelShape.of(config, inputs=first.features, classes=first.classes)
+    for stage, (facts, tensors) in enumerate(layers):
+        expected = LayerFacts(stage=stage, features=first.features, classes=first.classes)
+        _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))
+    weights = tuple(
+        flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
+    )
+    return TrainedModel(run=run, config=config, shape=shape, weights=weights)
+
+
+def _check_finished(run: Path) -> None:
+    try:
+        present, finished = (run / "config.toml").is_file(), (run / "result.json").is_file()
+    except OSError as error:
+        raise RunDirectoryError(f"{run}: cannot be used ({error.strerror})") from error
+    if not present:
+        raise RunDirectoryError(
+            f"{run}: holds no run (config.toml is missing); expected a run directory"
+        )
+    if not finished:
+        raise RunDirectoryError(
+            f"{run}: the run has not finished (result.json is missing); expected a finished one, "
+            f"go on with it by `retexo run --resume {run}`"
+        )
+
+
+def _check_layer(
+    shape: ModelShape,
+    expected: LayerFacts,
+    facts: LayerFacts,
+    tensors: dict[str, np.ndarray],
+    *,
+    source: Path,
+) -> None:
+    if facts != expected:
+        raise RunDirectoryError(f"{source}: is {facts}; expected {expected}")
+    parameters = StageModel(shape, facts.stage).named_parameters()
+    wanted = {name: (tuple(item.shape), shape.dtype) for name, item in parameters}
+    found = {name: (item.shape, str(item.dtype)) for name, item in tensors.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise RunDirectoryError(
+                f"{source}: {name}: got {_told(found.get(name))}; expected "
+                f"{_told(wanted.get(name))}, by config.toml of the run"
+            )
+
+
+def _told(form: tuple[tuple[int, ...], str] | None) -> str:
+    return "nothing" if form is None else f"{form[1]} of shape {form[0]}"

@@ -1,0 +1,81 @@
+"""What a table holds once it is read: whole columns, and where each row stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from retexo_fl.errors import TableError
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.graph import Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """A table that was read.
+
+    Attributes:
+        source: The file, as it was named.
+        place: Says where a row (from 0) stands: ``line 7`` of a text file, ``row 5`` of others.
+    """
+
+    source: str
+    place: Callable[[int], str]
+
+    def fail(self, row: int, problem: str) -> NoReturn:
+        """Raise the error about one row.
+
+        Raises:
+            TableError: Always; it names the file and the row.
+        """
+        raise TableError(f"{self.source}: {self.place(row)}: {problem}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeTable(Table):
+    """Nodes, in the order of the file.
+
+    Attributes:
+        keys: [n] bytes, dtype ``S``, unique; n is at least 1.
+        features: [n, F] float32, finite; dense, or CSR with sorted columns.
+        labels: [n] int64, -1 for unlabelled.
+        split: Masks of labelled nodes, or None where the file has no column ``split``.
+        attributes: The text columns that were asked for, each [n], dtype ``U``.
+    """
+
+    keys: np.ndarray
+    features: Features
+    labels: np.ndarray
+    split: Split | None
+    attributes: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeTable(Table):
+    """Undirected edges, in the order of the file.
+
+    Attributes:
+        left: [e] bytes, dtype ``S``: key of one end. There may be no edges.
+        right: [e] bytes, dtype ``S``: key of the other end.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundaryTable(Table):
+    """Edges between a client's own nodes and nodes of its peers, in the order of the file.
+
+    Attributes:
+        own: [e] bytes, dtype ``S``: key of the client's node. There may be no edges.
+        foreign: [e] bytes, dtype ``S``: key of the peer's node.
+        peers: [e] text, dtype ``U``: name of the peer.
+    """
+
+    own: np.ndarray
+    foreign: np.ndarray
+    peers: np.ndarray

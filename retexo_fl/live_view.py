@@ -1,0 +1,78 @@
+"""A picture that a terminal shows while something goes on; in a pipe, lines."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+_REFRESHES_PER_S: Final = 8
+
+
+class LiveView(ABC):
+    """A context in which a terminal shows :meth:`picture`, again and again.
+
+    Args:
+        console: Where to write; standard error by default.
+        quiet: Write nothing at all.
+    """
+
+    def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
+        self._console = console if console is not None else Console(stderr=True)
+        self._quiet = quiet
+        self._live: Live | None = None
+
+    @abstractmethod
+    def picture(self) -> RenderableType:
+        """Return what a terminal shows at this moment; called by the refreshing thread."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Note that what is shown has ended, before the last picture."""
+
+    def __enter__(self) -> Self:
+        """Start to show."""
+        if not self._quiet and self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self.picture,
+                console=self._console,
+                refresh_per_second=_REFRESHES_PER_S,
+                # What others print must not vanish from a standard output that is a file.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the last state on the screen; an error of the body goes on."""
+        if self._live is not None:
+            self.stop()
+            self._live.stop()
+            self._live = None
+
+    @property
+    def wants_lines(self) -> bool:
+        """Whether events are told by lines: there is no terminal, and no wish for quiet."""
+        return not self._quiet and self._live is None
+
+    def write_line(self, line: str | None) -> None:
+        """Write a line, if it says anything, in the encoding of its reader."""
+        if line:
+            encoding = getattr(self._console.file, "encoding", None) or "utf-8"
+            self._console.file.write(line.encode(encoding, "backslashreplace").decode(encoding))
+            self._console.file.write("\n")
+            self._console.file.flush()
+
+
+def plain_text(text: str) -> str:
+    """Return a text without what would steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)

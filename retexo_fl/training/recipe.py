@@ -1,0 +1,78 @@
+"""How a client trains on its own data, apart from the model and the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.config import RunConfig
+from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
+from retexo_fl.training.losses import Loss, cross_entropy, make_loss
+from retexo_fl.training.metrics import Metric, make_metric
+
+_OPTIMIZERS: Final[dict[str, type[FlatAdam | FlatSgd]]] = {"adam": FlatAdam, "sgd": FlatSgd}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSteps:
+    """Steps that a client takes in a round, each over all its train nodes.
+
+    Attributes:
+        count: 1 sends the gradient of the incoming weights; more send a change of weights.
+        optimizer: ``adam`` or ``sgd``, begun anew in every round.
+        learning_rate: Its step size.
+        weight_decay: Coupled L2; with one step the server adds it instead.
+    """
+
+    count: int = 1
+    optimizer: str = "adam"
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+
+    def begin(self, weights: np.ndarray) -> FlatAdam | FlatSgd:
+        """Return a fresh optimizer at (P,) ``weights``."""
+        return _OPTIMIZERS[self.optimizer](
+            weights, learning_rate=self.learning_rate, weight_decay=self.weight_decay
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is trained on, by which steps, and how it is judged.
+
+    Attributes:
+        loss: Summed over nodes.
+        metric: Selects the best weights; None for accuracy.
+        local: Steps of a round.
+    """
+
+    loss: Loss = cross_entropy
+    metric: Metric | None = None
+    local: LocalSteps = LocalSteps()
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Recipe:
+        """Read the recipe of a configuration; the same object for all clients of a process.
+
+        Raises:
+            PluginError: Its loss or metric cannot be used.
+        """
+        return _read(config)
+
+
+# Trying a loss takes longer than making the rest of a client.
+@lru_cache(maxsize=4)
+def _read(config: RunConfig) -> Recipe:
+    return Recipe(
+        loss=make_loss(config.loss),
+        metric=make_metric(config.metric),
+        local=LocalSteps(
+            count=config.local_steps,
+            optimizer=config.local_optimizer,
+            learning_rate=config.local_learning_rate,
+            weight_decay=config.weight_decay,
+        ),
+    )

@@ -1,0 +1,62 @@
+"""Values of configuration keys that are a name with numbers behind it, such as ``krum:2``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.plugins import is_plugin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """What a key's text may look like, apart from ``module:attribute``.
+
+    Attributes:
+        pattern: Matches a whole text.
+        names: What stands before the colon of such a text; no module of an extension.
+        expected: What is allowed, to end the sentence of an error.
+        brief: The same for a list of options.
+    """
+
+    pattern: re.Pattern[str]
+    names: frozenset[str]
+    expected: str
+    brief: str
+
+    def allows(self, text: str) -> bool:
+        """Say whether a text has this form, or names an extension."""
+        if self.pattern.fullmatch(text):
+            return True
+        return is_plugin(text) and text.partition(":")[0] not in self.names
+
+
+#: Shares have so few digits that exact fractions of them are cheap.
+_SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
+SPLIT: Final = ValueForm(
+    pattern=re.compile(
+        rf"published|(random|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}", re.ASCII
+    ),
+    names=frozenset({"published", "random"}),
+    expected="one of published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST with three "
+    "shares such as 0.2/0.1/0.7, or module:attribute",
+    brief="published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute",
+)
+
+#: Above 0 and below one half.
+_TRIMMED: Final = r"0?\.(?=\d*[1-9])[0-4]\d{0,11}"
+_LENGTH: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,12})?"
+AGGREGATOR: Final = ValueForm(
+    pattern=re.compile(
+        rf"mean|median|trimmed-mean(:{_TRIMMED})?|(multi-)?krum:[1-9]\d{{0,5}}"
+        rf"|norm-clipping(:{_LENGTH})?",
+        re.ASCII,
+    ),
+    names=frozenset({"mean", "median", "krum"}),
+    expected="one of mean, median, trimmed-mean or trimmed-mean:SHARE (above 0, below 0.5), "
+    "krum:COUNT or multi-krum:COUNT (malicious clients, at least 1), norm-clipping or "
+    "norm-clipping:NORM (above 0), or module:attribute",
+    brief="mean, median, trimmed-mean:SHARE, krum:COUNT, multi-krum:COUNT, norm-clipping:NORM, or "
+    "module:attribute",
+)

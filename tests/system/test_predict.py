@@ -1,0 +1,137 @@
+"""Predictions that are killed, and predictions in Flower's simulation."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.cli import run_command
+from tests.support.cli import PROGRAM, environment
+from tests.support.predictions import SMALL, cut, files_in, summary_of, write_small
+from tests.support.runs import train
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+#: Runs the command in a process that kills itself just before it renames a file for the nth time:
+#: at each of these, something is put in its place, and between them nothing is.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+replace, left = Path.replace, int(sys.argv[1])
+
+def counted(self, target):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+Path.replace = counted
+from retexo_fl.cli import main
+main(sys.argv[2:])
+"""
+CLIENTS = 3
+#: Renames of one inference: each client's file, the server's result, the summary aside; then each
+#: file, and the summary, into place.
+RENAMES = CLIENTS + 2 + CLIENTS + 1
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, ``run``, and parts, ``parts``."""
+    folder = tmp_path_factory.mktemp("place")
+    write_small(folder / "small.npz")
+    keys = {**SMALL, "data_dir": folder, "clients": CLIENTS}
+    train(folder / "run", **keys, rounds=2, hidden=8)
+    cut(folder / "parts", **keys)
+    return folder
+
+
+def command(place: Path, parts: Path, *more: str) -> list[str]:
+    return ["predict", str(place / "run"), "--partitions", str(parts), *more]
+
+
+def killed(rename: int, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(rename), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, (rename, done.stderr)
+
+
+def test_predictions_killed_at_any_moment_are_made_by_the_same_command(
+    tmp_path: Path, place: Path
+) -> None:
+    whole = shutil.copytree(place / "parts", tmp_path / "whole")
+    assert run_command(command(place, whole)) == 0
+    undisturbed = files_in(whole)
+    # One folder is disturbed again and again; after each kill a copy of it is finished.
+    broken = shutil.copytree(place / "parts", tmp_path / "broken")
+    for rename in (1, CLIENTS, CLIENTS + 1, CLIENTS + 2, CLIENTS + 3, CLIENTS + 5, RENAMES):
+        killed(rename, command(place, broken))
+        assert not (broken / "predictions.json").exists()
+        assert set(files_in(broken)) > set(files_in(place / "parts"))
+        finished = shutil.copytree(broken, tmp_path / f"killed-{rename}")
+        assert run_command(command(place, finished)) == 0
+        assert files_in(finished) == undisturbed, rename
+        assert not [path for path in finished.rglob("*") if ".part" in path.name]
+    # A kill after the last rename finds everything done; so does the next process.
+    assert run_command(command(place, broken)) == 0
+    shutil.copytree(tmp_path / "killed-1", broken / ".predictions-0123456789ab.part")
+    assert run_command(command(place, broken)) == 0
+    assert files_in(broken) == undisturbed
+
+
+def test_replacing_that_is_killed_is_finished_by_the_same_command(
+    tmp_path: Path, place: Path
+) -> None:
+    parts = shutil.copytree(place / "parts", tmp_path / "parts")
+    assert run_command(command(place, parts, "--format", "npz")) == 0
+    before = files_in(parts)
+    replacing = command(place, parts, "--overwrite")
+    killed(1, replacing)
+    # Until everything is made, what was there stays as it was.
+    assert {name: before[name] for name in before} == {
+        name: content for name, content in files_in(parts).items() if ".part" not in name
+    }
+    killed(CLIENTS + 4, replacing)
+    assert run_command(replacing) == 0
+    names = sorted(path.name for path in parts.iterdir() if "predictions" in path.name)
+    assert names == [*(f"predictions-{c}.csv" for c in range(CLIENTS)), "predictions.json"]
+
+
+def test_both_engines_predict_the_same_bits(tmp_path: Path, place: Path) -> None:
+    inline = shutil.copytree(place / "parts", tmp_path / "inline")
+    flower = shutil.copytree(place / "parts", tmp_path / "flower")
+    assert run_command(command(place, inline)) == 0
+    done = subprocess.run(
+        [*PROGRAM, *command(place, flower, "--engine", "flower")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.startswith("exchange ")]
+    one, other = files_in(inline), files_in(flower)
+    assert one.pop("predictions.json") != other.pop("predictions.json")
+    assert one == other
+    told, also = summary_of(inline), summary_of(flower)
+    assert (told.pop("engine"), also.pop("engine")) == ("inline", "flower")
+    for measure in ("raw", "payload"):
+        for kind in ("boundary", "weights_down"):
+            assert told["bytes"][measure][kind] == also["bytes"][measure][kind]
+    assert told["labelled"] == also["labelled"]
+    assert told["files"] == also["files"]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import resource
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retexo_fl.layers.segment_max import Segments, segment_max
+
+#: Segments {1, 0}, {}, {2}, {0, 0, 2}, {} of a table of three rows.
+INDPTR, MEMBERS = np.array([0, 2, 2, 3, 6, 6]), np.array([1, 0, 2, 0, 0, 2])
+
+
+def table(rows: list[list[float]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+
+
+def test_maximum_of_each_column_over_each_segment_by_hand() -> None:
+    values = table([[1.0, -2.0], [0.5, -1.0], [3.0, -9.0]])
+    result = segment_max(Segments.of(INDPTR, MEMBERS), values)
+    expected = [[1.0, -1.0], [0.0, 0.0], [3.0, -9.0], [3.0, -2.0], [0.0, 0.0]]
+    torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_gradient_goes_to_the_first_of_equal_members_alone() -> None:
+    values = table([[1.0], [1.0], [1.0]])
+    upstream = torch.tensor([[2.0], [30.0], [400.0], [5000.0], [60000.0]], dtype=torch.float64)
+    segment_max(Segments.of(INDPTR, MEMBERS), values).backward(upstream)
+    assert values.grad is not None
+    assert values.grad[:, 0].tolist() == [5000.0, 2.0, 400.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=8),
+    st.integers(1, 5),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_values_and_gradients_equal_those_of_each_segment_alone(
+    members: list[list[int]], width: int, dtype: torch.dtype
+) -> None:
+    rng = np.random.default_rng(len(members))
+    # Halves tie often; all others are exact, so sums in any order have the same bits.
+    drawn = rng.integers(-4, 5, (7, width)) / 2
+    mine, other = (torch.tensor(drawn, dtype=dtype, requires_grad=True) for _ in range(2))
+    upstream = torch.tensor(rng.integers(-9, 9, (len(members), width)), dtype=dtype)
+    indptr = np.cumsum([0, *map(len, members)])
+    flat = np.array([m for part in members for m in part], dtype=np.int64)
+    result = segment_max(Segments.of(indptr, flat), mine)
+    assert result.dtype == dtype
+    expected = torch.stack([other[m].max(dim=0).values if m else 0 * other[0] for m in members])
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    (result * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=0)
+
+
+def test_gradient_equals_finite_differences() -> None:
+    values = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    segments = Segments.of(INDPTR, MEMBERS)
+    assert torch.autograd.gradcheck(lambda v: segment_max(segments, v), (values,))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_segments_without_any_member_are_zero(rows: int) -> None:
+    values = torch.ones(rows, 4, requires_grad=True)
+    result = segment_max(Segments.of(np.zeros(3, np.int64), np.zeros(0, np.int64)), values)
+    assert result.tolist() == [[0.0] * 4] * 2
+    result.sum().backward()
+    assert values.grad is not None
+    assert not values.grad.any()
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    indptr = np.concatenate(([0], np.sort(rng.integers(0, 40_000, 1999)), [40_000]))
+    segments = Segments.of(indptr, rng.integers(0, 500, 40_000))
+    values = torch.randn(500, 64, requires_grad=True)
+    upstream = torch.randn(2000, 64)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            result = segment_max(segments, values)
+            found.append((result, *torch.autograd.grad(result, values, upstream)))
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_no_row_is_gathered_for_each_entry() -> None:
+    entries, width = 4_000_000, 64
+    members = np.random.default_rng(0).integers(0, 1000, entries)
+    segments = Segments.of(np.arange(0, entries + 1, 4000), members)
+    values = torch.randn(1000, width, requires_grad=True)
+    before = peak_bytes()
+    segment_max(segments, values).sum().backward()
+    assert peak_bytes() - before < entries * width * 4 / 10
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from retexo_fl.errors import PluginError, RemoteProtocolError
+from retexo_fl.training.metrics import Metric, make_metric, metric_sums, metric_value
+from retexo_fl.training.selection import Score, ScoreSums
+
+
+class MacroRecall(Metric):
+    """Mean over classes of the share that was found."""
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        classes = logits.shape[1]
+        found = torch.bincount(labels[logits.argmax(1) == labels], minlength=classes)
+        return torch.cat([found, torch.bincount(labels, minlength=classes)])
+
+    def value(self, totals: np.ndarray) -> float:
+        found, there = np.split(totals, 2)
+        return float((found[there > 0] / there[there > 0]).mean())
+
+
+class NoVector(MacroRecall):
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits.sum()
+
+
+class NotFinite(MacroRecall):
+    def value(self, totals: np.ndarray) -> float:
+        return float("nan")
+
+
+LOGITS = torch.eye(3)[[0, 1, 2, 0]]
+LABELS = torch.tensor([0, 1, 1, 2])
+
+
+def test_accuracy_needs_no_sums_of_its_own() -> None:
+    assert make_metric("accuracy") is None
+
+
+def test_sums_of_clients_add_up_to_those_of_all_nodes() -> None:
+    metric = make_metric(f"{__name__}:MacroRecall")
+    assert isinstance(metric, MacroRecall)
+    whole, parts = ScoreSums(), ScoreSums()
+    whole.add(4, 2, 1.0, tuple(metric_sums(metric, LOGITS, LABELS)))
+    for rows in (slice(0, 3), slice(3, 3), slice(3, 4)):
+        parts.add(0, 0, 0.0, tuple(metric_sums(metric, LOGITS[rows], LABELS[rows])))
+    parts.add(4, 2, 1.0, ())
+    assert parts.score(metric) == whole.score(metric)
+    assert whole.score(metric).metric == pytest.approx((1 + 1 / 2 + 0) / 3)
+
+
+def test_the_metric_decides_before_the_loss() -> None:
+    low, high = (Score(count=4, correct=4 - i, loss_sum=float(i), metric=i / 2) for i in (0, 1))
+    assert high.beats(low)
+    assert not low.beats(high)
+    assert not high.beats(high)
+
+
+def test_no_nodes_have_no_metric() -> None:
+    assert ScoreSums().score(MacroRecall()).metric is None
+
+
+def test_clients_must_send_sums_of_one_length() -> None:
+    sums = ScoreSums()
+    sums.add(1, 1, 0.0, (1.0, 2.0))
+    with pytest.raises(RemoteProtocolError, match="3 sums; expected 2"):
+        sums.add(1, 1, 0.0, (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize("name", ["LOGITS", "absent", "test_no_nodes_have_no_metric", "Metric"])
+def test_what_is_no_metric_is_refused_by_name(name: str) -> None:
+    with pytest.raises(PluginError, match="metric"):
+        make_metric(f"{__name__}:{name}")
+
+
+def test_what_a_metric_returns_is_checked() -> None:
+    with pytest.raises(PluginError, match="NoVector: sums returned"):
+        metric_sums(NoVector(), LOGITS, LABELS)
+    with pytest.raises(PluginError, match="NotFinite: value returned nan"):
+        metric_value(NotFinite(), np.zeros(6))
