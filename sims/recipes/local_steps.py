@@ -1,0 +1,128 @@
+"""Rounds against local steps: what federated averaging of a layer saves, and what it costs.
+
+One local step sends gradients, and any split of the graph trains the weights of one client. Several
+send changes of weights: fewer rounds move fewer bytes, but clients whose nodes differ pull the
+average apart, and the partition matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from retexo_fl.config import Scalar
+from sims.catalogue import Setting
+from sims.outcome import Outcome, Row
+from sims.training import train
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PURPOSE: Final = "accuracy and bytes over rounds, local steps and partitioners"
+
+SETTINGS: Final[Mapping[str, Scalar]] = {
+    "dataset": "cora",
+    "clients": 10,
+    "split": "random:0.2/0.1/0.7",
+    "model": "gcn",
+    "hidden": 64,
+    "learning-rate": 0.01,
+    "local-optimizer": "adam",
+    "local-learning-rate": 0.01,
+    "dropout": 0.3,
+    "weight-decay": 5e-4,
+}
+PARTITIONERS: Final = {"random": "o", "metis": "s", "louvain": "^"}
+STEPS: Final = {1: "#4c78a8", 2: "#f58518", 5: "#54a24b", 10: "#e45756"}
+ROUNDS: Final = (5, 10, 20, 50)
+QUICK_ROUNDS: Final = (2, 3)
+SEEDS: Final = (0, 1, 2)
+
+
+class Case(NamedTuple):
+    """One cell of the table."""
+
+    partitioner: str
+    rounds: int
+    steps: int
+
+
+class Found(NamedTuple):
+    """What the seeds of a case came to: test accuracies, and bytes moved, payload of all kinds."""
+
+    accuracies: list[float]
+    moved_bytes: list[float]
+
+
+def run(setting: Setting) -> Outcome:
+    """Train every case with every seed."""
+    keys = {**SETTINGS, "data-dir": setting.folder_with("cora")}
+    seeds = SEEDS[:1] if setting.quick else SEEDS
+    rounds = QUICK_ROUNDS if setting.quick else ROUNDS
+    cases = [Case(*values) for values in product(PARTITIONERS, rounds, STEPS)]
+    found = {case: _trained(keys, case, seeds) for case in cases}
+    most = max(rounds)
+    return Outcome(
+        title="Cora over ten clients: rounds and local steps",
+        setting={
+            **{key: value for key, value in SETTINGS.items() if key != "data-dir"},
+            "seeds": list(seeds),
+            "reference": f"the same partitioner with {most} rounds of 1 local step",
+        },
+        rows=[row for case in cases for row in _rows(case, found, most)],
+        draw=lambda axes: _draw(axes, found),
+    )
+
+
+def _trained(keys: Mapping[str, Scalar], case: Case, seeds: tuple[int, ...]) -> Found:
+    of_case: dict[str, Scalar] = {
+        "partitioner": case.partitioner,
+        "rounds": case.rounds,
+        "local-steps": case.steps,
+    }
+    results = [train({**keys, **of_case, "seed": seed}) for seed in seeds]
+    return Found(
+        accuracies=[float(result["test_accuracy"]) for result in results],
+        moved_bytes=[float(result["bytes"]["payload"]["total"]) for result in results],
+    )
+
+
+def _rows(case: Case, found: Mapping[Case, Found], most: int) -> list[Row]:
+    reference = found[Case(case.partitioner, most, 1)]
+    name = f"{case.partitioner}, {case.rounds} rounds, {case.steps} local steps"
+    return [
+        Row.of(
+            f"test accuracy, {name}",
+            found[case].accuracies,
+            unit="share",
+            reference=fmean(reference.accuracies),
+        ),
+        Row.of(
+            f"moved, {name}",
+            [size / 1e6 for size in found[case].moved_bytes],
+            unit="MB",
+            reference=fmean(reference.moved_bytes) / 1e6,
+        ),
+    ]
+
+
+def _draw(axes: Axes, found: Mapping[Case, Found]) -> None:
+    for (partitioner, marker), (steps, color) in product(PARTITIONERS.items(), STEPS.items()):
+        line = [
+            (fmean(values.moved_bytes) / 1e6, fmean(values.accuracies))
+            for case, values in found.items()
+            if (case.partitioner, case.steps) == (partitioner, steps)
+        ]
+        axes.plot(
+            *zip(*line, strict=True),
+            marker=marker,
+            color=color,
+            linewidth=1,
+            label=f"{partitioner}, {steps} step{'s' if steps > 1 else ''}",
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("MB moved, all kinds (points: rounds)")
+    axes.set_ylabel("test accuracy, mean of seeds")
+    axes.legend(fontsize=7, ncols=3, loc="lower right")
