@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import bare_name
 from retexo_fl.plugins import is_plugin
-from retexo_fl.value_forms import AGGREGATOR, SPLIT, ValueForm
+from retexo_fl.value_forms import AGGREGATOR, PARTITIONER, SPLIT, ValueForm
 
 Scalar = bool | int | float | str
 
@@ -83,18 +84,6 @@ def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -
     )
 
 
-def _prefixed(default: str, help_text: str, *names: str, form: str) -> Any:
-    prefix = form.split(":", maxsplit=1)[0] + ":"
-    brief = ", ".join((*names, form)) + ", or module:attribute"
-    return _key(
-        default,
-        help_text,
-        lambda value: value in names or value.startswith(prefix) or is_plugin(value),
-        expected=f"one of {brief}",
-        brief=brief,
-    )
-
-
 def _formed(default: str, help_text: str, form: ValueForm) -> Any:
     return _key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
 
@@ -104,16 +93,17 @@ class RunConfig:
     """Everything that decides a training: equal configurations give equal bits."""
 
     # ---- the graph and how it is split over clients
-    dataset: str = _text("digits", "Data set: 'digits' (built in) or NAME for --data-dir/NAME.npz.")
+    dataset: str = _text(
+        "digits",
+        "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
+        "public one (`retexo datasets`), or module:attribute of a function that returns a graph.",
+    )
     data_dir: str = _text("", "Folder that holds the .npz data sets.")
+    nodes: str = _text("", "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.")
+    edges: str = _text("", "Table of all edges between them; goes with --nodes.")
     partitions: str = _text("", "Folder of parts from `retexo partition make`; replaces --dataset.")
     clients: int = _whole(5, "Number of clients.", least=1)
-    partitioner: str = _prefixed(
-        "random",
-        "How nodes are assigned to clients.",
-        *("random", "metis", "louvain", "one-node"),
-        form="file:PATH",
-    )
+    partitioner: str = _formed("random", "How nodes are assigned to clients.", PARTITIONER)
     split: str = _formed("random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT)
     feature_normalisation: str = _one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
@@ -183,11 +173,21 @@ class RunConfig:
         """Check types, ranges and what keys demand of each other."""
         for key, value in config_values(self).items():
             _check_value(key, value)
+        if bool(self.nodes) != bool(self.edges):
+            absent, there = ("nodes", "edges") if self.edges else ("edges", "nodes")
+            raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
         if self.model == "gat" and self.hidden % self.heads:
             raise ConfigurationError(
                 f"hidden: {self.hidden} cannot be shared by {self.heads} heads; "
                 "expected a multiple of heads"
             )
+
+    @property
+    def graph_name(self) -> str:
+        """What a run calls its graph: the folder of parts, the table of nodes, or the data set."""
+        if self.partitions:
+            return Path(self.partitions).name
+        return bare_name(Path(self.nodes)) if self.nodes else self.dataset
 
 
 #: Keys that say where a run lives, not what it computes; they are not replayed.

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place and renamed into it."""
+"""Files that are whole or absent: written beside their place and renamed into it; their names."""
 
 from __future__ import annotations
 
@@ -38,3 +38,8 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
             beside.unlink(missing_ok=True)
         raise
     return written
+
+
+def bare_name(path: Path) -> str:
+    """Return a file's name without folder and endings: ``papers`` for ``data/papers.csv.gz``."""
+    return path.name.partition(".")[0] or path.name

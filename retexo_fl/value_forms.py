@@ -32,6 +32,14 @@ class ValueForm:
         return is_plugin(text) and text.partition(":")[0] not in self.names
 
 
+PARTITIONER: Final = ValueForm(
+    pattern=re.compile(r"random|metis|louvain|one-node|(file|attribute):.+", re.DOTALL),
+    names=frozenset({"random", "metis", "louvain", "file", "attribute"}),
+    expected="one of random, metis, louvain, one-node, file:PATH, attribute:NAME (a client for "
+    "each value), or module:attribute",
+    brief="random, metis, louvain, one-node, file:PATH, attribute:NAME, or module:attribute",
+)
+
 #: Shares have so few digits that exact fractions of them are cheap.
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 SPLIT: Final = ValueForm(

@@ -17,6 +17,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("retexo", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("retexo")
 
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_downloads(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Keep tests away from the public data sets, and from those that this user has got."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETEXO_DATASETS_URL", "http://127.0.0.1:9/nothing-listens-here")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
 #: With CI=true a skip fails unless its reason begins with one of these: what the machine cannot
 #: have. What could have been installed is not among them.
 PERMITTED_SKIPS = (

@@ -30,14 +30,15 @@ from retexo_fl.agent.api import (
 from retexo_fl.agent.mailbox import Mailbox
 from retexo_fl.agent.prediction import count_right, predict_nodes
 from retexo_fl.agent.prediction_files import write_predictions
+from retexo_fl.agent.stage_input import node_sets, stage_input
 from retexo_fl.agent.store import ClientStore
 from retexo_fl.channels import Channel
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, PartitionError, StaleAttempt
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.layers.base import StageInput, layer_class
-from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
+from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import ModelShape
 
@@ -78,7 +79,7 @@ class GraphClient:
         self._shape = ModelShape.of(
             config, inputs=partition.num_features, classes=partition.num_classes
         )
-        self._nodes = _node_sets(partition)
+        self._nodes = node_sets(partition)
         self._recipe = Recipe.of(config)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
 
@@ -238,7 +239,7 @@ class GraphClient:
         width = self._shape.input_width(stage)
         self._mailbox.receive(ticket, width, self._config.dtype)
         received = self._mailbox.vectors(width, self._config.dtype, closed_without=missing)
-        return _stage_input(self._partition, self._plan, rows, received, missing)
+        return stage_input(self._partition, self._plan, rows, received, missing)
 
     def _rows(self, stage: int, digest: bytes) -> Vectors | None:
         """Return the client's own (N, H) rows of a stage, or None where they are not made yet."""
@@ -257,48 +258,3 @@ class GraphClient:
             return rows * factors[:, None]
         entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
         return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)
-
-
-def _node_sets(partition: GraphPartition) -> NodeSets:
-    return NodeSets(
-        train=np.flatnonzero(partition.train_mask),
-        validation=np.flatnonzero(partition.val_mask),
-        test=np.flatnonzero(partition.test_mask),
-        labels=np.asarray(partition.labels),
-    )
-
-
-def _stage_input(
-    partition: GraphPartition,
-    plan: BoundaryPlan,
-    rows: Vectors,
-    received: Vectors,
-    missing: tuple[int, ...],
-) -> StageInput:
-    """Join own rows, received vectors and edges; edges to missing slots are left out."""
-    indptr, indices = np.asarray(partition.indptr), np.asarray(partition.indices, np.int64)
-    if missing:
-        absent = np.concatenate([plan.peer(peer).receive.slots for peer in missing])
-        kept = ~np.isin(indices, absent + partition.num_inner)
-        indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
-        indices = indices[kept]
-    if rows.shape[0] != partition.num_inner:
-        raise PartitionError(
-            f"client {partition.client}: {rows.shape[0]} kept rows; "
-            f"expected {partition.num_inner}, one for each inner node"
-        )
-    return StageInput(
-        own=_as_rows(rows),
-        received=_as_rows(received),
-        indptr=indptr,
-        indices=indices,
-        degrees=np.asarray(partition.degrees),
-        own_hashes=np.asarray(partition.node_hashes),
-        slot_hashes=np.asarray(partition.boundary_hashes),
-    )
-
-
-def _as_rows(vectors: Vectors) -> torch.Tensor | csr_array:
-    if isinstance(vectors, np.ndarray):
-        return torch.from_numpy(np.array(vectors, copy=True))
-    return vectors

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, DatasetError, PartitionError
 from retexo_fl.graph import (
+    Graph,
     GraphPartition,
     assign_nodes,
     cut_graph,
@@ -15,28 +18,64 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
+from retexo_fl.graph.attributes import attribute_names
+from retexo_fl.graph.datasets import count_dataset_values
+from retexo_fl.graph.table_graph import count_table_values, read_table_graph
 
 
-def make_parts(config: RunConfig) -> list[GraphPartition]:
-    """Load the data set that a configuration names, split it, and cut it into parts.
+def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
+    """Load the graph that a configuration names, split it, and cut it into parts.
+
+    Args:
+        config: Names the graph, and says how to cut it.
+        quiet: Show no progress of a download.
 
     Raises:
-        DatasetError: The data set is unknown or cannot be trained on.
+        DatasetError: The graph is unknown or cannot be trained on.
+        TableError: Its tables cannot be read, or contradict each other.
         ConfigurationError: It cannot be split as asked.
     """
-    data_dir = Path(config.data_dir) if config.data_dir else None
-    try:
-        graph = load_dataset(config.dataset, data_dir=data_dir)
-    except OSError as error:
-        raise DatasetError(
-            f"dataset: {config.dataset[:40]!r} cannot be looked for in {config.data_dir[:200]} "
-            f"({error.strerror})"
-        ) from error
+    graph = _load_graph(config, quiet=quiet)
     assignment = assign_nodes(
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
     split = make_split(graph, assignment, split=config.split, seed=config.seed)
     return cut_graph(graph, assignment, split)
+
+
+def count_attribute_clients(config: RunConfig) -> int | None:
+    """Return how many clients a graph has that is cut by an attribute; None if it is not.
+
+    Raises:
+        DatasetError: The graph is unknown, or has no such attribute.
+        TableError: Its table of nodes cannot be read, or has no such column.
+    """
+    if config.partitions or not (names := attribute_names(config.partitioner)):
+        return None
+    if config.nodes:
+        return count_table_values(Path(config.nodes), names[0])
+    with _found_in(config) as data_dir:
+        return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
+
+
+def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
+    attributes = attribute_names(config.partitioner)
+    if config.nodes:
+        return read_table_graph(Path(config.nodes), Path(config.edges), attributes=attributes)
+    with _found_in(config) as data_dir:
+        return load_dataset(config.dataset, data_dir=data_dir, attributes=attributes, quiet=quiet)
+
+
+@contextmanager
+def _found_in(config: RunConfig) -> Iterator[Path | None]:
+    """Yield the folder of data sets; where it cannot even be looked into, say so."""
+    try:
+        yield Path(config.data_dir) if config.data_dir else None
+    except OSError as error:
+        raise DatasetError(
+            f"dataset: {config.dataset[:40]!r} cannot be looked for in {config.data_dir[:200]} "
+            f"({error.strerror})"
+        ) from error
 
 
 def part_paths(folder: Path) -> list[Path]:
@@ -55,8 +94,12 @@ def part_paths(folder: Path) -> list[Path]:
     return found
 
 
-def load_parts(config: RunConfig) -> list[GraphPartition]:
+def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
     """Return all parts of a configuration: from its folder of parts, or cut from its data set.
+
+    Args:
+        config: Names the folder, or the graph.
+        quiet: Show no progress of a download.
 
     Raises:
         PartitionError: A part is missing, damaged or of another partitioning, or no part has a
@@ -64,7 +107,7 @@ def load_parts(config: RunConfig) -> list[GraphPartition]:
         ConfigurationError: ``clients`` contradicts the folder.
     """
     if not config.partitions:
-        return make_parts(config)
+        return make_parts(config, quiet=quiet)
     folder = Path(config.partitions)
     parts = open_parts(folder)
     if len(parts) != config.clients:

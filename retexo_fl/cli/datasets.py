@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +14,16 @@ from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count
 
+_EXAMPLES = examples(
+    "retexo datasets --data-dir DIR",
+    "retexo run --dataset cora --split published",
+    "retexo run --dataset synthetic:nodes=20000,homophily=0.6",
+)
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command("datasets", epilog=examples("retexo datasets --data-dir DIR"))(_datasets)
+    app.command("datasets", epilog=_EXAMPLES)(_datasets)
 
 
 def _datasets(
@@ -23,23 +31,29 @@ def _datasets(
         Path | None, typer.Option(help="Folder of NAME.npz data sets.", metavar="DIR")
     ] = None,
 ) -> None:
-    """List the data sets at hand: the built-in one and every NAME.npz in --data-dir."""
+    """List the data sets: built in, made from a seed, here as files, and public ones."""
     from retexo_fl.graph import list_datasets
 
     table = figures("name", "nodes", "edges", "features", "classes", "train/val/test")
-    for info in list_datasets(data_dir):
-        sizes = map(format_count, (info.nodes, info.edges, info.features, info.classes))
-        table.add_row(printable(info.name), *sizes, info.split)
+    for place, infos in groupby(list_datasets(data_dir), key=attrgetter("place")):
+        table.add_row(place, style="dim")
+        for info in infos:
+            sizes = map(format_count, (info.nodes, info.edges, info.features, info.classes))
+            table.add_row(f"  {printable(info.name)}", *sizes, info.split)
     show(table, _hint(data_dir))
 
 
 def _hint(data_dir: Path | None) -> str:
-    if data_dir is None:
-        return (
-            "digits comes with the installation; --data-dir DIR adds every NAME.npz in DIR.\n"
-            "Train on one: retexo run --data-dir DIR --dataset NAME"
-        )
+    from retexo_fl.graph.named.obtain import cache_folder
+
+    # Of a folder the user knows the name; anything else in it is not for the terminal.
+    folder = "DIR" if data_dir is None else printable(str(data_dir))
+    kept = printable(str(cache_folder())) if data_dir is None else folder
     return (
-        f"digits comes with the installation, the others stand in {printable(str(data_dir))}.\n"
-        "Where a published split is listed, --split published takes it."
+        "Train on one: retexo run --dataset NAME; where a published split is listed,\n"
+        "--split published takes it. --data-dir DIR adds every NAME.npz in DIR.\n"
+        "synthetic: takes parameters, as in synthetic:nodes=20000,homophily=0.6\n"
+        "download: got and checked on its first use, and kept in\n"
+        f"  {kept}\n"
+        f"by hand: put its source files into the folder NAME of {folder}; training says which"
     )

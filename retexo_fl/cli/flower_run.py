@@ -19,7 +19,9 @@ LOG_NAME: Final = "flower.log"
 _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
-def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
+def run_on_flower(
+    config: RunConfig, run_path: Path, table: LiveTable, *, quiet: bool = False
+) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
 
     Raises:
@@ -37,7 +39,7 @@ def run_on_flower(config: RunConfig, run_path: Path, table: LiveTable) -> None:
             load_parts(config)
         else:
             # Where clients look for them; the configuration, which is replayed, does not say so.
-            write_partitions(make_parts(config), scratch / PARTS_NAME)
+            write_partitions(make_parts(config, quiet=quiet), scratch / PARTS_NAME)
         before = mark_of(run_path / "status.json")
         with table:
             look = follow(run_path / "metrics.jsonl", table.handle)

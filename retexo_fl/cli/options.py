@@ -22,8 +22,8 @@ Panels = Mapping[str, Iterable[str]]
 PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "Graph": (
-            *("dataset", "data-dir", "partitions", "clients", "partitioner", "split"),
-            "feature-normalisation",
+            *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner"),
+            *("split", "feature-normalisation"),
         ),
         "Model and training": (
             *("algorithm", "model", "layers", "hidden", "heads", "rounds", "patience"),
@@ -41,6 +41,7 @@ _METAVARS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("data-dir", "partitions", "out"), "DIR"),
         **dict.fromkeys(("exchange-deadline-s", "message-timeout-s"), "SECS"),
+        **dict.fromkeys(("nodes", "edges"), "FILE"),
         "split": "SPEC",
         "resume": "RUN",
     }

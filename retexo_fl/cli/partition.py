@@ -11,11 +11,15 @@ from typer.core import TyperGroup
 from retexo_fl.cli import partition_local
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
+from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.config import make_config
 from retexo_fl.units import format_count
 
-_PANELS = {"Graph": ("dataset", "data-dir", "clients", "partitioner", "split", "seed")}
+_PANELS = {
+    "Graph": (
+        *("dataset", "data-dir", "nodes", "edges", "clients", "partitioner", "split", "seed"),
+    )
+}
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
 
 Train on them with `retexo run --partitions DIR`. The file peers.toml beside them is what clients \
@@ -23,6 +27,8 @@ agree on who make such parts themselves, with `retexo partition local`.
 """
 _MAKE_EXAMPLES = examples(
     "retexo partition make --clients 5 --partitioner louvain --out parts",
+    "retexo partition make --nodes nodes.csv --edges edges.csv --partitioner attribute:site "
+    "--out parts",
     "retexo run --partitions parts",
 )
 _CHECK_EXAMPLES = examples("retexo partition check parts/part-*")
@@ -52,7 +58,7 @@ def _make(
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.peers import PEERS_NAME, peers_of
 
-    parts = make_parts(make_config(values))
+    parts = make_parts(settled(values, None))
     write_partitions(parts, out, beside={PEERS_NAME: peers_of(parts).to_toml()})
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)

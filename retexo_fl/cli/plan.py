@@ -122,8 +122,8 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
 
 
 def _head(config: RunConfig, facts: dict[str, Any]) -> str:
-    name = Path(config.partitions).name if config.partitions else config.dataset
     how = "" if config.partitions else f", cut by {config.partitioner}"
     model = f"{config.layers}-layer {config.model}"
     clients = len(facts["clients"])
-    return printable(f"{name} over {clients} clients{how}: {model}, {config.rounds} rounds a layer")
+    graph = f"{config.graph_name} over {clients} clients{how}"
+    return printable(f"{graph}: {model}, {config.rounds} rounds a layer")

@@ -37,6 +37,10 @@ _PANELS = {
     "Where it runs": ("engine",),
 }
 _DEFAULTS: Final = dict.fromkeys(_PANELS["Faults and time"], "as the run has it")
+#: Keys of a run that say what it was trained on.
+_OF_TRAINING_GRAPH: Final = frozenset(
+    {"dataset", "data-dir", "nodes", "edges", "partitioner", "split"}
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -120,8 +124,9 @@ def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_keys(part.node_keys, form, source=str(path))
+    trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING_GRAPH}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
-    config = make_config({**config_values(model.config), **places, **values})
+    config = make_config({**trained, **places, **values})
     return Inference(
         model=replace(model, run=run.absolute()),
         config=config,

@@ -25,6 +25,7 @@ split over five clients. Stop it with Ctrl-C and go on with `--resume`.
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
+    "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
     "retexo run --resume runs/first",
 )
 
@@ -82,17 +83,18 @@ def _check_plugins(config: RunConfig) -> None:
 
 
 def _train(config: RunConfig, run_path: Path, *, quiet: bool) -> None:
-    name = Path(config.partitions).name if config.partitions else config.dataset
-    table = LiveTable(dataset=name, model=config.model, engine=config.engine, quiet=quiet)
+    table = LiveTable(
+        dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
+    )
     if config.engine == "flower":
         from retexo_fl.cli.flower_run import run_on_flower
 
-        run_on_flower(config, run_path, table)
+        run_on_flower(config, run_path, table, quiet=quiet)
         return
     from retexo_fl.agent.preparation import load_parts
     from retexo_fl.simulation.inline_engine import run_inline
 
-    parts = load_parts(config)
+    parts = load_parts(config, quiet=quiet)
     with table:
         run_inline(config, parts, [table.handle])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 from retexo_fl.cli.options import Values
@@ -9,33 +10,44 @@ from retexo_fl.config import RunConfig, config_values, make_config, read_config_
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 
 #: A resume takes everything from the run but these.
-_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir"})
+_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir", "nodes", "edges"})
 #: What parts on disk were made with.
-_OF_PARTS = frozenset({"dataset", "data-dir", "partitioner", "split"})
+_OF_PARTS = frozenset({"dataset", "data-dir", "nodes", "edges", "partitioner", "split"})
+#: What stands for the tables of a graph.
+_OF_TABLES = frozenset({"dataset", "data-dir"})
 
 
 def settled(values: Values, file: Path | None) -> RunConfig:
-    """Join a configuration file and the options, which win; count the clients of parts on disk.
+    """Join a configuration file and the options, which win; count clients that are not chosen.
+
+    There are as many as parts on disk, or as values of the attribute that the graph is cut by.
 
     Raises:
         InputError: A key is unknown, a value not allowed, or two of them contradict each other.
     """
-    from retexo_fl.agent.preparation import part_paths
+    from retexo_fl.agent.preparation import count_attribute_clients, part_paths
 
     merged: dict[str, object] = read_config_file(file) if file else {}
     if merged.get("resume"):
         raise ConfigurationError(f"{file}: resume: expected on the command line only")
     merged |= values
     if merged.get("partitions"):
-        contradicting = sorted(_OF_PARTS & values.keys())
-        if contradicting:
-            raise ConfigurationError(
-                f"{contradicting[0]}: cannot be given with partitions, which are cut already; "
-                "expected one of the two"
-            )
+        _refuse(_OF_PARTS & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
-    return make_config(merged)
+    elif merged.get("nodes"):
+        _refuse(_OF_TABLES & values.keys(), "nodes and edges, which are the graph")
+    config = make_config(merged)
+    if "clients" in merged or (counted := count_attribute_clients(config)) is None:
+        return config
+    return make_config({**merged, "clients": counted})
+
+
+def _refuse(contradicting: Set[str], others: str) -> None:
+    if contradicting:
+        raise ConfigurationError(
+            f"{min(contradicting)}: cannot be given with {others}; expected one of the two"
+        )
 
 
 def resumed(values: Values, file: Path | None) -> RunConfig:

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
     config, last = outcome.config, job.outcomes[-1]
     total_s = run.seconds
     return {
-        "dataset": Path(config.partitions).name if config.partitions else config.dataset,
+        "dataset": config.graph_name,
         "model": config.model,
         "algorithm": config.algorithm,
         "engine": config.engine,

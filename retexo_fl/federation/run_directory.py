@@ -252,7 +252,7 @@ def check_resumable(path: Path) -> RunConfig:
 
 def default_path(config: RunConfig) -> Path:
     """Return a new folder name below ``runs`` in the present directory."""
-    name = Path(config.partitions).name if config.partitions else config.dataset
+    name = config.graph_name.replace(":", "-")
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     stem = f"{name}-{config.model.replace(':', '-')}-{stamp}"
     path = Path("runs") / stem

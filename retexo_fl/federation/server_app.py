@@ -51,7 +51,7 @@ def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
 def _flower_log(config: RunConfig) -> Listener:
     """Return a listener that writes what `flwr run --stream` and `flwr log` show."""
     table = LiveTable(
-        dataset=config.dataset,
+        dataset=config.graph_name,
         model=config.model,
         engine="flower",
         console=Console(stderr=True, force_terminal=False),
@@ -112,7 +112,7 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
 
 def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:
     """Refuse to resume with a configuration that would train something else."""
-    free = PLACE_KEYS | {"engine", "partitions", "data-dir"}
+    free = PLACE_KEYS | {"engine", "partitions", "data-dir", "nodes", "edges"}
     stored_values = config_values(stored)
     for key, value in config_values(asked).items():
         if key not in free and value != stored_values[key]:

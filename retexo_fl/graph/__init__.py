@@ -3,8 +3,11 @@
 from retexo_fl.graph.agreement import PartitionsReport, PartReport, check_partitions
 from retexo_fl.graph.boundary import BoundaryPlan, IncomingVectors, OutgoingVectors, PeerPlan
 from retexo_fl.graph.cutting import cut_graph
-from retexo_fl.graph.datasets import DatasetInfo, list_datasets, load_dataset
+from retexo_fl.graph.dataset_list import DatasetInfo, list_datasets
+from retexo_fl.graph.datasets import load_dataset
 from retexo_fl.graph.features import Features, normalise_features
+from retexo_fl.graph.from_networkx import from_networkx
+from retexo_fl.graph.from_pyg import from_pyg
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.keys import hash_keys
 from retexo_fl.graph.partition import GraphPartition, check_partition
@@ -34,6 +37,8 @@ __all__ = [
     "check_partitions",
     "cut_graph",
     "find_partitions",
+    "from_networkx",
+    "from_pyg",
     "hash_keys",
     "list_datasets",
     "load_dataset",

@@ -166,13 +166,13 @@ class ArrayChecks:
         self._each_edge_once(name, edges, num_nodes)
 
     def _each_edge_once(self, name: str, edges: np.ndarray, num_nodes: int) -> None:
-        low = np.minimum(edges[0], edges[1]).astype(np.int64)
-        codes = low * num_nodes + np.maximum(edges[0], edges[1])
-        ordered = np.sort(codes)
+        ordered = _edge_numbers(edges, num_nodes)
+        ordered.sort()
         repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
         if not len(repeated):
             return
-        first, second = np.flatnonzero(codes == ordered[repeated[0]])[:2]
+        twice = ordered[repeated[0]]
+        first, second = np.flatnonzero(_edge_numbers(edges, num_nodes) == twice)[:2]
         where = f"columns {first} and {second} are {_pair(edges, first)} and {_pair(edges, second)}"
         if edges[0, first] == edges[0, second]:
             self.fail(name, f"{where}: an edge listed twice; expected each edge once")
@@ -180,6 +180,14 @@ class ArrayChecks:
             name,
             f"{where}: a directed edge list; expected an undirected graph, each edge listed once",
         )
+
+
+def _edge_numbers(edges: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return the [E] int64 numbers that two undirected edges share if they are the same."""
+    numbers: np.ndarray = np.minimum(edges[0], edges[1]).astype(np.int64)
+    numbers *= num_nodes
+    numbers += np.maximum(edges[0], edges[1]).astype(np.int64, copy=False)
+    return numbers
 
 
 def _pair(edges: np.ndarray, at: int) -> str:

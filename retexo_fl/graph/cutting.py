@@ -167,7 +167,10 @@ def _rows(features: Features, first: int, end: int) -> Features:
 
 
 def _partitioning_id(graph: Graph, owners: np.ndarray, split: Split) -> str:
-    """Return the SHA-256 of everything that the partitions are made from, as hex digits."""
+    """Return the SHA-256 of everything that the partitions are made from, as hex digits.
+
+    The graph's name is not among it: a graph is the same in whatever file it comes.
+    """
     if isinstance(graph.features, np.ndarray):
         features = [graph.features]
     else:
@@ -175,7 +178,7 @@ def _partitioning_id(graph: Graph, owners: np.ndarray, split: Split) -> str:
         features = [sparse.indptr.astype("<i8"), sparse.indices.astype("<i4"), sparse.data]
     arrays = [graph.node_keys, graph.indptr, graph.indices.astype("<i4"), *features]
     arrays += [graph.labels, owners, *split.named().values()]
-    state = hashlib.sha256(f"{graph.name}\n{graph.num_classes}\n".encode())
+    state = hashlib.sha256(f"{graph.num_classes}\n".encode())
     for array in arrays:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         state.update(f"{little.dtype.str} {little.shape}\n".encode())

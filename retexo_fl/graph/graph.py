@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final, Self
 
 import numpy as np
-from scipy.sparse import coo_array
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.attributes import attribute_texts
@@ -17,6 +16,8 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
 
 _NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
+#: Edges turned into columns in one go, so that scratch arrays stay small. Chosen; not tuned.
+_CHUNK_EDGES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -223,11 +224,20 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
 
 def _both_directions(edges: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the symmetric CSR of an undirected edge list, columns sorted."""
-    one_way = edges.astype(np.int64)
-    rows = np.concatenate((one_way[0], one_way[1]))
-    columns = np.concatenate((one_way[1], one_way[0]))
-    ones = np.ones(len(rows), dtype=np.int8)
-    # Turning COO into CSR leaves a row's columns unsorted; turning CSR into CSC sorts them in
-    # linear time, and the CSC of a symmetric matrix is its CSR.
-    matrix = coo_array((ones, (rows, columns)), shape=(num_nodes, num_nodes)).tocsr().tocsc()
-    return matrix.indptr.astype(np.int64), matrix.indices
+    # One number, row * N + column, for each direction: ascending numbers are rows in order with
+    # their columns in order. Sorted in place, it is the only large thing beside the result.
+    num_edges = edges.shape[1]
+    numbers = np.empty(2 * num_edges, dtype=np.int64)
+    for start, rows, columns in ((0, *edges), (num_edges, *edges[::-1])):
+        direction = slice(start, start + num_edges)
+        numbers[direction] = rows
+        numbers[direction] *= num_nodes
+        numbers[direction] += columns.astype(np.int64, copy=False)
+    numbers.sort()
+    indptr = np.searchsorted(numbers, np.arange(num_nodes + 1) * num_nodes)
+    narrow = num_nodes <= np.iinfo(np.int32).max
+    indices = np.empty(len(numbers), dtype=np.int32 if narrow else np.int64)
+    for first in range(0, len(numbers), _CHUNK_EDGES):
+        chunk = slice(first, first + _CHUNK_EDGES)
+        indices[chunk] = numbers[chunk] % num_nodes
+    return indptr.astype(np.int64, copy=False), indices

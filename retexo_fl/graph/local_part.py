@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from retexo_fl.graph.peers import Peers
 from retexo_fl.graph.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.tables.source import shown
+from retexo_fl.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,11 +226,13 @@ def _stored_features(nodes: NodeTable, peers: Peers) -> Features:
         return features
     if not isinstance(features, csr_array):
         return csr_array(features)
-    try:
-        dense: np.ndarray = features.toarray()
-    except MemoryError as error:
+    dense_bytes = features.shape[0] * features.shape[1] * features.dtype.itemsize
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if dense_bytes > memory_bytes // 2:
         raise TableError(
-            f"{nodes.source}: features do not fit into memory as dense rows; expected "
-            f"sparse-features = true in {peers.source}, at all clients"
-        ) from error
+            f"{nodes.source}: features take {format_bytes(dense_bytes)} as dense rows, and the "
+            f"machine has {format_bytes(memory_bytes)}; expected sparse-features = true in "
+            f"{peers.source}, at all clients"
+        )
+    dense: np.ndarray = features.toarray()
     return dense

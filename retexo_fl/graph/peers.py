@@ -24,6 +24,8 @@ PEERS_NAME: Final = "peers.toml"
 _MOST_BYTES: Final = 2**26
 _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
+#: Names that a misspelt one is compared with.
+_MOST_COMPARED: Final = 10_000
 _KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "clients")
 _OPTIONAL: Final = ("sparse-features",)
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
@@ -79,10 +81,6 @@ class Peers:
         return _HEADING + tomli_w.dumps(values)
 
 
-#: Names that a misspelt one is compared with.
-_MOST_COMPARED: Final = 10_000
-
-
 def peers_of(parts: Sequence[GraphPartition]) -> Peers:
     """Return the peers file of parts that were cut from a whole graph.
 
@@ -111,6 +109,30 @@ def read_peers(path: Path) -> Peers:
             documented; one line names file and key.
     """
     values = _read_toml(path)
+    _check_keys(path, values)
+    agreed = {
+        "partitioning": values["partitioning"],
+        "classes": _whole(path, "classes", values["classes"]),
+        "features": _whole(path, "features", values["features"]),
+        "sparse-features": values.get("sparse-features", False),
+        "clients": _names(path, values["clients"]),
+    }
+    name, sparse = agreed["partitioning"], agreed["sparse-features"]
+    if not isinstance(name, str) or not name:
+        _fail(path, "partitioning", name, "a name, or 64 hex digits")
+    if not isinstance(sparse, bool):
+        _fail(path, "sparse-features", sparse, "true or false")
+    return Peers(
+        source=str(path),
+        clients=tuple(values["clients"]),
+        num_classes=values["classes"],
+        num_features=values["features"],
+        sparse_features=sparse,
+        partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
+    )
+
+
+def _check_keys(path: Path, values: Mapping[str, Any]) -> None:
     missing = [key for key in _KEYS if key not in values and key not in _OPTIONAL]
     if missing:
         raise ConfigurationError(f"{path}: {missing[0]}: missing; expected {', '.join(_KEYS)}")
@@ -119,30 +141,6 @@ def read_peers(path: Path) -> Peers:
         raise ConfigurationError(
             f"{path}: {unknown[0][:60]}: unknown key; expected {', '.join(_KEYS)}"
         )
-    clients = _names(path, values["clients"])
-    classes = _whole(path, "classes", values["classes"])
-    features = _whole(path, "features", values["features"])
-    sparse = values.get("sparse-features", False)
-    if not isinstance(sparse, bool):
-        _fail(path, "sparse-features", sparse, "true or false")
-    text = values["partitioning"]
-    if not isinstance(text, str) or not text:
-        _fail(path, "partitioning", text, "a name, or 64 hex digits")
-    agreed = {
-        "partitioning": text,
-        "classes": classes,
-        "features": features,
-        "sparse-features": sparse,
-        "clients": clients,
-    }
-    return Peers(
-        source=str(path),
-        clients=tuple(clients),
-        num_classes=classes,
-        num_features=features,
-        sparse_features=sparse,
-        partitioning=text if _DIGITS.fullmatch(text) else _digest(agreed),
-    )
 
 
 def _digest(agreed: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from retexo_fl.files import bare_name
 from retexo_fl.graph.attributes import count_values
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.tables import edge_rows, read_edge_table, read_node_table, read_text_column
@@ -26,7 +27,7 @@ def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()
     """
     table = read_node_table(nodes, infer_features=True, attributes=attributes)
     given = EdgeListGraph(
-        name=graph_name(nodes),
+        name=bare_name(nodes),
         edges=edge_rows(table, read_edge_table(edges)),
         features=table.features,
         labels=table.labels,
@@ -35,11 +36,6 @@ def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()
         attributes=table.attributes,
     )
     return Graph.build(given, ArrayNames(source=f"{nodes} and {edges}", features="x"))
-
-
-def graph_name(nodes: Path) -> str:
-    """Return what a graph is called whose nodes are in a file: the file's name without endings."""
-    return nodes.name.partition(".")[0] or nodes.name
 
 
 def count_table_values(nodes: Path, attribute: str) -> int:

@@ -32,7 +32,27 @@ def run_inline(
     Raises:
         RetexoError: Any named failure of the run.
     """
-    _serve(make_server_app(listeners), config, parts)
+    from retexo_fl.agent.factory import InProcessClients
+
+    run_clients(config, InProcessClients(parts, config).find, listeners)
+
+
+def run_clients(
+    config: RunConfig,
+    find: Callable[[str, int], ClientApi],
+    listeners: Sequence[Listener] = (),
+) -> None:
+    """Train in this process with clients that the caller makes.
+
+    Args:
+        config: The configuration; ``clients`` tells how many there are.
+        find: Returns a client by job and index; called at every message.
+        listeners: Called with every event of the run.
+
+    Raises:
+        RetexoError: Any named failure of the run.
+    """
+    _serve(make_server_app(listeners), config, find)
 
 
 def predict_inline(
@@ -55,25 +75,20 @@ def predict_inline(
     Raises:
         RetexoError: Any named failure.
     """
-    _serve(make_prediction_app(task, listeners), config, parts, predictions)
-
-
-def _serve(
-    server_app: ServerApp,
-    config: RunConfig,
-    parts: list[GraphPartition],
-    predictions: Path | None = None,
-) -> None:
-    """Run a ServerApp to its end, with a client for each part."""
     from retexo_fl.agent.factory import InProcessClients
 
     clients = InProcessClients(parts, config, predictions=predictions)
+    _serve(make_prediction_app(task, listeners), config, clients.find)
+
+
+def _serve(server_app: ServerApp, config: RunConfig, find: Callable[[str, int], ClientApi]) -> None:
+    """Run a ServerApp to its end, with all clients in this process."""
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
-        return clients.find(ticket.job, client_index(context))
+        return find(ticket.job, client_index(context))
 
     values = config_values(config)
-    grid = InlineGrid(build_client_app(find_client), len(parts), values)
+    grid = InlineGrid(build_client_app(find_client), config.clients, values)
     context = Context(
         run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
     )

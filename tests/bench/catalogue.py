@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from tests.bench import engine_overhead, precomputed_aggregate, sparse_input
+from tests.bench import engine_overhead, precomputed_aggregate, segment_max, sparse_input
 from tests.bench.outcome import Outcome
 
 
@@ -29,6 +29,10 @@ BENCHES: Final = {
     "precomputed_aggregate": Bench(
         purpose="an epoch with the aggregate computed once against recomputing it",
         run=precomputed_aggregate.run,
+    ),
+    "segment_max": Bench(
+        purpose="the maximum over neighbours with its gradient against PyTorch's own",
+        run=segment_max.run,
     ),
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",

@@ -173,10 +173,10 @@ def test_partitions_exclude_what_parts_were_cut_with(retexo: CommandLine, key: s
         ("aggregator", "flwr.serverapp.strategy:Strategy", "got an abstract class"),
         ("partitioner", "math:pi", "got float; expected a callable (graph, clients, seed)"),
         ("partitioner", "math:sqrt", "expected a callable (graph, clients, seed) (too many"),
-        ("partitioner", "builtins:max", "got str; expected an array of integers of shape"),
+        ("partitioner", "builtins:slice", "got slice; expected an array of integers of shape"),
         ("split", "no_such_module:cut", "cannot import 'no_such_module'"),
         ("split", "math:pi", "got float; expected a callable (graph, assignment, seed)"),
-        ("split", "math:hypot", "expected a callable"),
+        ("split", "builtins:slice", "returned slice; expected a Split"),
     ],
 )
 def test_plugins_are_found_before_anything_is_written(
@@ -220,7 +220,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
     }
-    only_default = {"algorithm", "aggregator", "engine", "partitions"}
+    only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
     assert set(other) == set(KEYS) - only_default - PLACE_KEYS
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")

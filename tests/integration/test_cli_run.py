@@ -314,7 +314,8 @@ def test_report_on_what_is_no_run_is_refused(retexo: CommandLine, place: str) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--dataset", "cora"), "dataset: 'cora' is unknown"),
+        (("--dataset", "nonesuch"), "dataset: 'nonesuch' is unknown"),
+        (("--dataset", "synthetic:size=3"), "synthetic: 'size=3' is unknown"),
         (("--clients", "1798"), "clients: got 1798; expected 1 to 1797"),
         (("--split", "published"), "split: data set 'digits' has no published split"),
         (("--partitions", "nowhere"), "nowhere: no folder part-0"),

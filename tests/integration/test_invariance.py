@@ -13,7 +13,7 @@ from tests.support.runs import largest_difference, result_of, train
 TOLERANCE = 1e-9
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> None:
     keys = {
         "dataset": "cora",
@@ -34,7 +34,7 @@ def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> N
             assert result_of(run)["test_accuracy"] == accuracy
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_weights_of_one_node_per_client_equal_those_of_one_client(
     tmp_path: Path, model: str
 ) -> None:

@@ -46,7 +46,7 @@ def test_wait_fails_at_the_deadline_and_names_who_lacks_what(
     assert "ExchangeIncomplete: stage 0: vectors are missing" in status["error"]
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_drop_goes_on_and_counts_missing_rows_exactly(tmp_path: Path, model: str) -> None:
     config = configured(
         tmp_path / "run",

@@ -281,7 +281,7 @@ def test_parts_of_another_width_or_other_classes_are_refused(
     )
     with np.load(tmp_path / "small.npz") as arrays:
         changed = {**arrays, "y": np.minimum(arrays["y"], 1)}
-    np.savez(tmp_path / "small.npz", **changed)  # type: ignore[arg-type]
+    np.savez(tmp_path / "small.npz", **changed)
     cut(tmp_path / "two", **SMALL, data_dir=tmp_path, clients=2)
     assert retexo.refused("predict", small_run, "--partitions", "two") == (
         f"two: the parts have 2 classes; expected 3, as the model in {small_run} was trained with"
@@ -395,8 +395,11 @@ def predict_with(
         index = client_index(context)
         if index not in clients:
             clients[index] = GraphClient(
-                *(parts[index], config),
-                **{"job": ticket.job, "channel": channel, "store": MemoryStore()},
+                parts[index],
+                config,
+                job=ticket.job,
+                channel=channel,
+                store=MemoryStore(),
                 predictions=out,
             )
         return clients[index]

@@ -112,7 +112,8 @@ def write_table(path: Path, columns: Columns) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
-        np.savez(path, **{name: np.asarray(column) for name, column in columns.items()})
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+        np.savez(path, **arrays)  # type: ignore[arg-type]
     elif path.suffix == ".parquet":
         _write_parquet(path, columns)
     else:
@@ -216,7 +217,9 @@ def _cells(column: Any) -> list[str]:
     if column.dtype.kind == "S":
         return [cell.decode() for cell in column.tolist()]
     if column.dtype.kind == "f":
-        return [_number(cell) for cell in column]
+        values, places = np.unique(column, return_inverse=True)
+        texts = [_number(value) for value in values]
+        return [texts[place] for place in places.tolist()]
     return [str(cell) for cell in column.tolist()]
 
 

@@ -27,6 +27,11 @@ RATIOS = {
         for model in ("gcn", "sage")
         for rows in ("all rows", "10 % of rows")
     },
+    "segment_max": {
+        f"{degree} entries a segment: {rival} / segment_max"
+        for degree in (20, 200)
+        for rival in ("torch.segment_reduce", "torch.scatter_reduce")
+    },
     "engine_overhead": {
         f"{size}, 6 clients: {what} per client"
         for size in ("5 k weights", "92 k weights")

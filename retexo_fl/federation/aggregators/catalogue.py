@@ -65,4 +65,9 @@ def make_aggregator(name: str) -> CheckedAggregator:
     needs = getattr(made, "needs", None)
     if needs not in ("sum", "each"):
         raise PluginError(f"aggregator {name!r}: needs is {needs!r}; expected 'sum' or 'each'")
+    least = getattr(made, "least_clients", 1)
+    if type(least) is not int or least < 1:
+        raise PluginError(
+            f"aggregator {name!r}: least_clients is {least!r}; expected a whole number from 1"
+        )
     return CheckedAggregator(name, made)

@@ -19,6 +19,10 @@ class CheckedAggregator:
     """Checks what every aggregator may rely on, and what is expected of it; an aggregator itself.
 
     Clients without train nodes are left out here.
+
+    Attributes:
+        needs: See :class:`Aggregator`.
+        least_clients: How many clients with train nodes it needs.
     """
 
     needs: Literal["sum", "each"]
@@ -27,7 +31,7 @@ class CheckedAggregator:
         """Stand before ``inner``, which the configuration calls ``name``."""
         self._name = name
         self._inner = inner
-        self._least_clients = int(getattr(inner, "least_clients", 1))
+        self.least_clients: int = getattr(inner, "least_clients", 1)
         self.needs = inner.needs
 
     def check_clients(self, clients: int) -> None:
@@ -36,7 +40,7 @@ class CheckedAggregator:
         Raises:
             ConfigurationError: They are not.
         """
-        if clients < self._least_clients:
+        if clients < self.least_clients:
             raise ConfigurationError(f"aggregator: {self._too_few(clients)}")
 
     def start(self, begun: RoundFacts) -> None:
@@ -72,7 +76,7 @@ class CheckedAggregator:
         """
         if not self._clients:
             raise RemoteProtocolError("no client has a train node: there is nothing to average")
-        if self._clients < self._least_clients:
+        if self._clients < self.least_clients:
             raise RoundIncomplete(self._too_few(self._clients))
         # What is not finite is told by name after the optimizer's step, not by a warning.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -92,6 +96,6 @@ class CheckedAggregator:
 
     def _too_few(self, clients: int) -> str:
         return (
-            f"{self._name!r} needs updates of {self._least_clients} clients with train nodes or "
+            f"{self._name!r} needs updates of {self.least_clients} clients with train nodes or "
             f"more; there are {clients}"
         )

@@ -55,7 +55,7 @@ class MultiKrum(EachUpdate):
         """See :class:`~retexo_fl.federation.aggregators.base.EachUpdate`."""
         order = np.argsort(krum_scores(updates, self._malicious), kind="stable")
         chosen = sorted(order[: len(updates) - self._malicious - 2].tolist())
-        result = updates[chosen[0]]
+        result: np.ndarray = updates[chosen[0]]
         for client in chosen[1:]:
             result += updates[client]
         result /= len(chosen)
@@ -97,4 +97,5 @@ def squared_distances(updates: list[np.ndarray]) -> np.ndarray:
         products += values @ values.T
     squares = np.diag(products)
     # Of an update that is not finite, distances are not numbers, and are sorted last.
-    return np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0)
+    distances: np.ndarray = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0)
+    return distances

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from retexo_fl.federation.aggregators.base import RoundFacts
 
 
-@dataclass(slots=True)
 class WeightedMean:
     """The sum of all update sums divided by the number of all train nodes.
 
@@ -35,6 +33,3 @@ class WeightedMean:
         """See :class:`~retexo_fl.federation.aggregators.Aggregator`."""
         self._total /= self._count
         return self._total
-
-    _total: np.ndarray = None  # type: ignore[assignment]
-    _count: int = 0

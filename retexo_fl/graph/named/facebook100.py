@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.io.matlab import MatReadError
 from scipy.sparse import csr_array, issparse
 
 from retexo_fl.errors import DatasetError
@@ -28,7 +27,7 @@ _MOST_CODE: Final = 2**20
 #: What SciPy's reader raises for a file that is none, or is damaged.
 _READ_ERRORS: Final = (
     *(ValueError, TypeError, KeyError, IndexError, NotImplementedError, MemoryError),
-    *(MatReadError, OSError, EOFError, struct.error, zlib.error),
+    *(OSError, EOFError, struct.error, zlib.error),
 )
 
 
@@ -79,11 +78,13 @@ def facebook100_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
 
 
 def _read(source: str, content: bytes) -> _School:
+    # Only here: it takes a while to import.
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         found = loadmat(io.BytesIO(content), variable_names=("A", "local_info"))
-    except _READ_ERRORS as error:
+    except (MatReadError, *_READ_ERRORS) as error:
         raise DatasetError(f"{source}: no MATLAB file of version 5, or damaged") from error
     adjacency, info = found.get("A"), found.get("local_info")
     if not issparse(adjacency) or not isinstance(info, np.ndarray) or info.ndim != 2:

@@ -161,7 +161,7 @@ def _how_by_hand(dataset: NamedDataset) -> str:
     where = dataset.files[0].url.rpartition("/")[0]
     names = ", ".join(file.name for file in dataset.files)
     return (
-        f"dataset: {dataset.name!r} is not downloaded, as no SHA-256 of its source is published; "
+        f"dataset: {dataset.name!r} is not downloaded, as no SHA-256 of its source is known; "
         f"put {names} from {where} into DIR/{dataset.name} and give --data-dir DIR"
     )
 

@@ -10,8 +10,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, PartitionError, PluginError
+from retexo_fl.graph.attributes import ATTRIBUTE
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.partitioners.assignment_file import read_assignment
+from retexo_fl.graph.partitioners.attribute import assign_by_attribute
 from retexo_fl.graph.partitioners.louvain import assign_louvain
 from retexo_fl.graph.partitioners.metis import assign_metis
 from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
@@ -42,8 +44,9 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
 
     Args:
         graph: The whole graph.
-        partitioner: ``random``, ``metis``, ``louvain``, ``one-node``, ``file:PATH`` or
-            ``module:attribute`` of a :class:`Partitioner`.
+        partitioner: ``random``, ``metis``, ``louvain``, ``one-node``, ``file:PATH``,
+            ``attribute:NAME`` (a client for each value) or ``module:attribute`` of a
+            :class:`Partitioner`.
         clients: At least 1, at most N.
         seed: At least 0; equal seeds give equal assignments.
 
@@ -53,6 +56,7 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
     Raises:
         ConfigurationError: There is no such partitioner, the number of clients does not suit it
             or the graph, or a package that it needs is not installed.
+        DatasetError: The graph has no such attribute.
         PartitionError: A file or METIS gave an assignment that cannot be used.
         PluginError: The plug-in cannot be imported or called, or gave one.
     """
@@ -66,6 +70,9 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
     elif partitioner.startswith(_FILE):
         path = Path(partitioner.removeprefix(_FILE))
         assignment = read_assignment(path, num_nodes=graph.num_nodes, clients=clients)
+    elif partitioner.startswith(ATTRIBUTE):
+        name = partitioner.removeprefix(ATTRIBUTE)
+        assignment = assign_by_attribute(graph, name, clients)
     elif is_plugin(partitioner):
         assignment = _call_plugin(partitioner, graph, clients, seed)
     else:
@@ -73,7 +80,7 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigurationError(
             f"partitioner: got {partitioner!r}; {hint}expected one of {', '.join(_BUILT_IN)}, "
-            "file:PATH, or module:attribute"
+            "file:PATH, attribute:NAME, or module:attribute"
         )
     return _checked(assignment, partitioner, graph, clients)
 

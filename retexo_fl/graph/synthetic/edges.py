@@ -84,7 +84,7 @@ def _between(
 
 def _numbers(one: np.ndarray, other: np.ndarray, num_nodes: int, start: int) -> np.ndarray:
     """Return the [k] int64 numbers of edges between nodes counted from ``start``; a loop is -1."""
-    numbers = np.minimum(one, other).astype(np.int64)
+    numbers: np.ndarray = np.minimum(one, other).astype(np.int64)
     numbers += start
     numbers *= num_nodes
     numbers += np.maximum(one, other)

@@ -39,9 +39,7 @@ def _graph(name: str, spec: SyntheticSpec) -> Graph:
     place = seeded_generator(spec.seed, "synthetic places").permutation(spec.nodes)
     place = place.astype(np.int32)
     labels = np.empty(spec.nodes, dtype=np.int32)
-    labels[place] = np.repeat(
-        np.arange(spec.classes, dtype=np.int32), np.diff(class_starts(spec))
-    )
+    labels[place] = np.repeat(np.arange(spec.classes, dtype=np.int32), np.diff(class_starts(spec)))
     return Graph.from_edges(
         _edges(spec, place),
         name=name,

@@ -54,7 +54,7 @@ class _Parameter:
     @property
     def expected(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        return f"{kind} from {self.least:g} to {self.most:g}"
+        return f"{kind} from {self.least:,g} to {self.most:,.12g}"
 
 
 _PARAMETERS: Final[Mapping[str, _Parameter]] = MappingProxyType(
@@ -67,12 +67,12 @@ _PARAMETERS: Final[Mapping[str, _Parameter]] = MappingProxyType(
         "homophily": _Parameter(default=0.8, least=0.0, most=1.0, whole=False),
         "power": _Parameter(default=2.5, least=2.05, most=100.0, whole=False),
         "words": _Parameter(default=0, least=0, most=10_000),
-        "signal": _Parameter(default=1.0, least=0.0, most=100.0, whole=False),
+        "signal": _Parameter(default=1.5, least=0.0, most=100.0, whole=False),
         "seed": _Parameter(default=0, least=0, most=2**31 - 1),
     }
 )
 #: Where features are words, ``signal`` is a share.
-_SIGNAL_OF_WORDS: Final = 0.1
+_SIGNAL_OF_WORDS: Final = 0.2
 
 #: Sizes of two data sets whose files cannot be had everywhere. Counts: Hamilton, Ying, Leskovec
 #: (NeurIPS 2017) in the form that PyTorch Geometric and DGL load, 114,615,892 directed edges; Hu et
@@ -185,7 +185,7 @@ def _check_room(spec: SyntheticSpec) -> None:
         raise DatasetError(f"{SYNTHETIC}: signal: got {spec.signal:g}; expected 0 to 1 with words")
     if spec.classes > spec.nodes // 2:
         raise DatasetError(
-            f"{SYNTHETIC}: classes: got {spec.classes}; expected at most half the {spec.nodes} nodes"
+            f"{SYNTHETIC}: classes: got {spec.classes}; expected at most half of {spec.nodes} nodes"
         )
     if spec.edges < 1:
         raise DatasetError(f"{SYNTHETIC}: degree: gives no edge; expected at least one")
@@ -201,5 +201,5 @@ def _check_room(spec: SyntheticSpec) -> None:
         if 2 * edges > pairs:
             raise DatasetError(
                 f"{SYNTHETIC}: {edges} edges {kind} asked for; expected at most {pairs // 2}, half "
-                "the pairs of nodes there"
+                "the pairs of nodes there; change degree, nodes, classes or homophily"
             )

@@ -13,8 +13,8 @@ from retexo_fl.graph.tables.source import Column, shown
 #: Keys of one table share the width of the longest, so that one long key would widen all of them.
 #: Chosen; not tuned.
 MOST_KEY_BYTES: Final = 1024
-#: The same for other text.
-MOST_TEXT: Final = 1024
+#: The same for other text, in characters of four bytes.
+MOST_TEXT: Final = 256
 #: A column of whole numbers with gaps is often written with a point: ``3.0``.
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _MOST_CLASSES: Final = 2**31 - 1
@@ -134,7 +134,7 @@ def is_number(cell: Any) -> bool:
         float(cell)
     except (ValueError, TypeError):
         return False
-    return not isinstance(cell, str) or only_plain((cell,))
+    return isinstance(cell, (int, float)) or (isinstance(cell, str) and only_plain((cell,)))
 
 
 def is_text(column: Column) -> bool:
@@ -209,7 +209,7 @@ def _as_text(cell: Any) -> str:
 def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
     try:
         values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
-        readable = only_plain(cell for cell in cells if isinstance(cell, str))
+        readable = isinstance(cells[0], float) or only_plain(cells)
     except (ValueError, TypeError):
         readable = False
     if not readable:

@@ -88,7 +88,7 @@ class FeatureReader:
             if self._num_features is None:
                 raise TableError(
                     f"{self._source.path}: {column.name}: sparse text does not tell how many "
-                    "features there are; expected their number from --features or a peers file"
+                    "features there are; expected their number beside it (num_features)"
                 )
             return sparse_rows(column, num_features=self._num_features)
         rows = number_array(column)

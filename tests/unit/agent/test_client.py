@@ -8,6 +8,7 @@ import pytest
 from retexo_fl.agent.api import (
     CollectRequest,
     EvaluateRequest,
+    PredictRequest,
     PublishRequest,
     Ticket,
     TrainRequest,
@@ -231,3 +232,47 @@ def test_last_evaluation_forgets_the_job(parts: list[GraphPartition], tmp_path: 
     assert answer.examples == one.hello(FIRST).test
     assert not (tmp_path / "spool" / "job-1" / "0").exists()
     assert (tmp_path / "spool" / "job-1" / "1").exists()
+
+
+def test_predict_writes_all_inner_nodes_and_forgets_the_job(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    config = make_config({"clients": 2, "hidden": 8, "model": "gcn", "layers": 1})
+    store = FolderStore(tmp_path / "store")
+    channel = MemoryChannel()
+    one = GraphClient(
+        parts[0], config, job="job-1", channel=channel, store=store, predictions=tmp_path
+    )
+    other = GraphClient(parts[1], config, job="job-1", channel=channel, store=MemoryStore())
+    exchange([one, other])
+    last = weights(config)
+    test = one.evaluate_layer(EvaluateRequest(ticket=FIRST, weights=last, nodes="test"))
+    answer = one.predict(PredictRequest(ticket=FIRST, weights=last, form="npz"))
+    assert (answer.test, answer.test_correct) == (test.examples, test.correct)
+    with np.load(tmp_path / "predictions-0.npz") as found:
+        assert answer.nodes == len(found["key"]) == parts[0].num_inner
+        np.testing.assert_array_equal(found["key"], parts[0].node_keys)
+        rows = np.flatnonzero(parts[0].test_mask)
+        right = found["class"][rows] == parts[0].labels[rows]
+    assert int(right.sum()) == test.correct
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(LocalProtocolError, match="a folder that they may be written to"):
+        other.predict(PredictRequest(ticket=FIRST, weights=last, form="npz"))
+
+
+def test_predictions_of_a_stage_before_the_last_are_refused(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    client = GraphClient(
+        parts[0],
+        CONFIG,
+        job="job-1",
+        channel=MemoryChannel(),
+        store=MemoryStore(),
+        predictions=tmp_path,
+    )
+    client.publish(PublishRequest(ticket=FIRST))
+    client.collect(CollectRequest(ticket=FIRST, close=True))
+    with pytest.raises(LocalProtocolError, match="stage 0: .* expected the last stage"):
+        client.predict(PredictRequest(ticket=FIRST, weights=weights(), form="csv"))
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,10 @@ from retexo_fl.federation import layer_files
 from retexo_fl.federation.layer_files import LayerFacts, read_layer_file, write_layer_file
 
 FACTS = LayerFacts(stage=1, features=7, classes=3)
-TENSORS = {"layer.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "norm.bias": np.ones(2)}
+TENSORS: dict[str, np.ndarray] = {
+    "layer.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "norm.bias": np.ones(2),
+}
 
 
 def test_read_returns_what_was_written(tmp_path: Path) -> None:

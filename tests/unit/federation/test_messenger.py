@@ -97,3 +97,17 @@ def test_client_app_without_partition_id_is_named() -> None:
     context = Context(run_id=1, node_id=9, node_config={}, state=RecordDict(), run_config={})
     with pytest.raises(ConfigurationError, match="node 9 has no partition-id"):
         client_index(context)
+
+
+def test_every_answer_is_told_to_those_who_show_progress() -> None:
+    told: list[tuple[int, str]] = []
+    grid = InlineGrid(echo_app([]), 4, {})
+    asked = Messenger(
+        grid, ledger=TrafficLedger(), timeout_s=5.0, on_answer=lambda *step: told.append(step)
+    )
+    asked.introduce({client: client + 2 for client in range(4)}, attempt=1)
+    answers = asked.ask(asked.messages(range(3), TICKET, records.HELLO), stage=1, purpose="publish")
+    next(answers)
+    assert told == [(1, "publish")]
+    list(answers)
+    assert told == [(1, "publish")] * 3

@@ -14,6 +14,8 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    PredictAnswer,
+    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Ticket,
@@ -71,6 +73,7 @@ def same(one: object, other: object) -> bool:
             EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
             records.read_evaluate,
         ),
+        (PredictRequest(ticket=TICKET, weights=WEIGHTS, form="npz"), records.read_predict),
     ],
 )
 def test_requests_survive_the_translation(
@@ -116,6 +119,18 @@ def test_requests_survive_the_translation(
             records.read_update,
         ),
         (EvaluateAnswer(examples=0, loss_sum=0.0, correct=0), records.read_evaluated),
+        (
+            PredictAnswer(
+                nodes=2**40,
+                train=1,
+                train_correct=0,
+                validation=3,
+                validation_correct=2,
+                test=5,
+                test_correct=4,
+            ),
+            records.read_predicted,
+        ),
     ],
 )
 def test_answers_survive_the_translation(

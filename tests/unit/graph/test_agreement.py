@@ -25,7 +25,14 @@ from retexo_fl.graph import (
     write_partitions,
 )
 from tests.support.edge_lists import cut_edges, with_cut_edges
-from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
+from tests.unit.graph.graphs import (
+    SMALL_FEATURES,
+    SMALL_SPLIT,
+    CutCase,
+    cut_cases,
+    small_graph,
+    small_parts,
+)
 
 
 def test_check_partitions_reports_sizes(tmp_path: Path) -> None:
@@ -85,7 +92,7 @@ def _refused(folders: list[Path]) -> str:
 
 def test_check_partitions_names_two_partitionings(tmp_path: Path) -> None:
     one = small_parts()
-    two = cut_graph(small_graph(name="other"), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
+    two = cut_graph(small_graph(features=-SMALL_FEATURES), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
     write_partition(one[0], tmp_path / "a")
     write_partition(two[1], tmp_path / "b")
     assert _refused([tmp_path / "a", tmp_path / "b"]) == (

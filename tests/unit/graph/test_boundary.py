@@ -14,7 +14,14 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import BoundaryPlan, GraphPartition, PeerPlan, cut_graph
 from tests.support.edge_lists import CutEdge, cut_edges, with_cut_edges
-from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
+from tests.unit.graph.graphs import (
+    SMALL_FEATURES,
+    SMALL_SPLIT,
+    CutCase,
+    cut_cases,
+    small_graph,
+    small_parts,
+)
 
 
 def test_plan_lists_rows_and_slots_in_key_order() -> None:
@@ -60,8 +67,10 @@ def test_plan_digest_is_as_documented() -> None:
 
 def test_plan_digests_differ_by_partitioning() -> None:
     plan = BoundaryPlan.from_partition(small_parts()[0])
-    renamed = cut_graph(small_graph(name="other"), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
-    assert BoundaryPlan.from_partition(renamed[0]).peer(1).digest != plan.peer(1).digest
+    other = cut_graph(
+        small_graph(features=-SMALL_FEATURES), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT
+    )
+    assert BoundaryPlan.from_partition(other[0]).peer(1).digest != plan.peer(1).digest
 
 
 def test_plan_for_a_stranger_holds_nothing() -> None:

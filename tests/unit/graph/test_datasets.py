@@ -10,6 +10,8 @@ import pytest
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph import DatasetInfo, list_datasets, load_dataset
+from retexo_fl.graph.datasets import count_dataset_values
+from retexo_fl.graph.named.table import NAMED
 from tests.unit.graph.test_npz_graph import SMALL, write_npz
 
 
@@ -41,22 +43,50 @@ def test_load_dataset_reads_a_file_of_the_folder(tmp_path: Path) -> None:
     assert (graph.name, graph.num_nodes, graph.num_edges) == ("mine", 4, 3)
 
 
+def test_attributes_are_arrays_of_the_file_and_read_if_asked_for(tmp_path: Path) -> None:
+    write_npz(tmp_path / "mine.npz", site=np.array([7, 7, 10, 7], dtype=np.int16))
+    graph = load_dataset("mine", data_dir=tmp_path, attributes=("site", "y"))
+    assert graph.attributes["site"].tolist() == [b"7", b"7", b"10", b"7"]
+    assert graph.attributes["y"].tolist() == [str(label).encode() for label in graph.labels]
+    assert dict(load_dataset("mine", data_dir=tmp_path).attributes) == {}
+    assert count_dataset_values("mine", "site", data_dir=tmp_path) == 2
+    with pytest.raises(DatasetError, match="mine.npz: town: missing; the file has .*site"):
+        load_dataset("mine", data_dir=tmp_path, attributes=("town",))
+    with pytest.raises(DatasetError, match="mine.npz: town: missing; the file has .*site"):
+        count_dataset_values("mine", "town", data_dir=tmp_path)
+    with pytest.raises(DatasetError, match="dataset: 'other' is unknown"):
+        count_dataset_values("other", "site", data_dir=tmp_path)
+
+
+def test_digits_have_no_attributes() -> None:
+    for ask in (
+        lambda: load_dataset("digits", data_dir=None, attributes=("site",)),
+        lambda: count_dataset_values("digits", "site", data_dir=None),
+    ):
+        with pytest.raises(
+            DatasetError, match="'digits': has no attribute 'site' of nodes; .*none"
+        ):
+            ask()
+
+
 def test_unknown_dataset_without_a_folder_says_so() -> None:
     with pytest.raises(DatasetError) as caught:
-        load_dataset("cora", data_dir=None)
+        load_dataset("nonesuch", data_dir=None, named={})
     assert str(caught.value) == (
-        "dataset: 'cora' is unknown; there is: digits (data-dir is not set)"
+        "dataset: 'nonesuch' is unknown; there is: digits, synthetic (data-dir is not set)"
     )
 
 
 def test_unknown_dataset_gets_the_nearest_name(tmp_path: Path) -> None:
-    write_npz(tmp_path / "cora.npz")
+    write_npz(tmp_path / "mine.npz")
     with pytest.raises(DatasetError) as caught:
-        load_dataset("croa", data_dir=tmp_path)
+        load_dataset("mien", data_dir=tmp_path)
     assert str(caught.value) == (
-        "dataset: 'croa' is unknown; did you mean 'cora'? there is: digits, cora "
-        f"(looked for NAME.npz in {tmp_path})"
+        "dataset: 'mien' is unknown; did you mean 'mine'? there is: digits, synthetic, mine, "
+        f"{', '.join(NAMED)} (looked for NAME.npz in {tmp_path})"
     )
+    with pytest.raises(DatasetError, match=r"'croa' is unknown; did you mean 'cora'\?"):
+        load_dataset("croa", data_dir=tmp_path)
 
 
 def test_dataset_name_is_no_path(tmp_path: Path) -> None:
@@ -80,9 +110,12 @@ def test_list_datasets_describes_what_there_is(
     write_npz(tmp_path / "another.npz", train_mask=None, val_mask=None, test_mask=None)
     (tmp_path / "broken.npz").write_bytes(b"nothing")
     with caplog.at_level(logging.WARNING):
-        digits, another, mine = list_datasets(tmp_path)
-    assert digits.name == "digits"
+        digits, *synthetic, another, mine = list_datasets(tmp_path, named={})
+    assert (digits.name, digits.place) == ("digits", "built in")
     assert (digits.nodes, digits.edges, digits.split) == (1797, 9929, "none")
+    assert [info.name for info in synthetic] == [
+        *("synthetic", "synthetic:reddit", "synthetic:products")
+    ]
     assert mine == DatasetInfo(
         name="mine",
         nodes=4,
@@ -90,14 +123,32 @@ def test_list_datasets_describes_what_there_is(
         features=2,
         classes=2,
         split="1/1/1",
+        place="here",
         source=str(tmp_path / "mine.npz"),
     )
     assert (another.name, another.split) == ("another", "none")
     assert "broken.npz: not a .npz file" in caplog.text
 
 
-def test_list_datasets_without_a_folder_has_the_built_in_one() -> None:
-    assert [info.name for info in list_datasets(None)] == ["digits"]
+def test_list_datasets_says_where_the_public_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    places = {info.name: info.place for info in list_datasets(None)}
+    assert list(places)[0] == "digits"
+    assert places["cora"] == "download"
+    assert places["fb100_union8"] == "by hand"
+    assert set(places) >= set(NAMED)
+    (tmp_path / "cache" / "retexo-fl").mkdir(parents=True)
+    write_npz(tmp_path / "cache" / "retexo-fl" / "cora.npz")
+    write_npz(tmp_path / "pubmed.npz")
+    infos = list_datasets(tmp_path)
+    here = {info.name: (info.nodes, info.source) for info in infos if info.place == "here"}
+    assert here == {
+        "pubmed": (4, str(tmp_path / "pubmed.npz")),
+        "cora": (4, str(tmp_path / "cache" / "retexo-fl" / "cora.npz")),
+    }
+    assert len({info.name for info in infos}) == len(infos)
 
 
 def test_citeseer_gives_back_labels_that_its_loaders_made_up(tmp_path: Path) -> None:

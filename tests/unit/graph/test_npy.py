@@ -48,6 +48,8 @@ def test_open_npy_returns_what_was_saved(tmp_path: Path, rows: int, order: str) 
         (npy_bytes(np.arange(3.0), claimed="(-3,)"), "expected"),
         (npy_bytes(np.arange(3.0), claimed="(-1, -3)"), "expected"),
         (npy_bytes(np.arange(3.0), claimed="__import__('os')"), "not an array in NumPy's format"),
+        (npy_bytes(np.arange(3.0), claimed="(3,"), "not an array in NumPy's format"),
+        (npy_bytes(np.arange(3.0), claimed="(3,)}\n  x\n y"), "not an array in NumPy's format"),
         (npy_bytes(np.arange(3.0))[:-1], "151 bytes; expected 152"),
         (npy_bytes(np.arange(3.0))[:50], "not an array in NumPy's format"),
         (npy_bytes(np.array([None])), "holds Python objects; expected plain values"),
@@ -84,6 +86,20 @@ def test_open_npz_refuses_a_header_larger_than_its_member(tmp_path: Path, compre
         archive.writestr("y.npy", npy_bytes(np.arange(3.0), claimed="(10000000000,)"))
     with pytest.raises(DatasetError, match=r"a\.npz: y: .* bytes; expected 80000000"):
         _read(path, "y")
+
+
+def test_open_npz_refuses_what_python_cannot_unpack(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, y=np.arange(100))
+    content = path.read_bytes()
+    entry = content.index(b"PK\x01\x02")
+    # Version needed to extract; flags that say UTF-8, and a name that is not (APPNOTE 4.3.12).
+    version = content[: entry + 6] + b"\xff" + content[entry + 7 :]
+    name = content[: entry + 8] + b"\x00\x08" + content[entry + 10 :].replace(b"y.npy", b"\xff.npy")
+    for damaged in (version, name):
+        path.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=r"a\.npz: not a \.npz file, or damaged \("):
+            _read(path, "y")
 
 
 def test_open_npz_refuses_damaged_members(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph import Graph, Split, make_split
+from tests.support.split_contract import SplitContract
 from tests.unit.graph.graphs import SMALL_SPLIT, mask, small_graph
 
 
@@ -90,8 +91,8 @@ def test_published_split_is_refused_with_the_alternatives() -> None:
     with pytest.raises(ConfigurationError) as caught:
         make_split(_graph([0, 1]), np.zeros(2, dtype=int), split="published", seed=0)
     assert str(caught.value) == (
-        "split: data set 'g' has no published split; expected random:TRAIN/VAL/TEST or "
-        "per-client-class:TRAIN/VAL/TEST"
+        "split: data set 'g' has no published split; expected random:TRAIN/VAL/TEST, "
+        "per-client-class:TRAIN/VAL/TEST, or module:attribute"
     )
 
 
@@ -147,3 +148,93 @@ def test_make_split_refuses_to_leave_a_mask_empty() -> None:
         make_split(graph, np.arange(4), split="per-client-class:0.2/0.4/0.4", seed=0)
     with pytest.raises(ConfigurationError, match="leaves no validation nodes"):
         make_split(graph, np.zeros(4, dtype=int), split="random:0.5/0.1/0.4", seed=0)
+
+
+def thirds(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Deal the nodes out in turn, beginning with another use for another seed or first client."""
+    turn = (np.arange(graph.num_nodes) + seed + assignment[0]) % 3
+    labelled = graph.labels >= 0
+    train, val, test = (labelled & (turn == use) for use in range(3))
+    return Split(train=train, val=val, test=test)
+
+
+def twice(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Break the contract: the masks are one."""
+    found = thirds(graph, assignment, seed)
+    return Split(train=found.train, val=found.train, test=found.test)
+
+
+def unlabelled(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Break the contract: all nodes train."""
+    del assignment, seed
+    return Split(
+        train=np.ones(graph.num_nodes, dtype=bool),
+        val=mask(graph.num_nodes, 0),
+        test=mask(graph.num_nodes, 1),
+    )
+
+
+def without_test(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Break the contract: a mask is empty."""
+    found = thirds(graph, assignment, seed)
+    return Split(train=found.train, val=found.val, test=mask(graph.num_nodes))
+
+
+def of_numbers(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Break the contract: node numbers instead of masks."""
+    del graph, assignment, seed
+    return Split(train=np.array([0, 1]), val=np.array([2]), test=np.array([3]))
+
+
+def of_lists(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Break the contract: masks that are lists."""
+    found = thirds(graph, assignment, seed)
+    return Split(train=found.train.tolist(), val=found.val, test=found.test)
+
+
+def masks_only(graph: Graph, assignment: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Break the contract: no Split."""
+    return thirds(graph, assignment, seed).named()
+
+
+class TestRandom(SplitContract):
+    name = "random:0.4/0.3/0.3"
+
+
+class TestPerClientClass(SplitContract):
+    name = "per-client-class:0.4/0.3/0.3"
+
+
+class TestPlugin(SplitContract):
+    name = f"{__name__}:thirds"
+
+
+def test_make_split_takes_a_plugin() -> None:
+    graph = _graph([0, 1, 0, 1, 0, 1, -1])
+    found = make_split(graph, np.ones(7, dtype=int), split=f"{__name__}:thirds", seed=1)
+    assert found.train.tolist() == [False, True, False, False, True, False, False]
+    assert _counts(found) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "sentence"),
+    [
+        ("twice", "val_mask: row 2 is in another mask too; expected disjoint masks"),
+        ("unlabelled", "train_mask: row 6 is unlabelled; expected labelled nodes only"),
+        ("without_test", "test_mask: no node is in it; expected at least one"),
+        ("of_numbers", "train_mask: got int64; expected booleans"),
+        ("of_lists", "train_mask: got list; expected an array of booleans"),
+        ("masks_only", "returned dict; expected a Split"),
+    ],
+)
+def test_plugin_result_is_refused_by_name(attribute: str, sentence: str) -> None:
+    graph = _graph([0, 1, 0, 1, 0, 1, -1])
+    with pytest.raises(PluginError) as caught:
+        make_split(graph, np.zeros(7, dtype=int), split=f"{__name__}:{attribute}", seed=1)
+    assert sentence in str(caught.value)
+    assert f"{attribute}'" in str(caught.value)
+
+
+def test_builtin_name_is_no_module_of_a_plugin() -> None:
+    with pytest.raises(ConfigurationError, match="expected three shares"):
+        make_split(_graph([0, 1]), np.zeros(2, dtype=int), split="random:shares", seed=0)

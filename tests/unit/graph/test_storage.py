@@ -24,7 +24,7 @@ from retexo_fl.graph import (
     write_partition,
     write_partitions,
 )
-from tests.unit.graph.graphs import CutCase, cut_cases, small_graph, small_parts
+from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
 from tests.unit.graph.test_npy import npy_bytes
 
 
@@ -137,6 +137,36 @@ def test_write_partitions_names_a_place_that_cannot_be(tmp_path: Path) -> None:
         write_partitions(small_parts(), tmp_path / "file" / "out")
     with pytest.raises(PartitionError, match="cannot be read"):
         write_partitions(small_parts(), tmp_path / ("n" * 300))
+
+
+def test_write_partition_leaves_no_parents_that_it_made(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(PartitionError, match="deep/part-0: could not be written"):
+            write_partition(small_parts()[0], tmp_path / "there" / "very" / "deep" / "part-0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    write_partition(small_parts()[0], tmp_path / "there" / "very" / "deep" / "part-0")
+    assert len(find_partitions(tmp_path / "there" / "very" / "deep")) == 1
+
+
+def test_write_partitions_puts_other_files_beside_them(tmp_path: Path) -> None:
+    write_partitions(small_parts(), tmp_path / "out", beside={"note.txt": "süd\n"})
+    assert (tmp_path / "out" / "note.txt").read_text(encoding="utf-8") == "süd\n"
+    assert len(find_partitions(tmp_path / "out")) == 2
+
+
+def test_stored_keys_are_as_wide_as_the_longest_of_their_array(tmp_path: Path) -> None:
+    """What a client stores must not depend on the keys of others."""
+    keys = np.array([b"d", b"a", b"c" * 9, b"b", b"ab", b"z"])
+    parts = cut_graph(small_graph(node_keys=keys), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
+    write_partitions(parts, tmp_path / "out")
+    one, other = (open_partition(path) for path in find_partitions(tmp_path / "out"))
+    assert [one.node_keys.dtype, one.boundary_keys.dtype] == ["S1", "S9"]
+    assert [other.node_keys.dtype, other.boundary_keys.dtype] == ["S9", "S1"]
 
 
 # ---- damage -----------------------------------------------------------------------------------

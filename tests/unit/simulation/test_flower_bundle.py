@@ -8,9 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
+from retexo_fl.federation.prediction_app import PredictionTask
+from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, prediction_apps, write_bundle
 
 CONFIG: dict[str, Scalar] = {
     "clients": 3,
@@ -69,6 +72,16 @@ def test_write_bundle_takes_other_components(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path, {}, apps=BundleApps(server="app = 1\n", client="app = 2\n"))
     assert (bundle / "retexo_bundle_server" / "app.py").read_text(encoding="utf-8") == "app = 1\n"
     assert (bundle / "retexo_bundle_client" / "app.py").read_text(encoding="utf-8") == "app = 2\n"
+
+
+def test_prediction_apps_are_components_whatever_paths_are_called() -> None:
+    odd = "a \"quoted\" 'path'\\ # ü\n\udcff"
+    apps = prediction_apps(PredictionTask(run=odd, folder=odd, form="csv"), predictions=odd)
+    for source, kind in ((apps.server, ServerApp), (apps.client, ClientApp)):
+        names: dict[str, object] = {}
+        exec(compile(source.encode(), "app.py", "exec"), names)  # noqa: S102 - our own source
+        assert isinstance(names["app"], kind)
+        assert source.count(repr(odd)) == (2 if kind is ServerApp else 1)
 
 
 @pytest.mark.parametrize(

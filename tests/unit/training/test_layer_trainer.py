@@ -34,7 +34,7 @@ def trainer(model: str = "sage", train: list[int] | None = None) -> LayerTrainer
     return LayerTrainer(shape(model), 0, whole_input(1), nodes, seed=0)
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_update_sum_equals_finite_differences_of_the_loss_sum(model: str) -> None:
     made = trainer(model)
     weights = initial_weights(shape(model), 0, seed=1)
@@ -49,7 +49,7 @@ def test_update_sum_equals_finite_differences_of_the_loss_sum(model: str) -> Non
         assert update.update_sum[place] == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_updates_of_two_parts_add_up_to_that_of_the_whole(model: str) -> None:
     whole = whole_input(2)
     weights = initial_weights(shape(model), 0, seed=1)
@@ -91,7 +91,7 @@ def test_batches_add_up(monkeypatch: pytest.MonkeyPatch, rows_per_batch: int) ->
     np.testing.assert_allclose(trainer("gat").embed(weights), trainer("gat").embed(weights))
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_client_without_train_nodes_returns_zeros(model: str) -> None:
     update = trainer(model, train=[]).update(
         initial_weights(shape(model), 0, seed=1), round_number=1, dropout=0.3

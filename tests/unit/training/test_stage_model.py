@@ -24,7 +24,7 @@ def test_input_widths_are_features_then_states() -> None:
     assert [gat.input_width(stage) for stage in range(3)] == [11, 4, 4]
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_only_the_last_stage_has_no_head(model: str) -> None:
     shape = replace(SHAPE, model=model)
     for stage in range(3):
@@ -32,7 +32,7 @@ def test_only_the_last_stage_has_no_head(model: str) -> None:
         assert names == ({"layer"} if stage == 2 else {"layer", "norm", "head"})
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
 def test_named_weights_invert_flat_weights(model: str) -> None:
     shape = replace(SHAPE, model=model)
     for stage in range(3):

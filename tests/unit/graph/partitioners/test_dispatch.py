@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from retexo_fl.errors import ConfigurationError, PartitionError, PluginError
+from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph import Graph, assign_nodes
+from tests.support.partitioner_contract import NODES, PartitionerContract
 from tests.unit.graph.graphs import small_graph
 
 
@@ -63,7 +64,33 @@ def only_first(graph: Graph, clients: int, seed: int) -> np.ndarray:
     return np.zeros(graph.num_nodes, dtype=np.int64)
 
 
+def in_turn(graph: Graph, clients: int, seed: int) -> np.ndarray:
+    """Deal the nodes out."""
+    return (np.arange(graph.num_nodes) + seed) % clients
+
+
 NOT_CALLABLE = "text"
+
+
+class TestRandom(PartitionerContract):
+    name = "random"
+
+
+class TestMetis(PartitionerContract):
+    name = "metis"
+
+
+class TestLouvain(PartitionerContract):
+    name = "louvain"
+
+
+class TestOneNode(PartitionerContract):
+    name = "one-node"
+    clients = (NODES,)
+
+
+class TestPlugin(PartitionerContract):
+    name = f"{__name__}:in_turn"
 
 
 @pytest.mark.parametrize("partitioner", ["random", "metis", "louvain"])
@@ -89,6 +116,24 @@ def test_one_node_gives_each_node_a_client() -> None:
     assert found.tolist() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(ConfigurationError, match="clients: got 5; expected 6 for the partitioner"):
         assign_nodes(small_graph(), partitioner="one-node", clients=5, seed=0)
+
+
+def test_attribute_gives_each_value_a_client_in_the_order_of_bytes() -> None:
+    graph = small_graph(attributes={"site": np.array(["b", "10", "9", "b", "a", "10"])})
+    found = assign_nodes(graph, partitioner="attribute:site", clients=4, seed=0)
+    assert found.tolist() == [3, 0, 1, 3, 2, 0]
+    assert found.dtype == np.int32
+    for clients in (3, 5):
+        with pytest.raises(ConfigurationError) as caught:
+            assign_nodes(graph, partitioner="attribute:site", clients=clients, seed=0)
+        assert str(caught.value) == (
+            f"clients: got {clients}; expected 4, one for each value of the attribute 'site' of "
+            "data set 'small'"
+        )
+    with pytest.raises(
+        DatasetError, match="'small': has no attribute 'town' of nodes; there is: s"
+    ):
+        assign_nodes(graph, partitioner="attribute:town", clients=4, seed=0)
 
 
 def test_plugin_is_called_and_checked() -> None:

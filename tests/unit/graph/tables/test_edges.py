@@ -99,8 +99,8 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
 
 def test_names_of_peers_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(f"own,foreign,peer\na,b,c\na,d,{'x' * 1025}\n")
-    with pytest.raises(TableError, match="line 3: peer: 1025 characters; expected at most 1024"):
+    path.write_text(f"own,foreign,peer\na,b,c\na,d,{'x' * 257}\n")
+    with pytest.raises(TableError, match="line 3: peer: 257 characters; expected at most 256"):
         read_boundary_table(path)
 
 

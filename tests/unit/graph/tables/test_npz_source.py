@@ -143,7 +143,7 @@ def test_npz_header_that_lies_is_refused_before_memory_is_taken(tmp_path: Path) 
     path = _save(tmp_path, key=None)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("key.npy", npy_bytes(np.zeros(3, dtype=np.int64), claimed="(1250000000,)"))
-    with pytest.raises(TableError, match=r"key: 152 bytes; expected 10000000128 for int64 of"):
+    with pytest.raises(TableError, match=r"key: \d+ bytes; expected 100000000\d\d for int64"):
         read_node_table(path)
 
 

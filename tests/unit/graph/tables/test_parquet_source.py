@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {
 def _read(tmp_path: Path, **changes: Any) -> NodeTable:
     arrays = {name: array for name, array in {**GOOD, **changes}.items() if array is not None}
     path = tmp_path / "n.parquet"
-    parquet.write_table(pa.table(arrays), path, row_group_size=2)
+    parquet.write_table(pa.table(arrays), path, row_group_size=max(2, len(arrays["label"]) // 3))
     return read_node_table(path, num_features=2)
 
 
@@ -103,6 +103,10 @@ def test_parquet_text_may_be_absent(tmp_path: Path) -> None:
         ({"x": None, "x0": pa.array([1, None, 2]), "x1": pa.array([1, 1, 1])}, "row 1: x0: got ''"),
         ({"x": None, "x0": GOOD["x"], "x1": pa.array([1, 1, 1])}, "x0: got int64 of shape (3, 2)"),
         ({"x": pa.array([b"0:1"] * 3)}, "row 0: x: got '0:1'; expected a finite number"),
+        (
+            {"x": None, "x0": pa.array([b"1"] * 3), "x1": pa.array([1, 1, 1])},
+            "row 0: x0: got '1'; expected a finite number",
+        ),
         ({"split": pa.array([1, 2, 3])}, "row 0: split: got 1; expected train, val, test or noth"),
     ],
 )

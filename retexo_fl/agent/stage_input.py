@@ -1,0 +1,70 @@
+"""What a stage reads, from a client's part and what its peers sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import PartitionError
+from retexo_fl.exchange import Vectors
+from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.layers.base import StageInput
+from retexo_fl.training.layer_trainer import NodeSets
+
+
+def node_sets(partition: GraphPartition) -> NodeSets:
+    """Return the labelled inner nodes by use."""
+    return NodeSets(
+        train=np.flatnonzero(partition.train_mask),
+        validation=np.flatnonzero(partition.val_mask),
+        test=np.flatnonzero(partition.test_mask),
+        labels=np.asarray(partition.labels),
+    )
+
+
+def stage_input(
+    partition: GraphPartition,
+    plan: BoundaryPlan,
+    rows: Vectors,
+    received: Vectors,
+    missing: tuple[int, ...],
+) -> StageInput:
+    """Join own rows, received vectors and edges; edges to missing slots are left out.
+
+    Args:
+        partition: The client's part.
+        plan: Its plan.
+        rows: (N, H) own rows.
+        received: (B, H) vectors of all slots, zero where missing.
+        missing: Peers without whom the exchange was closed.
+
+    Raises:
+        PartitionError: There are not as many rows as inner nodes.
+    """
+    indptr, indices = np.asarray(partition.indptr), np.asarray(partition.indices, np.int64)
+    if missing:
+        absent = np.concatenate([plan.peer(peer).receive.slots for peer in missing])
+        kept = ~np.isin(indices, absent + partition.num_inner)
+        indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
+        indices = indices[kept]
+    if rows.shape[0] != partition.num_inner:
+        raise PartitionError(
+            f"client {partition.client}: {rows.shape[0]} kept rows; "
+            f"expected {partition.num_inner}, one for each inner node"
+        )
+    return StageInput(
+        own=_as_rows(rows),
+        received=_as_rows(received),
+        indptr=indptr,
+        indices=indices,
+        degrees=np.asarray(partition.degrees),
+        own_hashes=np.asarray(partition.node_hashes),
+        slot_hashes=np.asarray(partition.boundary_hashes),
+    )
+
+
+def _as_rows(vectors: Vectors) -> torch.Tensor | csr_array:
+    if isinstance(vectors, np.ndarray):
+        return torch.from_numpy(np.array(vectors, copy=True))
+    return vectors

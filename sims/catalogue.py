@@ -1,0 +1,56 @@
+"""All recipes by name: the files in ``sims/recipes``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Final, Protocol, cast
+
+from retexo_fl.errors import ConfigurationError
+from sims import recipes
+from sims.outcome import Outcome
+
+RECIPES: Final = tuple(sorted(module.name for module in iter_modules(recipes.__path__)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a recipe is to be run.
+
+    Attributes:
+        quick: With sizes that only show that it works.
+        data_dir: Folder with graphs as ``NAME.npz``, or None.
+    """
+
+    quick: bool = False
+    data_dir: Path | None = None
+
+    def folder_with(self, dataset: str) -> str:
+        """Return the folder that holds a graph.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+        if self.data_dir is None or not (self.data_dir / f"{dataset}.npz").is_file():
+            raise ConfigurationError(
+                f"--data-dir: got {self.data_dir}; expected a folder with {dataset}.npz"
+            )
+        return str(self.data_dir)
+
+
+class Recipe(Protocol):
+    """What a file in ``sims/recipes`` has."""
+
+    #: What the experiment shows, in half a line.
+    PURPOSE: str
+
+    def run(self, setting: Setting) -> Outcome:
+        """Run the experiment."""
+        ...
+
+
+def load_recipe(name: str) -> Recipe:
+    """Import one of :data:`RECIPES`."""
+    return cast(Recipe, import_module(f"{recipes.__name__}.{name}"))

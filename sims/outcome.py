@@ -1,0 +1,102 @@
+"""What a recipe hands back."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What several trainings came to.
+
+    Attributes:
+        low: The least.
+        high: The most.
+        sd: Standard deviation of the sample; None of fewer than two.
+        values: All, in the order of the seeds.
+    """
+
+    low: float
+    high: float
+    sd: float | None
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """Summarise at least one value."""
+        sd = statistics.stdev(values) if len(values) > 1 else None
+        return cls(low=min(values), high=max(values), sd=sd, values=tuple(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        metric: What.
+        unit: ``share``, ``s``, ``bytes``, ...
+        reference: The figure that it is compared with, or None; ``Outcome.setting`` says whose.
+        ours: Ours; of several trainings, the mean.
+        spread: What it is the mean of, or None.
+    """
+
+    metric: str
+    unit: str
+    ours: float
+    reference: float | None = None
+    spread: Spread | None = None
+
+    @classmethod
+    def of(
+        cls, metric: str, values: list[float], *, unit: str, reference: float | None = None
+    ) -> Self:
+        """Return the mean of several trainings."""
+        return cls(
+            metric=metric,
+            unit=unit,
+            ours=statistics.fmean(values),
+            reference=reference,
+            spread=Spread.of(values),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A line that must hold, and whether it does."""
+
+    line: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Everything a recipe found.
+
+    Attributes:
+        title: A line for people.
+        setting: Sizes, inputs, whose the reference figures are, how settings were chosen.
+        rows: The figures.
+        checks: Lines that must hold.
+        draw: Draws the figure.
+    """
+
+    title: str
+    setting: Mapping[str, Any]
+    rows: list[Row]
+    draw: Callable[[Axes], None]
+    checks: tuple[Check, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was found, as JSON has it."""
+        return {
+            "title": self.title,
+            "setting": dict(self.setting),
+            "rows": [asdict(row) for row in self.rows],
+            "checks": [asdict(check) for check in self.checks],
+        }

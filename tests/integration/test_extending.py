@@ -1,0 +1,120 @@
+"""The files and commands of docs/extending.md do what the document says, section by section."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.cli import CommandLine, environment
+from tests.support.commands import ROOT
+from tests.support.runs import model_bytes, result_of
+
+TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+#: A section: its heading and all that follows until the next.
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
+SMALL = ("--hidden", "8", "--quiet", "--out", "run")
+#: What differs from run to run in any case.
+PASSING = ("job", "seconds", "hardware", "versions")
+
+
+class Command(NamedTuple):
+    """A command of the document."""
+
+    section: str
+    arguments: tuple[str, ...]
+
+
+def blocks(section: str, language: str) -> list[str]:
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", SECTIONS[section], re.S | re.M)
+    return found
+
+
+COMMANDS = [
+    Command(section, tuple(shlex.split(line)[1:]))
+    for section in SECTIONS
+    for block in blocks(section, "sh")
+    for line in block.splitlines()
+    if line.startswith("retexo ")
+]
+SECTIONS_WITH_TESTS = [
+    section
+    for section in SECTIONS
+    if any(block.startswith("# test_") for block in blocks(section, "python"))
+]
+
+
+def write_files(section: str, folder: Path) -> list[Path]:
+    """Write each Python block of a section as the file that its first line names."""
+    files = []
+    for block in blocks(section, "python"):
+        named = re.match(r"# (\w+\.py)\n", block)
+        assert named, f"{section}: expected a first line such as '# name.py' in:\n{block}"
+        files.append(folder / named[1])
+        files[-1].write_text(block, encoding="utf-8")
+    return files
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Return what a run came to, without what differs in any case."""
+    kept = {key: value for key, value in result_of(run).items() if key not in PASSING}
+    return {**kept, "model": model_bytes(run)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield an empty folder, where commands are run and modules are found, and forget these."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_document_has_its_sections_in_order() -> None:
+    order = ["Layer", "Loss", "Metric", "Split", "Aggregator", "Partitioner"]
+    assert [heading for heading in order if heading in SECTIONS] == list(SECTIONS)
+    assert {"Split", "Aggregator", "Partitioner"} <= set(SECTIONS)
+    assert {command.section for command in COMMANDS} == set(SECTIONS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c.arguments) for c in COMMANDS])
+def test_command_uses_the_extension(
+    folder: Path, capfd: pytest.CaptureFixture[str], command: Command
+) -> None:
+    write_files(command.section, folder)
+    retexo = CommandLine(capfd)
+    key, extension = next(
+        pair
+        for pair in zip(command.arguments, command.arguments[1:], strict=False)
+        if ":" in pair[1]
+    )
+    retexo.done(*command.arguments, *SMALL)
+    assert f'{key.removeprefix("--")} = "{extension}"' in Path("run/config.toml").read_text()
+    place = command.arguments.index(key)
+    without = command.arguments[:place] + command.arguments[place + 2 :]
+    retexo.done(*without, *SMALL[:-1], "default")
+    assert outcome(folder / "run") != outcome(folder / "default")
+
+
+@pytest.mark.parametrize("section", SECTIONS_WITH_TESTS)
+def test_extension_passes_the_contract_test_of_its_kind(folder: Path, section: str) -> None:
+    tests = [path for path in write_files(section, folder) if path.name.startswith("test_")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "--rootdir", str(folder), *map(str, tests)],
+        cwd=folder,
+        env=environment() | {"PYTHONPATH": f"{folder}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from sims.catalogue import RECIPES, Setting, load_recipe
+from sims.outcome import Check, Outcome, Row
+from sims.results_files import markdown, write_results
+from tests.support.data import data_dir
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def sims(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sims", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def bars(axes: Axes) -> None:
+    axes.bar([0, 1], [0.5, 0.75])
+
+
+OUTCOME = Outcome(
+    title="Two trainings",
+    setting={"rounds": 3},
+    rows=[
+        Row.of("accuracy", [0.5, 0.75], unit="share", reference=0.7),
+        Row(metric="bytes", unit="B", ours=12.0),
+    ],
+    checks=(Check(line="more than nothing", holds=True), Check(line="all", holds=False)),
+    draw=bars,
+)
+
+
+def test_sims_without_a_name_lists_all() -> None:
+    lines = sims().stdout.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(RECIPES)
+    assert [line.split(maxsplit=1)[1] for line in lines] == [
+        load_recipe(name).PURPOSE for name in RECIPES
+    ]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_writes_its_three_files(name: str, tmp_path: Path) -> None:
+    folder = data_dir()
+    done = sims(name, "--quick", "--data-dir", folder, "--out", tmp_path)
+    files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "md", "png")]
+    assert done.stdout.splitlines() == [str(path) for path in files]
+    text = files[0].read_text(encoding="utf-8")
+    assert str(folder) not in text
+    facts: dict[str, Any] = json.loads(text)
+    assert facts["name"] == name
+    assert facts["command"] == f"python -m sims {name} --quick --data-dir DIR"
+    assert facts["hardware"]["cpu"]
+    assert facts["versions"]["torch"]
+    assert facts["rows"]
+    assert {"metric", "unit", "reference", "ours", "spread"} == set(facts["rows"][0])
+    assert all(np.isfinite(row["ours"]) for row in facts["rows"])
+    assert files[1].read_text(encoding="utf-8") == markdown(facts)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_has_a_line_in_the_readme_and_a_whole_result(name: str) -> None:
+    assert f"| `{name}` |" in (REPOSITORY / "sims" / "README.md").read_text(encoding="utf-8")
+    results = REPOSITORY / "sims" / "results"
+    facts = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+    assert facts["command"] == f"python -m sims {name} --data-dir DIR"
+    assert (results / f"{name}.md").read_text(encoding="utf-8") == markdown(facts)
+    assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert [check["line"] for check in facts["checks"] if not check["holds"]] == []
+
+
+def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:
+    paths = write_results(tmp_path, "two", Setting(quick=True, data_dir=tmp_path), OUTCOME)
+    assert [path.name for path in paths] == ["two.json", "two.md", "two.png"]
+    facts = json.loads(paths[0].read_text(encoding="utf-8"))
+    spread = {"low": 0.5, "high": 0.75, "sd": pytest.approx(0.1768, abs=1e-4)}
+    assert facts["rows"][0] == {
+        "metric": "accuracy",
+        "unit": "share",
+        "reference": 0.7,
+        "ours": 0.625,
+        "spread": {**spread, "values": [0.5, 0.75]},
+    }
+    assert facts["command"] == "python -m sims two --quick --data-dir DIR"
+    text = paths[1].read_text(encoding="utf-8")
+    assert "| accuracy | share | 0.7000 | 0.6250 | 0.5000 to 0.7500 |" in text
+    assert "| bytes | B |  | 12.0000 |  |" in text
+    assert "- holds: more than nothing\n- FAILS: all\n" in text
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("folder", ["nowhere", None])
+def test_recipe_without_its_graph_is_refused_in_one_line(
+    tmp_path: Path, folder: str | None
+) -> None:
+    given = [] if folder is None else ["--data-dir", tmp_path / folder]
+    done = sims("poisoned_client", *given, "--out", tmp_path / "new", code=2)
+    place = None if folder is None else tmp_path / folder
+    assert done.stderr == (
+        f"sims: error: --data-dir: got {place}; expected a folder with cora.npz\n"
+    )
+    assert done.stdout == ""
+
+
+def test_results_that_cannot_be_written_are_refused_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = sims("poisoned_client", "--out", tmp_path / "file" / "below", code=2)
+    assert done.stderr.startswith(f"sims: error: --out: {tmp_path}/file/below cannot be made (")
