@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle  # noqa: TID251  only here are pickles made, to show that none is run
-import struct
 import subprocess
 import time
 import tracemalloc
@@ -115,7 +114,7 @@ def test_no_call_is_made(protocol: int, tmp_path: Path) -> None:
         _Calls(subprocess.run, ["touch", str(mark)]),
         _Calls(open, str(mark), "w"),
         _Calls(np.save, str(mark), np.ones(1)),
-        _Calls(getattr, os, "system"),
+        _Calls(getattr, "text", "__class__"),
         _Calls(pickle.loads, b"N."),
     ]
     for attack in attacks:
@@ -191,7 +190,7 @@ def test_bombs_cost_no_more_than_their_bytes() -> None:
         for n in range(0, 200, 2)
     )
     nested = b"(" * 300_000 + b"t" * 300_000 + b"."
-    hashed = b")" + b"2" * 0 + b"q\x00" + b"h\x00\x86q\x00" * 200 + b"}h\x00h\x00s."
+    hashed = b")q\x00" + b"h\x00\x86q\x00" * 200 + b"}h\x00h\x00s."
     bombs = {
         "a place in the memo of two thousand million": b"Nr\xff\xff\xff\x7f.",
         "a string of two gigabytes": b"T\xff\xff\xff\x7fabc",
@@ -219,7 +218,7 @@ def test_bombs_cost_no_more_than_their_bytes() -> None:
 
 def test_opcodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickled, "MOST_OPCODES", 10)
-    assert _read(b"N0" * 0 + b"(" + b"N" * 7 + b"t.") == (None,) * 7
+    assert _read(b"(" + b"N" * 7 + b"t.") == (None,) * 7
     assert "has more than 10 opcodes" in _refused(b"(" + b"N" * 8 + b"t.")
 
 
@@ -247,8 +246,8 @@ def test_damaged_pickles_are_read_or_refused(place: int, byte: int, cut: bool) -
 
 def test_the_damage_names_its_place() -> None:
     content = pickled_array(np.ones((2, 2), dtype=np.int32))
+    place = content.index(b"U\x10") + 2
     assert _refused(content[:-10]) == (
-        f"file: byte {content.index(b'U\x10') + 2}: ends early: 16 more bytes are announced; "
+        f"file: byte {place}: ends early: 16 more bytes are announced; "
         "expected a pickle of plain arrays"
     )
-    assert struct.calcsize("<i") == 4
