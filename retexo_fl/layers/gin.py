@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,10 @@ from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, l
 from retexo_fl.layers.base import LayerShape, RowBatch, Rows, StageInput, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import SparseRows
+
+#: Changes a node's hash, so that the mask of the rows inside the layer is not that of its input.
+#: Any number serves.
+_INNER_ROWS: Final = np.uint64(0x9C3A65F1D2B84E17)
 
 
 class GinLayer(AggregatedLayer):
@@ -22,9 +28,11 @@ class GinLayer(AggregatedLayer):
     that happen to be computed together: they would differ with the partition, tell a client about
     others' nodes, and cross the network in every step. LayerNorm reads one row; c keeps it from
     forgetting how large the sum was. Without either, logits grow with a node's degree and a few
-    nodes rule the loss: on a graph of 22,470 pages the last stage began at 17.2 instead of 2.2.
+    nodes rule the loss: that of the last stage began at 17.2 instead of 2.2 on a graph of 22,470
+    pages with at most 709 neighbours.
 
-    Dropout acts on ``[x_u | sum]``, after the aggregation.
+    Dropout acts on the input of both maps: on ``[x_u | sum]``, after the aggregation, and on the
+    rows between them, as in the paper.
 
     Shapes: x (N + B, D), e (1,), V (D, P), c (P,), W (P, H), b (H,), result (R, H); P is
     ``hidden``.
@@ -64,7 +72,8 @@ class GinLayer(AggregatedLayer):
         """Return the (R, H) rows of the batch's nodes."""
         assert isinstance(batch, RowBatch)
         inner = F.relu(self.norm(self._combined(batch, dropout) + self.first_bias))
-        return torch.addmm(self.bias, inner, self.weight)
+        inner = linear(inner, batch.hashes ^ _INNER_ROWS, self.weight, dropout)
+        return inner + self.bias
 
     def _combined(self, batch: RowBatch, dropout: KeyedDropout | None) -> torch.Tensor:
         """Return the (R, P) rows ``((1 + e) x + sum) V``."""
@@ -74,5 +83,5 @@ class GinLayer(AggregatedLayer):
             both = torch.cat([(1 + self.epsilon) * self.first_weight, self.first_weight])
             return linear(batch.rows, batch.hashes, both, dropout)
         rows = batch.rows if dropout is None else dropout.dense(batch.rows, batch.hashes)
-        own, sums = rows.split(self.shape.inputs, dim=1)
+        own, sums = torch.split(rows, self.shape.inputs, dim=1)
         return torch.addcmul(sums, own, 1 + self.epsilon) @ self.first_weight

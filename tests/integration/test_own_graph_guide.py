@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -39,3 +40,27 @@ def test_guide_makes_parts_of_its_tables_and_trains(
     assert north.node_keys.tolist() == [b"ann", b"bob", b"cid"]
     assert north.boundary_keys.tolist() == [b"dan", b"eve"]
     assert Path("runs/own/result.json").is_file()
+
+
+def test_guide_trains_on_whole_graphs(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = GUIDE.read_text(encoding="utf-8").partition("## A whole graph")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    nodes, edges = (content for kind, content in blocks if kind == "csv")
+    Path("nodes.csv").write_text(nodes)
+    Path("edges.csv").write_text(edges)
+    (module,) = (content for kind, content in blocks if kind == "python")
+    Path(module.splitlines()[0].removeprefix("# ")).write_text(module)
+    retexo = CommandLine(capfd)
+    commands = [line for kind, content in blocks if kind == "sh" for line in content.splitlines()]
+    assert len(commands) == 3
+    for command in commands:
+        retexo.done(*shlex.split(command)[1:])
+    east, west = (open_partition(Path("sites") / f"part-{client}") for client in range(2))
+    assert east.node_keys.tolist() == [b"dan", b"eve", b"fay"]
+    assert west.node_keys.tolist() == [b"ann", b"bob", b"cid"]
+    result = json.loads(Path("runs/clubs/result.json").read_text())
+    assert (result["dataset"], result["clients"]) == ("clubs:karate", 2)

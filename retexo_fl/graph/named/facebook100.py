@@ -94,11 +94,16 @@ def _read(source: str, content: bytes) -> _School:
         raise DatasetError(
             f"{source}: A is {adjacency.shape}, local_info {info.shape}; expected (n, n), (n, 7)"
         )
-    codes = info[:, : _YEAR_COLUMN + 1].astype(np.int64)
-    if codes.min() < 0 or codes.max() > _MOST_CODE:
-        raise DatasetError(f"{source}: local_info runs to {codes.max()}; expected small codes")
+    codes = info[:, : _YEAR_COLUMN + 1]
+    # So written that what is no number fails, too.
+    if codes.dtype.kind not in "iuf" or not (codes.min() >= 0 and codes.max() <= _MOST_CODE):
+        raise DatasetError(
+            f"{source}: local_info does not hold whole numbers from 0 to {_MOST_CODE}; "
+            "expected codes"
+        )
     entries = adjacency.tocoo()
-    return _School(ends=np.stack((entries.row, entries.col)).astype(np.int64), codes=codes)
+    ends = np.stack((entries.row, entries.col)).astype(np.int64)
+    return _School(ends=ends, codes=codes.astype(np.int64))
 
 
 def _one_hot(codes: np.ndarray) -> tuple[csr_array, list[str]]:

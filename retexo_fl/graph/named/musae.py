@@ -13,6 +13,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -142,11 +143,15 @@ def _features(name: str, content: bytes, num_nodes: int) -> csr_array:
             type(column) is int and 0 <= column < _MOST_COLUMNS for column in row
         ):
             raise DatasetError(f"{name}: features.json: node {node} has no list of columns")
-        rows.append(np.unique(np.array(row, dtype=np.int64)))
-    indices = np.concatenate(rows)
+        rows.append(row)
+    entries = np.repeat(np.arange(num_nodes), [len(row) for row in rows]) * _MOST_COLUMNS
+    entries += np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(entries))
+    # A column may be listed twice.
+    entries = np.unique(entries)
+    counts = np.bincount(entries // _MOST_COLUMNS, minlength=num_nodes)
     parts = {
-        "indptr": np.concatenate(([0], np.cumsum([len(row) for row in rows]))),
-        "indices": indices,
-        "data": np.ones(len(indices), dtype=np.float32),
+        "indptr": np.concatenate(([0], np.cumsum(counts))),
+        "indices": entries % _MOST_COLUMNS,
+        "data": np.ones(len(entries), dtype=np.float32),
     }
-    return ascending(f"{name}: features.json", parts, int(indices.max(initial=0)) + 1)
+    return ascending(f"{name}: features.json", parts, int(parts["indices"].max(initial=0)) + 1)

@@ -33,6 +33,7 @@ class Global(enum.Enum):
     DEFAULTDICT = enum.auto()
     LIST = enum.auto()
     ENCODE = enum.auto()
+    BYTES = enum.auto()
 
 
 #: By module and name, as NumPy, SciPy and both Pythons have written them over the years.
@@ -52,8 +53,10 @@ GLOBALS: Final[Mapping[tuple[str, str], Global]] = {
     ("collections", "defaultdict"): Global.DEFAULTDICT,
     ("__builtin__", "list"): Global.LIST,
     ("builtins", "list"): Global.LIST,
-    # How Python 3 writes bytes in a protocol of Python 2.
+    # How Python 3 writes bytes in a protocol of Python 2, and empty ones.
     ("_codecs", "encode"): Global.ENCODE,
+    ("__builtin__", "bytes"): Global.BYTES,
+    ("builtins", "bytes"): Global.BYTES,
 }
 
 
@@ -136,6 +139,8 @@ def reduced(function: Global, arguments: tuple[object, ...], fail: Fail) -> obje
             value = {}
         case Global.ENCODE, (str() as text, encoding) if plain_text(encoding) == "latin1":
             value = text.encode("latin-1")
+        case Global.BYTES, ():
+            value = b""
     if value is None:
         fail(f"calls {function.name} in an unknown way")
     return value
@@ -153,7 +158,7 @@ def _array(
 ) -> np.ndarray:
     if not isinstance(data, bytes):
         fail("has an array of Python objects")
-    sizes = [size for size in shape if isinstance(size, int) and 0 <= size <= len(data)]
+    sizes = [size for size in shape if isinstance(size, int) and 0 <= size < 2**31]
     if len(sizes) != len(shape) or len(shape) > _MOST_DIMENSIONS:
         fail("has an array of an impossible shape")
     if math.prod(sizes) * dtype.itemsize != len(data):

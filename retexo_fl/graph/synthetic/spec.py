@@ -99,7 +99,7 @@ PRESETS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
         ),
     }
 )
-_NUMBER: Final = re.compile(r"\d{1,12}(\.\d{0,12})?|\.\d{1,12}")
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12}")
 #: Characters of a refused text that an error repeats.
 _MOST_SHOWN: Final = 40
 

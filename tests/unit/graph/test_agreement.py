@@ -92,7 +92,9 @@ def _refused(folders: list[Path]) -> str:
 
 def test_check_partitions_names_two_partitionings(tmp_path: Path) -> None:
     one = small_parts()
-    two = cut_graph(small_graph(features=-SMALL_FEATURES), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT)
+    two = cut_graph(
+        small_graph(features=-SMALL_FEATURES), np.array([0, 0, 1, 1, 1, 0]), SMALL_SPLIT
+    )
     write_partition(one[0], tmp_path / "a")
     write_partition(two[1], tmp_path / "b")
     assert _refused([tmp_path / "a", tmp_path / "b"]) == (

@@ -135,7 +135,7 @@ def test_list_datasets_says_where_the_public_ones_are(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     places = {info.name: info.place for info in list_datasets(None)}
-    assert list(places)[0] == "digits"
+    assert next(iter(places)) == "digits"
     assert places["cora"] == "download"
     assert places["fb100_union8"] == "by hand"
     assert set(places) >= set(NAMED)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from retexo_fl.layers.base import GraphLayer, LayerShape, StageInput
 from retexo_fl.layers.gin import GinLayer
 from tests.support.layer_contract import (
+    DROPOUT,
     HIDDEN,
     NODES,
     OUTPUTS,
@@ -40,9 +41,27 @@ def test_epsilon_starts_at_zero_and_is_trained() -> None:
     layer = GinLayer(LayerShape(inputs=WIDTH, outputs=OUTPUTS, hidden=HIDDEN)).double()
     layer.reset_parameters(torch.Generator().manual_seed(0))
     assert layer.epsilon.tolist() == [0.0]
-    run(layer, whole_input(0), np.arange(NODES), drop=False)[:, 0].sum().backward()
-    assert layer.epsilon.grad is not None
-    assert layer.epsilon.grad.item() != 0.0
+    result = run(layer, whole_input(0), np.arange(NODES), drop=False)
+    (gradient,) = torch.autograd.grad(result[:, 0].sum(), layer.epsilon)
+    assert gradient.item() != 0.0
+
+
+def test_dropout_acts_on_the_input_and_on_the_rows_inside_by_a_mask_of_their_own() -> None:
+    layer = GinLayer(LayerShape(inputs=WIDTH, outputs=HIDDEN, hidden=HIDDEN)).double()
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(HIDDEN))
+    inputs = whole_input(2)
+    prepared = layer.prepare(inputs)
+    assert isinstance(prepared.rows, torch.Tensor)
+    mask = DROPOUT.dense(torch.ones_like(prepared.rows), inputs.own_hashes)
+    own, sums = torch.split(prepared.rows * mask, WIDTH, dim=1)
+    inner = F.relu(layer.norm((own + sums) @ layer.first_weight))
+    inner_mask = (run(layer, inputs, np.arange(NODES), drop=True) / inner)[inner > 0]
+    kept = inner_mask > 0
+    torch.testing.assert_close(inner_mask[kept], torch.full_like(inner_mask[kept], 1 / 0.7))
+    assert 0.5 < kept.double().mean() < 0.9
+    assert not torch.equal(inner_mask, mask[:, :HIDDEN][inner > 0])
 
 
 def test_neighbours_are_counted_though_rows_are_normalised() -> None:

@@ -40,6 +40,15 @@ def _refused(content: bytes) -> str:
     return told
 
 
+def _told(content: bytes) -> str:
+    """Return what is said of a pickle that may be in order."""
+    try:
+        _read(content)
+    except DatasetError as error:
+        return str(error)
+    return "file: byte is in order"
+
+
 # ---- what is read -------------------------------------------------------------------------------
 
 
@@ -81,7 +90,11 @@ def test_strings_of_python_2_come_back() -> None:
     assert _read(b"S'a\\x00\\xff\\n\\'\"\\\\'\np1\n.") == b"a\x00\xff\n'\"\\"
     assert _read(b'S"it\'s"\n.') == b"it's"
     assert _read(b"U\x03a\x00\xff.") == b"a\x00\xff"
-    assert _read(b"(I01\nI00\nL12345678901234567890L\ntp0\n.") == (True, False, 12345678901234567890)
+    assert _read(b"(I01\nI00\nL12345678901234567890L\ntp0\n.") == (
+        True,
+        False,
+        12345678901234567890,
+    )
 
 
 def test_values_are_shared_as_they_were() -> None:
@@ -120,7 +133,7 @@ def test_no_call_is_made(protocol: int, tmp_path: Path) -> None:
     for attack in attacks:
         for content in (attack, [1, {2: attack}], np.array([attack])):
             told = _refused(pickle.dumps(content, protocol=protocol))
-            assert "names '" in told or "is of protocol" in told or "opcode" in told
+            assert any(reason in told for reason in ("names '", "is of protocol", "calls DTYPE"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +173,9 @@ def test_arrays_of_objects_are_refused() -> None:
 
 def _array_of(shape: bytes, data: bytes) -> bytes:
     """Return the pickle of an int32 array whose parts may contradict each other."""
-    head, _, tail = pickled_array(np.zeros((1, 1), dtype=np.int32)).partition(b"(K\x01K\x01K\x01\x86")
+    head, _, tail = pickled_array(np.zeros((1, 1), dtype=np.int32)).partition(
+        b"(K\x01K\x01K\x01\x86"
+    )
     start, _, _ = tail.partition(b"\x89")
     return head + b"(K\x01" + shape + start + b"\x89" + data + b"tb."
 
@@ -189,7 +204,7 @@ def test_bombs_cost_no_more_than_their_bytes() -> None:
         b"q" + bytes([n]) + b"]q" + bytes([n + 1]) + b"(h" + bytes([n]) + b"h" + bytes([n]) + b"e"
         for n in range(0, 200, 2)
     )
-    nested = b"(" * 300_000 + b"t" * 300_000 + b"."
+    nested = b"(" * 30_000 + b"t" * 30_000 + b"."
     hashed = b")q\x00" + b"h\x00\x86q\x00" * 200 + b"}h\x00h\x00s."
     bombs = {
         "a place in the memo of two thousand million": b"Nr\xff\xff\xff\x7f.",
@@ -200,16 +215,13 @@ def test_bombs_cost_no_more_than_their_bytes() -> None:
         "lists of lists, doubled a hundred times": doubled + b".",
         "a key whose hash takes for ever": hashed,
         "a number of too many digits": b"I" + b"9" * 100_000 + b"\n.",
-        "marks only": b"(" * 1_000_000,
+        "marks only": b"(" * 100_000,
         "a list that holds itself": b"]q\x00h\x00a.",
     }
     for name, content in bombs.items():
         tracemalloc.start()
         begun = time.monotonic()
-        try:
-            _read(content)
-        except DatasetError:
-            pass
+        _told(content)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 200 * len(content) + 100_000, name
@@ -224,10 +236,7 @@ def test_opcodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    try:
-        _read(content)
-    except DatasetError as error:
-        assert str(error).startswith("file: byte ")
+    assert _told(content).startswith("file: byte ")
 
 
 _REAL = pickle.dumps(
@@ -238,10 +247,7 @@ _REAL = pickle.dumps(
 @given(st.integers(0, len(_REAL) - 1), st.integers(0, 255), st.booleans())
 def test_damaged_pickles_are_read_or_refused(place: int, byte: int, cut: bool) -> None:
     content = _REAL[:place] if cut else _REAL[:place] + bytes([byte]) + _REAL[place + 1 :]
-    try:
-        _read(content)
-    except DatasetError as error:
-        assert str(error).startswith("file: byte ")
+    assert _told(content).startswith("file: byte ")
 
 
 def test_the_damage_names_its_place() -> None:
