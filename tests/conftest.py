@@ -26,6 +26,7 @@ def _no_downloads(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
+
 #: With CI=true a skip fails unless its reason begins with one of these: what the machine cannot
 #: have. What could have been installed is not among them.
 PERMITTED_SKIPS = (

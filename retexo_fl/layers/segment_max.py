@@ -90,12 +90,12 @@ class _SegmentMax(torch.autograd.Function):
         with torch.enable_grad():
             # The kernel tells winners, by entry, only for a table that asks for a gradient.
             leaf = table.detach().requires_grad_()
-            result, winners = torch.ops.aten._sparse_mm_reduce_impl(segments.matrix, leaf, "amax")
+            found, winners = torch.ops.aten._sparse_mm_reduce_impl(segments.matrix, leaf, "amax")
+        assert isinstance(found, torch.Tensor)
         # Without any entry the kernel names no winner: entry Z, which is then the first of members.
-        ctx.winners = winners.numpy() if winners.numel() else np.zeros(result.shape, np.intp)
+        ctx.winners = winners.numpy() if winners.numel() else np.zeros(found.shape, np.intp)
         ctx.members, ctx.num_rows = segments.members, len(table)
-        maxima = result.detach()
-        return maxima
+        return found.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:

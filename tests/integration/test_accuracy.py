@@ -27,30 +27,32 @@ TABLE_2 = {
 #: What a mean over five seeds may fall short of the table. Citeseer is reported only: the splits
 #: of the authors' code overlap there.
 ALLOWED = {"gcn": 0.0, "sage": 0.0, "gat": 0.010}
+#: Layers that RETEXO does not have: what they reach under the same settings, less a point.
+REACHED = {
+    ("cora", "gin"): 0.839,
+    ("cora", "sage-pool"): 0.835,
+    ("pubmed", "gin"): 0.854,
+    ("pubmed", "sage-pool"): 0.865,
+    ("citeseer", "gin"): 0.715,
+    ("citeseer", "sage-pool"): 0.709,
+}
 
 
 @pytest.mark.parametrize(("dataset", "model"), TABLE_2)
 def test_accuracy_reaches_retexo_table_2(tmp_path: Path, dataset: str, model: str) -> None:
-    scores = [
-        _accuracy(
-            tmp_path / str(seed),
-            dataset=dataset,
-            model=model,
-            clients=2,
-            partitioner="random",
-            split="random:0.2/0.1/0.7",
-            hidden=256,
-            rounds=100,
-            learning_rate=0.003,
-            dropout=0.3,
-            weight_decay=5e-4,
-            seed=seed,
-        )
-        for seed in range(5)
-    ]
+    scores = _table_2_scores(tmp_path, dataset, model)
     _tell(f"table 2 {dataset} {model} (published {TABLE_2[dataset, model]})", scores)
     if dataset != "citeseer":
         assert mean(scores) >= TABLE_2[dataset, model] - ALLOWED[model]
+
+
+@pytest.mark.parametrize(("dataset", "model"), REACHED)
+def test_accuracy_of_other_layers_under_the_settings_of_table_2(
+    tmp_path: Path, dataset: str, model: str
+) -> None:
+    scores = _table_2_scores(tmp_path, dataset, model)
+    _tell(f"settings of table 2, {dataset} {model}", scores)
+    assert mean(scores) >= REACHED[dataset, model]
 
 
 @pytest.mark.parametrize("partitioner", ["random", "metis", "louvain"])
@@ -74,6 +76,26 @@ def test_accuracy_under_the_protocol_of_openfgl(tmp_path: Path, partitioner: str
     ]
     _tell(f"OpenFGL protocol, cora, gcn, 10 clients, {partitioner}", scores)
     assert mean(scores) >= 0.84
+
+
+def _table_2_scores(folder: Path, dataset: str, model: str) -> list[float]:
+    return [
+        _accuracy(
+            folder / str(seed),
+            dataset=dataset,
+            model=model,
+            clients=2,
+            partitioner="random",
+            split="random:0.2/0.1/0.7",
+            hidden=256,
+            rounds=100,
+            learning_rate=0.003,
+            dropout=0.3,
+            weight_decay=5e-4,
+            seed=seed,
+        )
+        for seed in range(5)
+    ]
 
 
 def _accuracy(out: Path, **keys: object) -> float:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from retexo_fl.graph import open_partition
+from retexo_fl.graph.named.table import NAMED
+from retexo_fl.graph.synthetic import SyntheticSpec
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 
@@ -64,3 +67,21 @@ def test_guide_trains_on_whole_graphs(
     assert west.node_keys.tolist() == [b"ann", b"bob", b"cid"]
     result = json.loads(Path("runs/clubs/result.json").read_text())
     assert (result["dataset"], result["clients"]) == ("clubs:karate", 2)
+
+
+def test_guide_trains_on_a_synthetic_graph(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = GUIDE.read_text(encoding="utf-8").partition("## Synthetic graphs")[2]
+    (command,) = re.findall(r"^```sh\n(.*)\n```$", text, re.MULTILINE)
+    CommandLine(capfd).done(*shlex.split(command)[1:])
+    assert Path("runs/synthetic/result.json").is_file()
+
+
+def test_guide_lists_the_parameters_and_the_public_data_sets() -> None:
+    text = GUIDE.read_text(encoding="utf-8").partition("## Named data sets")[2]
+    public, _, synthetic = text.partition("## Synthetic graphs")
+    assert [name for name in NAMED if f"`{name}`" not in public] == []
+    words = set(re.findall(r"`(\w+)`", synthetic))
+    assert {field.name for field in fields(SyntheticSpec)} <= words

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph import load_dataset
+from retexo_fl.graph import Features, load_dataset
 from retexo_fl.graph.datasets import count_dataset_values
 from retexo_fl.graph.synthetic import make_synthetic
 
@@ -40,9 +39,11 @@ def test_the_same_name_gives_the_same_bits() -> None:
         assert first.name == name
         np.testing.assert_array_equal(first.indices, again.indices)
         np.testing.assert_array_equal(first.labels, again.labels)
-        pair = (first.features, again.features)
-        dense = [one.toarray() if isinstance(one, csr_array) else one for one in pair]
-        np.testing.assert_array_equal(*dense)
+        np.testing.assert_array_equal(_dense(first.features), _dense(again.features))
+
+
+def _dense(features: Features) -> np.ndarray:
+    return features if isinstance(features, np.ndarray) else np.asarray(features.toarray())
 
 
 def test_features_do_not_change_the_edges() -> None:
