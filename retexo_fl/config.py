@@ -10,82 +10,20 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from retexo_fl.config_keys import KeyInfo, Scalar, formed, number, one_of, text, whole
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
-from retexo_fl.plugins import is_plugin
-from retexo_fl.value_forms import AGGREGATOR, PARTITIONER, SPLIT, ValueForm
+from retexo_fl.value_forms import AGGREGATOR, PARTITIONER, SPLIT
 
-Scalar = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyInfo:
-    """What a user is told about one key, and what its value must satisfy.
-
-    Attributes:
-        help: What the key decides, one sentence.
-        check: Says whether a value of the right type is allowed.
-        expected: What is allowed, to end the sentence of an error.
-        brief: The same for a list of options; empty where any text is allowed.
-    """
-
-    help: str
-    check: Callable[[Any], bool]
-    expected: str
-    brief: str
-
-
-_MOST_WHOLE: Final = 2**31 - 1
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
-
-
-def _key(
-    default: Scalar, help_text: str, check: Callable[[Any], bool], *, expected: str, brief: str
-) -> Any:
-    info = KeyInfo(help=help_text, check=check, expected=expected, brief=brief)
-    return field(default=default, metadata={"key": info})
-
-
-def _text(default: str, help_text: str) -> Any:
-    # A path with a line break, a NUL or undecodable bytes has no place in a TOML file or a message.
-    return _key(default, help_text, str.isprintable, expected="printable text", brief="")
-
-
-def _whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) -> Any:
-    return _key(
-        default,
-        help_text,
-        lambda value: least <= value <= most,
-        expected=f"a whole number from {least} to {most}",
-        brief=f"at least {least}" if most == _MOST_WHOLE else f"{least} to {most}",
-    )
-
-
-def _number(default: float, help_text: str, brief: str, check: Callable[[float], bool]) -> Any:
-    return _key(default, help_text, check, expected=f"a number {brief}", brief=brief)
-
-
-def _one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
-    names = ", ".join(choices) + (", or module:attribute" if plugin else "")
-    return _key(
-        default,
-        help_text,
-        lambda value: value in choices or (plugin and is_plugin(value)),
-        expected=f"one of {names}" if len(choices) > 1 or plugin else names,
-        brief=names,
-    )
-
-
-def _formed(default: str, help_text: str, form: ValueForm) -> Any:
-    return _key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,81 +31,79 @@ class RunConfig:
     """Everything that decides a training: equal configurations give equal bits."""
 
     # ---- the graph and how it is split over clients
-    dataset: str = _text(
+    dataset: str = text(
         "digits",
         "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
         "public one (`retexo datasets`), or module:attribute of a function that returns a graph.",
     )
-    data_dir: str = _text("", "Folder that holds the .npz data sets.")
-    nodes: str = _text("", "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.")
-    edges: str = _text("", "Table of all edges between them; goes with --nodes.")
-    partitions: str = _text("", "Folder of parts from `retexo partition make`; replaces --dataset.")
-    clients: int = _whole(5, "Number of clients.", least=1)
-    partitioner: str = _formed("random", "How nodes are assigned to clients.", PARTITIONER)
-    split: str = _formed("random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT)
-    feature_normalisation: str = _one_of(
+    data_dir: str = text("", "Folder that holds the .npz data sets.")
+    nodes: str = text("", "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.")
+    edges: str = text("", "Table of all edges between them; goes with --nodes.")
+    partitions: str = text("", "Folder of parts from `retexo partition make`; replaces --dataset.")
+    clients: int = whole(5, "Number of clients.", least=1)
+    partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
+    split: str = formed("random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT)
+    feature_normalisation: str = one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
     )
 
     # ---- the model and its training
-    algorithm: str = _one_of("lazy", "Training algorithm.", "lazy")
-    model: str = _one_of(
-        "sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True
-    )
-    layers: int = _whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
-    hidden: int = _whole(64, "Width of the hidden layers.", least=1, most=65_536)
-    heads: int = _whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
-    rounds: int = _whole(60, "Rounds per layer.", least=1)
-    patience: int = _whole(
+    algorithm: str = one_of("lazy", "Training algorithm.", "lazy")
+    model: str = one_of("sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True)
+    layers: int = whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
+    hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
+    heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
+    rounds: int = whole(60, "Rounds per layer.", least=1)
+    patience: int = whole(
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )
-    learning_rate: float = _number(
+    learning_rate: float = number(
         0.01,
         "Step size of the server's Adam (with one local step).",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
     )
-    dropout: float = _number(
+    dropout: float = number(
         0.3, "Share of a layer's input values dropped.", "from 0 to below 1", lambda v: 0 <= v < 1
     )
-    local_steps: int = _whole(
+    local_steps: int = whole(
         1,
         "Steps a client takes in a round; more than 1 is federated averaging of the layer.",
         least=1,
         most=10_000,
     )
-    local_optimizer: str = _one_of(
+    local_optimizer: str = one_of(
         "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd"
     )
-    local_learning_rate: float = _number(
+    local_learning_rate: float = number(
         0.01, "Its step size.", "above 0, at most 10", lambda v: 0 < v <= 10
     )
-    loss: str = _one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
-    metric: str = _one_of(
+    loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
+    metric: str = one_of(
         "accuracy", "What the best weights are selected by.", "accuracy", plugin=True
     )
-    weight_decay: float = _number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
-    aggregator: str = _formed("mean", "How updates are combined.", AGGREGATOR)
-    seed: int = _whole(0, "Seed of every random choice.", least=0)
-    dtype: str = _one_of("float32", "Arithmetic and vectors.", "float32", "float64")
-    threads: int = _whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
+    weight_decay: float = number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
+    aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR)
+    seed: int = whole(0, "Seed of every random choice.", least=0)
+    dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
+    threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
 
     # ---- faults and time
-    missing_peers: str = _one_of(
+    missing_peers: str = one_of(
         "wait", "When a peer's vectors are missing at the deadline: fail, or go on.", "wait", "drop"
     )
-    exchange_deadline_s: float = _number(
+    exchange_deadline_s: float = number(
         600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0
     )
-    message_timeout_s: float = _number(
+    message_timeout_s: float = number(
         3600.0, "Seconds a client may take to answer a message.", "above 0", lambda v: v > 0
     )
-    checkpoint_every: int = _whole(1, "Rounds between checkpoints.", least=1)
+    checkpoint_every: int = whole(1, "Rounds between checkpoints.", least=1)
 
     # ---- where it runs
-    engine: str = _one_of("inline", "In-process, or Flower's simulation.", "inline", "flower")
-    out: str = _text("", "Run directory; default runs/DATASET-MODEL-TIME.")
-    resume: str = _text("", "Run directory of an interrupted run to go on with.")
+    engine: str = one_of("inline", "In-process, or Flower's simulation.", "inline", "flower")
+    out: str = text("", "Run directory; default runs/DATASET-MODEL-TIME.")
+    resume: str = text("", "Run directory of an interrupted run to go on with.")
 
     def __post_init__(self) -> None:
         """Check types, ranges and what keys demand of each other."""

@@ -13,7 +13,8 @@ from typing import Any
 from retexo_fl.agent.api import ClientApi
 from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
-from retexo_fl.config import Scalar, make_config
+from retexo_fl.config import make_config
+from retexo_fl.config_keys import Scalar
 from retexo_fl.simulation.inline_engine import run_clients
 
 #: Given a client's index and the client, returns the one that takes its place.

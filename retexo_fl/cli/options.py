@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
+from retexo_fl.config import default_values, field_of, key_infos, key_of, parse_value
+from retexo_fl.config_keys import Scalar
 
 Values = dict[str, Scalar]
 

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from retexo_fl.config import Scalar
+from retexo_fl.config_keys import Scalar
 
 
 class InlineGrid(Grid):

@@ -9,6 +9,7 @@ import tomli_w
 
 from retexo_fl.cli.options import PANELS
 from retexo_fl.config import PLACE_KEYS, default_values, key_infos
+from tests.integration import test_local_steps as local_steps
 from tests.support.cli import TINY, CommandLine, write_graph
 
 KEYS = tuple(key_infos())
@@ -219,6 +220,8 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"patience": "4", "learning-rate": "0.5", "dropout": "0.25", "weight-decay": "0.125"},
         **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
+        **{"local-steps": "2", "local-optimizer": "sgd", "local-learning-rate": "0.75"},
+        **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
     }
     only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
     assert set(other) == set(KEYS) - only_default - PLACE_KEYS

@@ -1,0 +1,79 @@
+"""What a configuration key is: its help, its values, and how both are written down once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from retexo_fl.plugins import is_plugin
+from retexo_fl.value_forms import ValueForm
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInfo:
+    """What a user is told about one key, and what its value must satisfy.
+
+    Attributes:
+        help: What the key decides, one sentence.
+        check: Says whether a value of the right type is allowed.
+        expected: What is allowed, to end the sentence of an error.
+        brief: The same for a list of options; empty where any text is allowed.
+    """
+
+    help: str
+    check: Callable[[Any], bool]
+    expected: str
+    brief: str
+
+
+_MOST_WHOLE: Final = 2**31 - 1
+
+
+def key(
+    default: Scalar, help_text: str, check: Callable[[Any], bool], *, expected: str, brief: str
+) -> Any:
+    """Declare a field of :class:`~retexo_fl.config.RunConfig`."""
+    info = KeyInfo(help=help_text, check=check, expected=expected, brief=brief)
+    return field(default=default, metadata={"key": info})
+
+
+def text(default: str, help_text: str) -> Any:
+    """Declare a field of any printable text."""
+    # A path with a line break, a NUL or undecodable bytes has no place in a TOML file or a message.
+    return key(default, help_text, str.isprintable, expected="printable text", brief="")
+
+
+def whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) -> Any:
+    """Declare a field of whole numbers."""
+    return key(
+        default,
+        help_text,
+        lambda value: least <= value <= most,
+        expected=f"a whole number from {least} to {most}",
+        brief=f"at least {least}" if most == _MOST_WHOLE else f"{least} to {most}",
+    )
+
+
+def number(default: float, help_text: str, brief: str, check: Callable[[float], bool]) -> Any:
+    """Declare a field of real numbers."""
+    return key(default, help_text, check, expected=f"a number {brief}", brief=brief)
+
+
+def one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
+    """Declare a field of names, and of extensions where ``plugin`` says so."""
+    names = ", ".join(choices) + (", or module:attribute" if plugin else "")
+    return key(
+        default,
+        help_text,
+        lambda value: value in choices or (plugin and is_plugin(value)),
+        expected=f"one of {names}" if len(choices) > 1 or plugin else names,
+        brief=names,
+    )
+
+
+def formed(default: str, help_text: str, form: ValueForm) -> Any:
+    """Declare a field of texts of one form."""
+    return key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
