@@ -59,7 +59,9 @@ class PassSums:
 
 def is_linear(model: StageModel) -> bool:
     """Say whether a stage's layer is one matrix product and nothing else."""
-    return type(model.layer).forward is AggregatedLayer.forward
+    layer = model.layer
+    names = [name for name, _ in layer.named_parameters()]
+    return type(layer).forward is AggregatedLayer.forward and names == ["weight", "bias"]
 
 
 def all_finite(values: np.ndarray) -> bool:

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from retexo_fl.errors import TrainingDiverged
+from retexo_fl.layers.base import LayerShape
+from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training import layer_trainer
 from retexo_fl.training.layer_trainer import LayerTrainer, LayerUpdate, NodeSets
 from retexo_fl.training.linear_step import is_linear
@@ -101,5 +104,19 @@ def test_a_weight_that_is_not_finite_is_named(place: int, value: float) -> None:
         trainer.update(weights, round_number=1, dropout=0.0)
 
 
-def test_attention_is_not_linear() -> None:
-    assert not is_linear(StageModel(replace(SHAPE, model="gat"), 0))
+class WithASpareParameter(SageLayer):
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        self.spare = torch.nn.Parameter(torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "model", ["gat", "gin", "sage-pool", f"{__name__}:{WithASpareParameter.__name__}"]
+)
+def test_other_layers_are_differentiated(model: str) -> None:
+    shape = replace(SHAPE, model=model)
+    assert not is_linear(StageModel(shape, 0))
+    trainer = LayerTrainer(shape, 0, whole_input(5), NODE_SETS, seed=0)
+    weights = initial_weights(shape, 0, seed=0)
+    update = trainer.update(weights, round_number=1, dropout=0.3)
+    assert update.update_sum.shape == weights.shape
