@@ -170,9 +170,8 @@ class _Tail:
         """Return (T, H) for the (C, T) gradient at the logits of the first T rows."""
         count = upstream.shape[1]
         self._upstream, self._active = upstream, self._active[:count]
-        at_rows = torch.ops.aten.threshold_backward(
-            upstream.t() @ self._head_weight, self._active, 0
-        )
+        at_rows = upstream.t() @ self._head_weight
+        torch.ops.aten.threshold_backward.grad_input(at_rows, self._active, 0, grad_input=at_rows)
         found, self._norm_weight_grad, self._norm_bias_grad = (
             torch.ops.aten.native_layer_norm_backward(
                 at_rows,
