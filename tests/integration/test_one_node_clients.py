@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -35,9 +36,9 @@ def test_cora_with_one_node_per_client_learns_what_two_clients_learn(tmp_path: P
     pair = result_of(
         train(tmp_path / "pair", dataset="cora", data_dir=data_dir(), rounds=20, clients=2)
     )
-    print(
+    sys.stdout.write(
         f"\n{CLIENTS} clients: {seconds:.0f} s wall, {most_bytes / 1e9:.2f} GB, test accuracy "
-        f"{result['test_accuracy']:.4f} (2 clients: {pair['test_accuracy']:.4f})"
+        f"{result['test_accuracy']:.4f} (2 clients: {pair['test_accuracy']:.4f})\n"
     )
     assert most_bytes < MOST_BYTES
     assert result["test_accuracy"] == pytest.approx(pair["test_accuracy"], abs=0.01)
