@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate
-from retexo_fl.layers.base import LayerShape, Rows, StageInput, dense_rows, glorot
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own
+from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
 class SageLayer(AggregatedLayer):
@@ -32,11 +32,7 @@ class SageLayer(AggregatedLayer):
 
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' mean."""
-        means = aggregate(self.operator(inputs), inputs)
-        if isinstance(means, torch.Tensor) or isinstance(inputs.own, torch.Tensor):
-            own = dense_rows(inputs.own, inputs.dtype)
-            return torch.cat([own, dense_rows(means, inputs.dtype)], dim=1)
-        return csr_array(hstack([inputs.own, means], format="csr"))
+        return beside_own(inputs, aggregate(self.operator(inputs), inputs))
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:
