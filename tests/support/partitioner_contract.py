@@ -60,7 +60,8 @@ class PartitionerContract:
     def test_every_client_has_nodes(self) -> None:
         for clients in self.clients:
             found = self.assign(labelled_graph(), clients)
-            assert (found.shape, found.dtype) == ((NODES,), np.int32)
+            assert found.shape == (NODES,)
+            assert found.dtype == np.int32
             assert sorted(set(found.tolist())) == list(range(clients))
 
     @pytest.mark.parametrize("seed", [0, 5])

@@ -29,7 +29,8 @@ class SplitContract:
     def test_masks_are_disjoint_labelled_and_not_empty(self, clients: int) -> None:
         graph = labelled_graph()
         masks = self.split(graph, clients).named()
-        assert all((mask.shape, mask.dtype) == ((NODES,), bool) for mask in masks.values())
+        assert all(mask.shape == (NODES,) for mask in masks.values())
+        assert all(mask.dtype == bool for mask in masks.values())
         assert all(mask.any() for mask in masks.values())
         times = np.sum([mask.astype(int) for mask in masks.values()], axis=0)
         assert times.max() == 1

@@ -107,7 +107,7 @@ def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:
 def test_recipe_without_its_graph_is_refused_in_one_line(
     tmp_path: Path, folder: str | None
 ) -> None:
-    given = [] if folder is None else ["--data-dir", tmp_path / folder]
+    given: list[str | Path] = [] if folder is None else ["--data-dir", tmp_path / folder]
     done = sims("poisoned_client", *given, "--out", tmp_path / "new", code=2)
     place = None if folder is None else tmp_path / folder
     assert done.stderr == (
