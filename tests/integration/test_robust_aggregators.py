@@ -22,9 +22,9 @@ from tests.support.runs import largest_difference, model_bytes
 from tests.support.runs import train as train_to
 
 #: Few rounds, so that a seed of all aggregators takes seconds.
-SHORT: dict[str, Scalar] = {"clients": 10, "model": "gcn", "hidden": 32, "rounds": 25}
-#: More than in the recipe, for the sake of few rounds and one seed.
-ALLOWED = 0.05
+SHORT: dict[str, Scalar] = {"clients": 10, "model": "gcn", "hidden": 32}
+#: More than in the recipe: after few rounds, Krum's pairs of clients lag behind. `mean` loses half.
+ALLOWED = 0.08
 
 
 def accuracy(keys: dict[str, Scalar], aggregator: str, *, poisoned: bool) -> float:
@@ -32,9 +32,9 @@ def accuracy(keys: dict[str, Scalar], aggregator: str, *, poisoned: bool) -> flo
     return float(train({**keys, "aggregator": aggregator}, change)["test_accuracy"])
 
 
-@pytest.mark.parametrize("dataset", ["digits", "cora"])
-def test_one_poisoned_client_of_ten_leads_only_the_mean_astray(dataset: str) -> None:
-    keys = {**SHORT, "dataset": dataset}
+@pytest.mark.parametrize(("dataset", "rounds"), [("digits", 20), ("cora", 20)])
+def test_one_poisoned_client_of_ten_leads_only_the_mean_astray(dataset: str, rounds: int) -> None:
+    keys = {**SHORT, "dataset": dataset, "rounds": rounds}
     if dataset != "digits":
         keys["data-dir"] = str(data_dir())
     clean = accuracy(keys, "mean", poisoned=False)

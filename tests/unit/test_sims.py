@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
+from sims.__main__ import main
 from sims.catalogue import RECIPES, Setting, load_recipe
 from sims.outcome import Check, Outcome, Row
 from sims.results_files import markdown, write_results
@@ -19,14 +18,23 @@ from tests.support.data import data_dir
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def sims(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sims", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == code, done.stderr
-    return done
+class Ended(NamedTuple):
+    """What a command left."""
+
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def sims(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    def run(*arguments: str | Path, code: int = 0) -> Ended:
+        capsys.readouterr()
+        ended_with = main([str(argument) for argument in arguments])
+        ended = Ended(*capsys.readouterr())
+        assert ended_with == code, ended.stderr
+        return ended
+
+    return run
 
 
 def bars(axes: Axes) -> None:
@@ -45,7 +53,7 @@ OUTCOME = Outcome(
 )
 
 
-def test_sims_without_a_name_lists_all() -> None:
+def test_sims_without_a_name_lists_all(sims: Callable[..., Ended]) -> None:
     lines = sims().stdout.splitlines()
     assert [line.split()[0] for line in lines] == sorted(RECIPES)
     assert [line.split(maxsplit=1)[1] for line in lines] == [
@@ -54,7 +62,9 @@ def test_sims_without_a_name_lists_all() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_writes_its_three_files(name: str, tmp_path: Path) -> None:
+def test_recipe_writes_its_three_files(
+    sims: Callable[..., Ended], name: str, tmp_path: Path
+) -> None:
     folder = data_dir()
     done = sims(name, "--quick", "--data-dir", folder, "--out", tmp_path)
     files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "md", "png")]
@@ -105,7 +115,7 @@ def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["nowhere", None])
 def test_recipe_without_its_graph_is_refused_in_one_line(
-    tmp_path: Path, folder: str | None
+    sims: Callable[..., Ended], tmp_path: Path, folder: str | None
 ) -> None:
     given: list[str | Path] = [] if folder is None else ["--data-dir", tmp_path / folder]
     done = sims("poisoned_client", *given, "--out", tmp_path / "new", code=2)
@@ -116,7 +126,9 @@ def test_recipe_without_its_graph_is_refused_in_one_line(
     assert done.stdout == ""
 
 
-def test_results_that_cannot_be_written_are_refused_before_the_training(tmp_path: Path) -> None:
+def test_results_that_cannot_be_written_are_refused_before_the_training(
+    sims: Callable[..., Ended], tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     done = sims("poisoned_client", "--out", tmp_path / "file" / "below", code=2)
     assert done.stderr.startswith(f"sims: error: --out: {tmp_path}/file/below cannot be made (")
