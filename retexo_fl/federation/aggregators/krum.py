@@ -16,7 +16,7 @@ class Krum(EachUpdate):
 
     The update nearest to all others is as a rule the shortest, and so the same client's in round
     after round: with ten clients that hold Cora, the model learns from one tenth of the train nodes
-    and loses a seventh of its accuracy, attacked or not. So the clients are first averaged in
+    and loses about a sixth of its accuracy, attacked or not. So the clients are first averaged in
     random pairs, anew in every round. A liar spoils one pair, so pairs are made where enough of
     them are there for Krum; with fewer than ``4 malicious + 5`` clients, it works on single ones.
 
