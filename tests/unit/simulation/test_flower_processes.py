@@ -93,7 +93,8 @@ def test_household_ends_detached_and_orphaned_processes(tmp_path: Path) -> None:
     ).stdout.splitlines()
     code, *pids = map(int, answer[0].split())
     assert code == 3
-    assert log.read_text(encoding="utf-8") == "told\n"
+    # A shell that outlives its child by a moment adds "Killed".
+    assert log.read_text(encoding="utf-8").splitlines()[0] == "told"
     assert len(pids) == 4  # sh, and three times sleep
     assert answer[1] == "[]"
     assert not set(pids) & process_table().keys()
