@@ -19,6 +19,8 @@ from retexo_fl.federation.checkpoints import read_checkpoint
 from tests.support.cli import PROGRAM, environment
 from tests.support.runs import model_bytes
 
+pytestmark = pytest.mark.system
+
 #: Long enough to be stopped, short enough to be finished.
 KEYS = ("--rounds", "80", "--hidden", "8", "--clients", "2", "--layers", "1")
 
