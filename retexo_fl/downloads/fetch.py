@@ -73,11 +73,11 @@ def _attempt(file: RemoteFile, progress: Progress, limits: Limits, deadline: flo
         if isinstance(error, httpx.ConnectTimeout):
             silence_s = limits.connect_s
         raise _Passing(f"no answer within {silence_s:g} s") from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise DatasetError(f"{file.url}: leads to no address ({error})") from error
     except httpx.TransportError as error:
         how = f"broke off after {len(content)} bytes" if content else "cannot be reached"
         raise _Passing(f"{how} ({error or type(error).__name__})") from error
-    except httpx.InvalidURL as error:
-        raise DatasetError(f"{file.url}: is no address ({error})") from error
     return bytes(content)
 
 

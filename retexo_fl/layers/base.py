@@ -139,6 +139,27 @@ def glorot(parameter: torch.Tensor, generator: torch.Generator) -> None:
     torch.nn.init.xavier_uniform_(parameter, generator=generator)
 
 
+def edges_into(
+    rows: np.ndarray, indptr: np.ndarray, sources: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Select the edges into some inner nodes and number their sources from zero.
+
+    Args:
+        rows: (R,) int64 inner nodes.
+        indptr: (N + 1,): edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
+        sources: (E,) what names each edge's source.
+
+    Returns:
+        (R + 1,) int64 bounds of the edges into each of ``rows``, (S,) the sources that they need in
+        ascending order, and for each edge its source's place among them.
+    """
+    counts = np.diff(indptr)[rows]
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    starts = np.repeat(indptr[:-1][rows] - bounds[:-1], counts)
+    used, places = np.unique(sources[starts + np.arange(bounds[-1])], return_inverse=True)
+    return bounds, used, places
+
+
 def stacked_rows(inputs: StageInput) -> Rows:
     """Return own rows above received ones: (N + B, D), sparse when both are."""
     own, received = inputs.own, inputs.received

@@ -16,6 +16,7 @@ from retexo_fl.layers.base import (
     Rows,
     StageInput,
     compact_rows,
+    edges_into,
     glorot,
     select_rows,
     stacked_rows,
@@ -112,12 +113,7 @@ class GatLayer(GraphLayer):
     def batch(self, prepared: object, rows: np.ndarray) -> GatBatch:
         """Select the edges into ``rows`` and number their sources from zero."""
         assert isinstance(prepared, GatInput)
-        counts = np.diff(prepared.indptr)[rows]
-        indptr = np.concatenate(([0], np.cumsum(counts)))
-        starts = np.repeat(prepared.indptr[:-1][rows] - indptr[:-1], counts)
-        used, columns = np.unique(
-            prepared.indices[starts + np.arange(indptr[-1])], return_inverse=True
-        )
+        indptr, used, columns = edges_into(rows, prepared.indptr, prepared.indices)
         heads = self.shape.heads
         bag_columns = (columns[:, None] * heads + np.arange(heads)).reshape(-1)
         return GatBatch(

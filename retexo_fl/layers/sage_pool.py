@@ -15,6 +15,7 @@ from retexo_fl.layers.base import (
     Rows,
     StageInput,
     compact_rows,
+    edges_into,
     glorot,
     select_rows,
     stacked_rows,
@@ -126,12 +127,7 @@ class SagePoolLayer(GraphLayer):
     def batch(self, prepared: object, rows: np.ndarray) -> PoolBatch:
         """Select the edges into ``rows`` and number their sources from zero."""
         assert isinstance(prepared, PoolInput)
-        counts = np.diff(prepared.indptr)[rows]
-        indptr = np.concatenate(([0], np.cumsum(counts)))
-        starts = np.repeat(prepared.indptr[:-1][rows] - indptr[:-1], counts)
-        used, members = np.unique(
-            prepared.ranks[starts + np.arange(indptr[-1])], return_inverse=True
-        )
+        indptr, used, members = edges_into(rows, prepared.indptr, prepared.ranks)
         return PoolBatch(
             targets=_selected(prepared, rows),
             sources=_selected(prepared, prepared.by_hash[used]),
