@@ -17,10 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from retexo_fl.algorithms import ALGORITHMS, Algorithm, check_algorithm
 from retexo_fl.config_keys import KeyInfo, Scalar, formed, number, one_of, text, whole
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
-from retexo_fl.value_forms import AGGREGATOR, PARTITIONER, SPLIT
+from retexo_fl.value_forms import AGGREGATOR, LINKS, PARTITIONER, SPLIT
 
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
@@ -48,12 +49,17 @@ class RunConfig:
     )
 
     # ---- the model and its training
-    algorithm: str = one_of("lazy", "Training algorithm.", "lazy")
+    algorithm: str = one_of(
+        "lazy",
+        "Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop "
+        "(edges between clients ignored), central (one client).",
+        *ALGORITHMS,
+    )
     model: str = one_of("sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True)
     layers: int = whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
     heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
-    rounds: int = whole(60, "Rounds per layer.", least=1)
+    rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1)
     patience: int = whole(
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )
@@ -65,6 +71,20 @@ class RunConfig:
     )
     dropout: float = number(
         0.3, "Share of a layer's input values dropped.", "from 0 to below 1", lambda v: 0 <= v < 1
+    )
+    boundary_rate: float = number(
+        0.1,
+        "Share of its boundary nodes that a client of bns samples in a round.",
+        "above 0, at most 1",
+        lambda v: 0 < v <= 1,
+    )
+    boundary_scaling: str = one_of(
+        "inverse", "Whether bns divides sampled vectors by their share.", "inverse", "none"
+    )
+    activations: str = one_of(
+        "keep",
+        "End to end, between a round's passes: keep, or recompute to save memory.",
+        *("keep", "recompute"),
     )
     local_steps: int = whole(
         1,
@@ -88,6 +108,19 @@ class RunConfig:
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
     threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
 
+    # ---- what peers send
+    boundary_plan: str = one_of(
+        "rows",
+        "What clients send: their boundary nodes' rows, or, for gcn, sage and gin, the fewest rows "
+        "and sums of rows.",
+        *("rows", "cover"),
+    )
+    codec: str = one_of(
+        "lossless",
+        "How vectors are written: in the shortest way that keeps every bit, or every value.",
+        *("lossless", "dense"),
+    )
+
     # ---- faults and time
     missing_peers: str = one_of(
         "wait", "When a peer's vectors are missing at the deadline: fail, or go on.", "wait", "drop"
@@ -102,6 +135,7 @@ class RunConfig:
 
     # ---- where it runs
     engine: str = one_of("inline", "In-process, or Flower's simulation.", "inline", "flower")
+    links: str = formed("ideal", "Network that the inline engine models, in virtual time.", LINKS)
     out: str = text("", "Run directory; default runs/DATASET-MODEL-TIME.")
     resume: str = text("", "Run directory of an interrupted run to go on with.")
 
@@ -112,11 +146,22 @@ class RunConfig:
         if bool(self.nodes) != bool(self.edges):
             absent, there = ("nodes", "edges") if self.edges else ("edges", "nodes")
             raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
+        check_algorithm(config_values(self))
+        if self.links != "ideal" and self.engine != "inline":
+            raise ConfigurationError(
+                f"links: {_shown(self.links)} cannot be modelled by engine {self.engine}; "
+                "expected ideal, or engine inline"
+            )
         if self.model == "gat" and self.hidden % self.heads:
             raise ConfigurationError(
                 f"hidden: {self.hidden} cannot be shared by {self.heads} heads; "
                 "expected a multiple of heads"
             )
+
+    @property
+    def traits(self) -> Algorithm:
+        """What sets its algorithm apart."""
+        return ALGORITHMS[self.algorithm]
 
     @property
     def graph_name(self) -> str:

@@ -18,18 +18,20 @@ class ValueForm:
         names: What stands before the colon of such a text; no module of an extension.
         expected: What is allowed, to end the sentence of an error.
         brief: The same for a list of options.
+        extensible: Whether the text may name an extension.
     """
 
     pattern: re.Pattern[str]
     names: frozenset[str]
     expected: str
     brief: str
+    extensible: bool = True
 
     def allows(self, text: str) -> bool:
         """Say whether a text has this form, or names an extension."""
         if self.pattern.fullmatch(text):
             return True
-        return is_plugin(text) and text.partition(":")[0] not in self.names
+        return self.extensible and is_plugin(text) and text.partition(":")[0] not in self.names
 
 
 PARTITIONER: Final = ValueForm(
@@ -67,4 +69,29 @@ AGGREGATOR: Final = ValueForm(
     "norm-clipping:NORM (above 0), or module:attribute",
     brief="mean, median, trimmed-mean:SHARE, krum:COUNT, multi-krum:COUNT, norm-clipping:NORM, or "
     "module:attribute",
+)
+
+#: Names of links whose figures stand in ``simulation/links.py``.
+LINK_PROFILES: Final = ("ideal", "bluetooth", "4g", "wan-50ms", "wan-100ms", "wan-200ms")
+_QUANTITY: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,9})?"
+_LINK_PARTS: Final = (
+    rf"(rate:{_QUANTITY}[kmg]?bit|delay:(0|{_QUANTITY})(us|ms|s)|loss:(0|0?\.\d{{1,12}}))"
+)
+#: Parts in any order, none of them twice.
+LINK: Final = re.compile(
+    rf"{'|'.join(LINK_PROFILES)}"
+    rf"|(?!.*rate.*rate|.*delay.*delay|.*loss.*loss){_LINK_PARTS}(/{_LINK_PARTS}){{0,2}}",
+    re.ASCII,
+)
+LINK_EXPECTED: Final = (
+    f"one of {', '.join(LINK_PROFILES)}, or rate:10mbit/delay:50ms/loss:0.01 with one to three of "
+    "these parts (rate in bit, kbit, mbit or gbit a second; delay in us, ms or s; loss from 0 to "
+    "below 1)"
+)
+LINKS: Final = ValueForm(
+    pattern=re.compile(rf"{LINK.pattern}|[^\x00-\x1f\x7f\ud800-\udfff]+\.toml", re.ASCII),
+    names=frozenset(),
+    expected=f"{LINK_EXPECTED}, or a path FILE.toml of links by name",
+    brief=f"{', '.join(LINK_PROFILES)}, rate:10mbit/delay:50ms/loss:0.01, or FILE.toml",
+    extensible=False,
 )

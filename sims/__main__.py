@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from retexo_fl.errors import RetexoError
 from sims.catalogue import RECIPES, Setting, load_recipe
 from sims.results_files import check_writable, write_results
+from sims.trainings import KEPT_NAME
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         check_writable(asked.out)
-        setting = Setting(quick=asked.quick, data_dir=asked.data_dir)
+        setting = Setting(quick=asked.quick, data_dir=asked.data_dir, kept=asked.out / KEPT_NAME)
         outcome = load_recipe(asked.name).run(setting)
         for path in write_results(asked.out, asked.name, setting, outcome):
             print(path)

@@ -22,10 +22,16 @@ class Setting:
     Attributes:
         quick: With sizes that only show that it works.
         data_dir: Folder with graphs as ``NAME.npz``, or None.
+        kept: Folder where finished trainings of an interrupted recipe are kept, or None.
     """
 
     quick: bool = False
     data_dir: Path | None = None
+    kept: Path | None = None
+
+    def has(self, dataset: str) -> bool:
+        """Say whether a graph is at hand."""
+        return self.data_dir is not None and (self.data_dir / f"{dataset}.npz").is_file()
 
     def folder_with(self, dataset: str) -> str:
         """Return the folder that holds a graph.
@@ -33,7 +39,7 @@ class Setting:
         Raises:
             ConfigurationError: It does not.
         """
-        if self.data_dir is None or not (self.data_dir / f"{dataset}.npz").is_file():
+        if not self.has(dataset):
             raise ConfigurationError(
                 f"--data-dir: got {self.data_dir}; expected a folder with {dataset}.npz"
             )

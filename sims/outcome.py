@@ -18,12 +18,14 @@ class Spread:
     Attributes:
         low: The least.
         high: The most.
+        median: The one in the middle.
         sd: Standard deviation of the sample; None of fewer than two.
         values: All, in the order of the seeds.
     """
 
     low: float
     high: float
+    median: float
     sd: float | None
     values: tuple[float, ...]
 
@@ -31,7 +33,13 @@ class Spread:
     def of(cls, values: list[float]) -> Self:
         """Summarise at least one value."""
         sd = statistics.stdev(values) if len(values) > 1 else None
-        return cls(low=min(values), high=max(values), sd=sd, values=tuple(values))
+        return cls(
+            low=min(values),
+            high=max(values),
+            median=statistics.median(values),
+            sd=sd,
+            values=tuple(values),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,7 @@ class Outcome:
         rows: The figures.
         checks: Lines that must hold.
         draw: Draws the figure.
+        beside: Draws what stands to the right of it, each in axes of its own.
     """
 
     title: str
@@ -91,6 +100,7 @@ class Outcome:
     rows: list[Row]
     draw: Callable[[Axes], None]
     checks: tuple[Check, ...] = ()
+    beside: tuple[Callable[[Axes], None], ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """Return what was found, as JSON has it."""

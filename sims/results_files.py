@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import platform
-import subprocess
+import statistics
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -16,10 +16,14 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.run_directory import describe_machine
 from retexo_fl.files import write_whole
 from sims.catalogue import Setting
+from sims.origin import commit
 from sims.outcome import Outcome
 
-_REPOSITORY: Final = Path(__file__).resolve().parents[1]
+#: Of one pair of axes.
 _INCHES: Final = (8.0, 4.5)
+_INCHES_BESIDE: Final = 6.0
+#: Characters of a value that stands in a line with others.
+_LONGEST_LISTED: Final = 40
 _DOTS_PER_INCH: Final = 110
 
 
@@ -65,7 +69,7 @@ def origin(name: str, setting: Setting) -> dict[str, Any]:
     packages = ("retexo-fl", "torch", "flwr", "numpy", "scipy")
     return {
         "command": " ".join(words),
-        "commit": _commit(),
+        "commit": commit(),
         "hardware": describe_machine(),
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in packages},
@@ -76,15 +80,12 @@ def markdown(facts: Mapping[str, Any]) -> str:
     """Return a result for people."""
     lines = [f"# {facts['title']}", "", f"`{facts['command']}`, commit {facts['commit']}", ""]
     for part in ("hardware", "versions", "setting"):
-        listed = ", ".join(f"{key} {value}" for key, value in facts[part].items())
+        notes = {k: v for k, v in facts[part].items() if len(str(v)) > _LONGEST_LISTED}
+        listed = ", ".join(f"{k} {v}" for k, v in facts[part].items() if k not in notes)
         lines.append(f"- {part}: {listed}")
-    lines += ["", "| figure | unit | reference | ours | least to most |", "|---|---|---|---|---|"]
-    for row in facts["rows"]:
-        reference = "" if row["reference"] is None else f"{row['reference']:.4f}"
-        spread = row["spread"]
-        between = f"{spread['low']:.4f} to {spread['high']:.4f}" if spread else ""
-        cells = (row["metric"], row["unit"], reference, f"{row['ours']:.4f}", between)
-        lines.append(f"| {' | '.join(cells)} |")
+        lines += [f"- {key}: {note}" for key, note in notes.items()]
+    lines += ["", "| figure | unit | reference | ours | median | least to most |"]
+    lines += ["|---|---|---|---|---|---|", *map(_line, facts["rows"])]
     if facts["checks"]:
         lines.append("")
     lines += [f"- {'holds' if c['holds'] else 'FAILS'}: {c['line']}" for c in facts["checks"]]
@@ -92,23 +93,25 @@ def markdown(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _line(row: Mapping[str, Any]) -> str:
+    reference = "" if row["reference"] is None else f"{row['reference']:.4f}"
+    spread = row["spread"]
+    median = f"{statistics.median(spread['values']):.4f}" if spread else ""
+    between = f"{spread['low']:.4f} to {spread['high']:.4f}" if spread else ""
+    cells = (row["metric"], row["unit"], reference, f"{row['ours']:.4f}", median, between)
+    return f"| {' | '.join(cells)} |"
+
+
 def _figure(outcome: Outcome) -> bytes:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.subplots()
-    outcome.draw(axes)
-    axes.set_title(outcome.title, fontsize=10)
+    width, height = _INCHES
+    width += _INCHES_BESIDE * len(outcome.beside)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    draws = (outcome.draw, *outcome.beside)
+    for draw, axes in zip(draws, figure.subplots(ncols=len(draws), squeeze=False)[0], strict=True):
+        draw(axes)
+    figure.suptitle(outcome.title, fontsize=10)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": ""})
     return file.getvalue()
-
-
-def _commit() -> str:
-    """Return the commit, marked where the tree differs from it; ``unknown`` outside a clone."""
-    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"

@@ -8,17 +8,23 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from retexo_fl.agent.api import ClientApi
 from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.config_keys import Scalar
-from retexo_fl.simulation.inline_engine import run_clients
+from retexo_fl.ledger import TrafficLedger
+from retexo_fl.simulation.inline_engine import make_channel, make_network, run_clients
+from sims.origin import commit
+from sims.trained import Trained, moved_lines
 
 #: Given a client's index and the client, returns the one that takes its place.
 Change = Callable[[int, ClientApi], ClientApi]
+#: A training that is interrupted starts again; its checkpoints would take longer than its rounds.
+_NO_CHECKPOINTS: Final = 2**31 - 1
+_ROUND_FACTS: Final = ("stage", "round", "val_accuracy")
 
 
 def train(keys: Mapping[str, Scalar], change: Change | None = None) -> dict[str, Any]:
@@ -31,23 +37,47 @@ def train(keys: Mapping[str, Scalar], change: Change | None = None) -> dict[str,
     Raises:
         RetexoError: Any named failure of the run.
     """
+    return dict(train_whole(keys, change).result)
+
+
+def train_whole(keys: Mapping[str, Scalar], change: Change | None = None) -> Trained:
+    """Train, and return the result with what moved and how the rounds went; see :func:`train`."""
     with tempfile.TemporaryDirectory(prefix="retexo-sims-") as folder:
         run = Path(folder) / "run"
-        config = make_config({**keys, "out": str(run)})
-        clients = InProcessClients(make_parts(config), config)
+        places: dict[str, Scalar] = {"out": str(run), "checkpoint-every": _NO_CHECKPOINTS}
+        config = make_config({**keys, **places})
+        network = make_network(config)
+        clients = InProcessClients(make_parts(config), config, channel=make_channel(network))
 
         def find(job: str, client: int) -> ClientApi:
             found = clients.find(job, client)
             return found if change is None else change(client, found)
 
         begun = time.monotonic()
-        run_clients(config, find)
-        result: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    _tell(keys, result, time.monotonic() - begun)
-    return result
+        run_clients(config, find, network=network)
+        trained = _read(run)
+    _tell(keys, trained, time.monotonic() - begun)
+    return trained
 
 
-def _tell(keys: Mapping[str, Scalar], result: Mapping[str, Any], seconds: float) -> None:
-    shown = ("dataset", "model", "aggregator", "seed")
+def _read(run: Path) -> Trained:
+    with (run / "ledger.csv").open(encoding="utf-8", newline="") as file:
+        moved = moved_lines(TrafficLedger.from_csv(file))
+    with (run / "metrics.jsonl").open(encoding="utf-8") as file:
+        events = [json.loads(line) for line in file]
+    return Trained(
+        result=json.loads((run / "result.json").read_text(encoding="utf-8")),
+        moved=moved,
+        history=[
+            {name: event[name] for name in _ROUND_FACTS}
+            for event in events
+            if event["event"] == "round"
+        ],
+        commit=commit(),
+    )
+
+
+def _tell(keys: Mapping[str, Scalar], trained: Trained, seconds: float) -> None:
+    shown = ("dataset", "model", "algorithm", "clients", "aggregator", "seed")
     named = " ".join(str(keys[key]) for key in shown if key in keys)
-    print(f"{named}: test accuracy {result['test_accuracy']:.4f}, {seconds:.1f} s", file=sys.stderr)
+    print(f"{named}: test accuracy {trained.accuracy:.4f}, {seconds:.1f} s", file=sys.stderr)

@@ -15,7 +15,7 @@ import numpy as np
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 2
+MESSAGE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class HelloAnswer:
         classes: Number of classes.
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
+        vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
     """
 
     version: int
@@ -66,6 +67,7 @@ class HelloAnswer:
     classes: int
     vectors_out: int
     vectors_in: int
+    vectors_drawn: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,18 @@ class Traffic:
         return Traffic(
             boundary=self.boundary + other.boundary, control=self.control + other.control
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTraffic:
+    """Bytes of the exchanges inside a round, both ways; nothing for algorithms without any."""
+
+    sent: Traffic = field(default_factory=Traffic)
+    received: Traffic = field(default_factory=Traffic)
+
+    def __add__(self, other: PeerTraffic) -> PeerTraffic:
+        """Return the sum of both directions."""
+        return PeerTraffic(sent=self.sent + other.sent, received=self.received + other.received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +171,8 @@ class TrainAnswer:
         validation_examples: Validation nodes; the other fields are sums over them, at the incoming
             weights.
         validation_metric: Sums of a metric other than accuracy; empty without one.
+        training_traffic: Of exchanges inside the round.
+        validation_traffic: Of those that only served validation.
     """
 
     update_sum: np.ndarray
@@ -166,6 +182,8 @@ class TrainAnswer:
     validation_loss_sum: float
     validation_correct: int
     validation_metric: tuple[float, ...] = ()
+    training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +205,16 @@ class EvaluateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateAnswer:
-    """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own."""
+    """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own.
+
+    ``traffic`` is that of exchanges that the evaluation took.
+    """
 
     examples: int
     loss_sum: float
     correct: int
     metric: tuple[float, ...] = ()
+    traffic: PeerTraffic = field(default_factory=PeerTraffic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,10 +37,13 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.isolated import without_peers
 from retexo_fl.layers.base import StageInput, layer_class
+from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.tally import LayerUpdate, Tally
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -68,14 +71,16 @@ class GraphClient:
         predictions: Path | None = None,
     ) -> None:
         torch.set_num_threads(config.threads)
+        if config.traits.drops_edges:
+            partition = without_peers(partition)
         self._partition = partition
         self._config = config
         self._job = job
         self._store = store
         self._on_forget = on_forget
         self._predictions = predictions
-        self._plan = BoundaryPlan.from_partition(partition)
-        self._mailbox = Mailbox(partition.client, job, self._plan, channel)
+        self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
+        self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=config.codec)
         self._shape = ModelShape.of(
             config, inputs=partition.num_features, classes=partition.num_classes
         )
@@ -147,15 +152,7 @@ class GraphClient:
             round_number=request.ticket.round,
             dropout=self._config.dropout,
         )
-        return TrainAnswer(
-            update_sum=update.update_sum,
-            examples=update.train.count,
-            loss_sum=update.train.loss_sum,
-            validation_examples=update.validation.count,
-            validation_loss_sum=update.validation.loss_sum,
-            validation_correct=update.validation.correct,
-            validation_metric=update.validation.metric_sums,
-        )
+        return train_answer(update)
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
@@ -163,12 +160,7 @@ class GraphClient:
         tally = trainer.evaluate(request.weights, request.nodes)
         if request.last:
             self._forget()
-        return EvaluateAnswer(
-            examples=tally.count,
-            loss_sum=tally.loss_sum,
-            correct=tally.correct,
-            metric=tally.metric_sums,
-        )
+        return evaluate_answer(tally)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
@@ -203,12 +195,15 @@ class GraphClient:
     def _admitted_trainer(self, ticket: Ticket, weights: np.ndarray) -> LayerTrainer:
         self._admit(ticket)
         trainer = self._trainer(ticket.stage, ticket.weights_digest)
-        if weights.shape != (trainer.num_weights,) or weights.dtype != self._config.dtype:
+        self._check_weights(ticket, weights, trainer.num_weights)
+        return trainer
+
+    def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
+        if weights.shape != (size,) or weights.dtype != self._config.dtype:
             raise LocalProtocolError(
                 f"stage {ticket.stage}: got {weights.dtype} weights of shape {weights.shape}; "
-                f"expected {self._config.dtype} of shape ({trainer.num_weights},)"
+                f"expected {self._config.dtype} of shape ({size},)"
             )
-        return trainer
 
     def _trainer(self, stage: int, digest: bytes) -> LayerTrainer:
         """Return the trainer of a stage; only the latest is kept in memory."""
@@ -258,3 +253,26 @@ class GraphClient:
             return rows * factors[:, None]
         entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
         return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def train_answer(update: LayerUpdate) -> TrainAnswer:
+    """Say what a round came to on one client."""
+    return TrainAnswer(
+        update_sum=update.update_sum,
+        examples=update.train.count,
+        loss_sum=update.train.loss_sum,
+        validation_examples=update.validation.count,
+        validation_loss_sum=update.validation.loss_sum,
+        validation_correct=update.validation.correct,
+        validation_metric=update.validation.metric_sums,
+    )
+
+
+def evaluate_answer(tally: Tally) -> EvaluateAnswer:
+    """Say how some nodes were judged."""
+    return EvaluateAnswer(
+        examples=tally.count,
+        loss_sum=tally.loss_sum,
+        correct=tally.correct,
+        metric=tally.metric_sums,
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.agent.client import GraphClient
+from retexo_fl.agent.end_to_end_client import client_class
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.store import FolderStore, MemoryStore
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
@@ -39,23 +40,29 @@ _PREPARATION_TIMEOUT_S: Final = 1800.0
 class InProcessClients:
     """All clients of a job in one process, their mailboxes in its memory.
 
-    ``predictions`` is where they write what they predict.
+    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel.
     """
 
     def __init__(
-        self, parts: list[GraphPartition], config: RunConfig, *, predictions: Path | None = None
+        self,
+        parts: list[GraphPartition],
+        config: RunConfig,
+        *,
+        predictions: Path | None = None,
+        channel: Channel | None = None,
     ) -> None:
         self._parts = parts
         self._config = config
         self._predictions = predictions
-        self._channel: Channel = MemoryChannel()
+        self._channel: Channel = MemoryChannel() if channel is None else channel
         self._clients: dict[tuple[str, int], GraphClient] = {}
 
     def find(self, job: str, client: int) -> GraphClient:
         """Return a client of a job, making it at its first message."""
         key = (job, client)
         if key not in self._clients:
-            self._clients[key] = GraphClient(
+            end_to_end = self._config.traits.end_to_end and self._predictions is None
+            self._clients[key] = client_class(end_to_end=end_to_end)(
                 self._parts[client],
                 self._config,
                 job=job,
@@ -87,8 +94,14 @@ class WorkerClients:
         return self._clients[key]
 
     def _make(self, config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
+        if config.traits.exchanges_in_rounds and self._predictions is None:
+            raise ConfigurationError(
+                f"algorithm: clients of {config.algorithm} exchange in every round, which Flower's "
+                "simulation does not carry; expected lazy, drop or central, or engine inline"
+            )
         parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
-        return GraphClient(
+        end_to_end = config.traits.end_to_end and self._predictions is None
+        return client_class(end_to_end=end_to_end)(
             open_partition(parts / f"part-{client}"),
             config,
             job=job,

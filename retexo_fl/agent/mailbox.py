@@ -25,14 +25,26 @@ from retexo_fl.ledger import Volume
 
 
 class Mailbox:
-    """Sends a client's vectors to its peers and decodes theirs, one exchange at a time."""
+    """Sends a client's vectors to its peers and decodes theirs, one exchange at a time.
 
-    def __init__(self, client: int, job: str, plan: BoundaryPlan, channel: Channel) -> None:
+    ``codec`` is how it writes its own; it reads what peers wrote in any.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        job: str,
+        plan: BoundaryPlan,
+        channel: Channel,
+        *,
+        codec: str = "lossless",
+    ) -> None:
         self._client = client
         self._job = job
         self._plan = plan
         self._peers = {peer.peer for peer in plan.peers}
         self._channel = channel
+        self._codec = codec
         self._exchange: tuple[int, bytes] | None = None
         self._decoded: dict[int, Vectors] = {}
 
@@ -48,7 +60,7 @@ class Mailbox:
             header = self._header(
                 ticket, peer, incoming=False, width=rows.shape[1], dtype=str(rows.dtype)
             )
-            block = encode_block(header, peer.send.gather(rows))
+            block = encode_block(header, peer.send.gather(rows), codec=self._codec)
             moved = self._channel.send_block(
                 self._key(ticket, self._client, peer.peer), block.frames
             )

@@ -30,7 +30,7 @@ def stage_input(
     received: Vectors,
     missing: tuple[int, ...],
 ) -> StageInput:
-    """Join own rows, received vectors and edges; edges to missing slots are left out.
+    """Join own rows, received vectors and the plan's edges; those to missing slots are left out.
 
     Args:
         partition: The client's part.
@@ -42,12 +42,9 @@ def stage_input(
     Raises:
         PartitionError: There are not as many rows as inner nodes.
     """
-    indptr, indices = np.asarray(partition.indptr), np.asarray(partition.indices, np.int64)
+    edges = plan.edges
     if missing:
-        absent = np.concatenate([plan.peer(peer).receive.slots for peer in missing])
-        kept = ~np.isin(indices, absent + partition.num_inner)
-        indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
-        indices = indices[kept]
+        edges = edges.without(np.concatenate([plan.peer(p).receive.slots for p in missing]))
     if rows.shape[0] != partition.num_inner:
         raise PartitionError(
             f"client {partition.client}: {rows.shape[0]} kept rows; "
@@ -56,11 +53,12 @@ def stage_input(
     return StageInput(
         own=_as_rows(rows),
         received=_as_rows(received),
-        indptr=indptr,
-        indices=indices,
+        indptr=edges.indptr,
+        indices=np.asarray(edges.indices, np.int64),
+        neighbours=edges.neighbour_counts,
         degrees=np.asarray(partition.degrees),
         own_hashes=np.asarray(partition.node_hashes),
-        slot_hashes=np.asarray(partition.boundary_hashes),
+        slot_hashes=edges.slot_hashes,
     )
 
 

@@ -28,13 +28,15 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "Model and training": (
             *("algorithm", "model", "layers", "hidden", "heads", "rounds", "patience"),
-            *("learning-rate", "dropout", "local-steps", "local-optimizer", "local-learning-rate"),
+            *("learning-rate", "dropout", "boundary-rate", "boundary-scaling", "activations"),
+            *("local-steps", "local-optimizer", "local-learning-rate"),
             *("loss", "metric", "weight-decay", "aggregator", "seed", "dtype", "threads"),
         ),
+        "Exchange": ("boundary-plan", "codec"),
         "Faults and time": (
             *("missing-peers", "exchange-deadline-s", "message-timeout-s", "checkpoint-every"),
         ),
-        "Where it runs": ("engine", "out", "resume"),
+        "Where it runs": ("engine", "links", "out", "resume"),
     }
 )
 #: What stands for a value where its type alone says too little.
@@ -43,7 +45,7 @@ _METAVARS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("data-dir", "partitions", "out"), "DIR"),
         **dict.fromkeys(("exchange-deadline-s", "message-timeout-s"), "SECS"),
         **dict.fromkeys(("nodes", "edges"), "FILE"),
-        "split": "SPEC",
+        **dict.fromkeys(("split", "links"), "SPEC"),
         "resume": "RUN",
     }
 )

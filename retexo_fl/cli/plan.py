@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,21 +15,34 @@ from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig
-from retexo_fl.units import format_bytes, format_count
+from retexo_fl.units import UNKNOWN, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _HELP = """Predict what a training will move, before it is started.
 
-Prints boundary nodes and vectors of each client, and the bytes of lazy and of standard training. \
-Bytes are dense tensor bytes, each counted once; a run sends fewer (see its report).
+Prints boundary nodes and vectors of each client, what each boundary plan and codec makes of the \
+vectors, and the bytes of every algorithm, with gamma: how many times more than lazy training it \
+moves. The chosen algorithm stands first.
 """
-_EXAMPLES = examples("retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100")
+_EXAMPLES = examples(
+    "retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100",
+    "retexo plan --model gcn --boundary-plan cover --algorithm standard --json",
+)
 _PANELS = {
     panel: kept
     for panel, keys in PANELS.items()
-    if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
+    if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine", "links"}])
 }
 #: Clients that a terminal shows one by one.
 _MOST_SHOWN: Final = 20
+_KINDS: Final = (
+    *("boundary_training", "boundary_evaluation", "updates_up", "weights_down", "total"),
+)
+_PLAN_WORDS: Final[Mapping[str, str]] = MappingProxyType(
+    {"rows": "rows", "cover": "rows and sums (cover)"}
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,81 +58,33 @@ def _plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    from retexo_fl.agent.preparation import load_parts
+    from retexo_fl.cli.plan_facts import plan_facts
     from retexo_fl.layers.base import layer_class
 
     chosen = settled(values, config)
     layer_class(chosen.model)
-    facts = _facts(chosen, load_parts(chosen))
+    facts = plan_facts(chosen)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _show(chosen, facts)
 
 
-def _facts(config: RunConfig, parts: list[Any]) -> dict[str, Any]:
-    from retexo_fl.graph import BoundaryPlan
-    from retexo_fl.training.stage_model import ModelShape
-    from retexo_fl.training.volume import TrainingSize, gamma, lazy_volume, standard_volume
-
-    plans = [BoundaryPlan.from_partition(part) for part in parts]
-    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
-    size = TrainingSize(
-        clients=len(parts),
-        training_clients=sum(1 for p in parts if p.train_mask.any()),
-        asked_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
-        validation_clients=sum(1 for p in parts if p.val_mask.any()),
-        vectors=sum(plan.num_send for plan in plans),
-        rounds=(config.rounds,) * config.layers,
-    )
-    volumes = {"lazy": lazy_volume(shape, size), "standard": standard_volume(shape, size)}
-    return {
-        "clients": [
-            {
-                "client": part.client,
-                "nodes": part.num_inner,
-                "boundary_nodes": part.num_boundary,
-                "peers": len(plan.peers),
-                "vectors_out": plan.num_send,
-            }
-            for part, plan in zip(parts, plans, strict=True)
-        ],
-        "vectors": size.vectors,
-        "raw_bytes": {
-            name: {
-                "boundary": volume.boundary,
-                "updates_up": volume.updates_up,
-                "weights_down": volume.weights_down,
-                "total": volume.total,
-            }
-            for name, volume in volumes.items()
-        },
-        "gamma": gamma(shape, size),
-    }
-
-
 def _show(config: RunConfig, facts: dict[str, Any]) -> None:
-    rows = facts["clients"]
-    clients = figures("client", "nodes", "boundary nodes", "peers", "vectors sent")
-    for row in rows[:_MOST_SHOWN]:
-        clients.add_row(str(row["client"]), *(format_count(v) for v in list(row.values())[1:]))
-    if len(rows) > _MOST_SHOWN:
-        clients.add_row(f"... {len(rows) - _MOST_SHOWN} more")
-    sums = [sum(row[key] for row in rows) for key in ("nodes", "boundary_nodes", "vectors_out")]
-    clients.add_row("all", *map(format_count, sums[:2]), "", format_count(sums[2]), style="bold")
-    volumes = figures("raw bytes", "between clients", "updates up", "weights down", "total")
-    for name, volume in facts["raw_bytes"].items():
-        volumes.add_row(name, *(format_bytes(value) for value in volume.values()))
+    planned = facts["plans"][facts["boundary_plan"]]
+    volumes = planned["algorithms"]
     show(
         _head(config, facts),
-        clients,
-        "Boundary nodes belong to peers and have an edge to the client's own: the client\n"
-        "receives a vector for each in every exchange.",
-        volumes,
-        f"lazy       {config.layers} exchanges, one before each layer's {config.rounds} rounds\n"
-        f"standard   end to end: exchanges forward and backward in each of {config.rounds} rounds",
-        f"gamma {facts['gamma']:.2f}: how many times more standard training moves, counted at the\n"
-        "clients, where a vector is sent and received (RETEXO, equation 2).",
+        _client_table(facts["clients"]),
+        "Boundary nodes belong to peers and have an edge to the client's own.",
+        _vector_table(facts),
+        "The first exchange carries input features, predicted exactly for both codecs.\n"
+        "Hidden states take at most their dense bytes.",
+        _volume_table(volumes),
+        "\n".join(f"{name:<10} {_what_it_is(name, config, planned)}" for name in volumes),
+        "Bytes of dense vectors, each counted once. Gamma: how many times more than lazy\n"
+        "training it moves, counted at the clients, where a vector is sent and received;\n"
+        "without evaluation (RETEXO, equation 2).",
     )
 
 
@@ -125,5 +92,61 @@ def _head(config: RunConfig, facts: dict[str, Any]) -> str:
     how = "" if config.partitions else f", cut by {config.partitioner}"
     model = f"{config.layers}-layer {config.model}"
     clients = len(facts["clients"])
-    graph = f"{config.graph_name} over {clients} clients{how}"
-    return printable(f"{graph}: {model}, {config.rounds} rounds a layer")
+    graph = f"{config.graph_name} over {clients} client{'' if clients == 1 else 's'}{how}"
+    return printable(f"{graph}: {model}, {config.rounds} rounds")
+
+
+def _client_table(rows: list[dict[str, int]]) -> Table:
+    table = figures("client", "nodes", "boundary nodes", "peers", "vectors sent")
+    for row in rows[:_MOST_SHOWN]:
+        table.add_row(str(row["client"]), *(format_count(v) for v in list(row.values())[1:]))
+    if len(rows) > _MOST_SHOWN:
+        table.add_row(f"... {len(rows) - _MOST_SHOWN} more")
+    sums = [sum(row[key] for row in rows) for key in ("nodes", "boundary_nodes", "vectors_out")]
+    table.add_row("all", *map(format_count, sums[:2]), "", format_count(sums[2]), style="bold")
+    return table
+
+
+def _vector_table(facts: dict[str, Any]) -> Table:
+    """Compare plans and codecs; what is configured is bold and stands first."""
+    table = figures("boundary plan", "vectors", "first exchange, dense", "lossless")
+    chosen = facts["boundary_plan"]
+    for kind in sorted(facts["plans"], key=lambda kind: kind != chosen):
+        plan = facts["plans"][kind]
+        sizes = (format_bytes(plan["first_exchange"][codec]) for codec in ("dense", "lossless"))
+        style = "bold" if kind == chosen else None
+        table.add_row(_PLAN_WORDS[kind], format_count(plan["vectors"]), *sizes, style=style)
+    if facts["partial_sums"] is not None:
+        table.add_row("sums only", format_count(facts["partial_sums"]), UNKNOWN, UNKNOWN)
+    return table
+
+
+def _volume_table(volumes: Mapping[str, Any]) -> Table:
+    table = figures(
+        *("algorithm", "exchanged", "to evaluate", "updates up", "weights down", "total", "gamma")
+    )
+    for place, (name, volume) in enumerate(volumes.items()):
+        style = None if place else "bold"
+        if volume is None:
+            table.add_row(name, *[UNKNOWN] * (len(_KINDS) + 1), style=style)
+        else:
+            sizes = (format_bytes(volume[kind]) for kind in _KINDS)
+            table.add_row(name, *sizes, f"{volume['gamma']:.2f}", style=style)
+    return table
+
+
+def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
+    rounds, drawn = config.rounds, planned["sampled_vectors"]
+    sampled = (
+        "as standard, with sampled boundary nodes; only with the plan of rows"
+        if drawn is None
+        else f"as standard, but {format_count(drawn)} of {format_count(planned['vectors'])} "
+        "vectors in a round"
+    )
+    return {
+        "lazy": f"{config.layers} exchanges, one before each layer's {rounds} rounds",
+        "standard": f"end to end: exchanges forward and backward in each of {rounds} rounds",
+        "bns": sampled,
+        "drop": "end to end, edges between clients ignored",
+        "central": "end to end on one client that has the whole graph",
+    }[name]

@@ -39,7 +39,7 @@ _PANELS = {
 _DEFAULTS: Final = dict.fromkeys(_PANELS["Faults and time"], "as the run has it")
 #: Keys of a run that say what it was trained on.
 _OF_TRAINING_GRAPH: Final = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", "partitioner", "split"}
+    {"dataset", "data-dir", "nodes", "edges", "partitioner", "split", "links"}
 )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +16,7 @@ from retexo_fl.cli.settling import resumed, settled
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import Interrupted, PluginError, RetexoError
 from retexo_fl.progress import LiveTable
-from retexo_fl.units import format_bytes
+from retexo_fl.units import format_bytes, format_duration
 
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
@@ -72,6 +73,7 @@ def _check_plugins(config: RunConfig) -> None:
     """Find what the configuration names while nothing is written yet."""
     from retexo_fl.federation.aggregators import make_aggregator
     from retexo_fl.layers.base import layer_class
+    from retexo_fl.simulation.links import read_links
     from retexo_fl.training.recipe import Recipe
 
     Recipe.of(config)
@@ -80,6 +82,7 @@ def _check_plugins(config: RunConfig) -> None:
     except PluginError as error:
         raise PluginError(f"model: {error}") from error
     make_aggregator(config.aggregator).check_clients(config.clients)
+    read_links(config.links, clients=config.clients)
 
 
 def _train(config: RunConfig, run_path: Path, *, quiet: bool) -> None:
@@ -115,6 +118,20 @@ def _summary(run_path: Path) -> str:
         f"test accuracy   {'no test nodes' if accuracy is None else f'{accuracy:.4f}'}",
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
+        *_times(result),
         f"report          {printable(str(run_path / 'report.html'))}",
     ]
     return "\n".join(lines)
+
+
+def _times(result: Mapping[str, Any]) -> list[str]:
+    """Return seconds on a modelled network, apart from those that computing took here."""
+    network = result["network"]
+    if network is None:
+        return []
+    last = ", last attempt" if result["attempts"] > 1 else ""
+    modelled = f"modelled, {network['links']}{last}"
+    return [
+        f"compute         {format_duration(result['seconds']['total'])} (measured)",
+        f"network         {format_duration(network['seconds'])} ({modelled})",
+    ]

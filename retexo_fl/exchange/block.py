@@ -43,7 +43,8 @@ class BlockHeader:
         weights_digest: 32 bytes that name the weights that made the rows.
         num_edges: Edges between nodes of the two clients, as this end lists them; 0 where the
             vectors do not go along edges.
-        plan_digest: 32 bytes over those edges, from which the vectors and their order follow.
+        plan_digest: 32 bytes over the kind of plan and those edges, from which the vectors and
+            their order follow.
         num_vectors: How many vectors the block holds.
         width: Values per vector, at least 1.
         dtype: ``float32`` or ``float64``.
@@ -183,7 +184,7 @@ def _edges_differ(received: BlockHeader, expected: BlockHeader) -> str:
     if count == other_count:
         return (
             f"client {one} and client {two} both list {edges} between them, but not the same "
-            f"one{'' if count == 1 else 's'}; {advice}"
+            f"one{'' if count == 1 else 's'}, or follow two boundary plans; {advice}"
         )
     return (
         f"client {one} lists {edges} to client {two}, which lists {other_count or 'none'}; {advice}"

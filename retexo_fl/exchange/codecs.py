@@ -1,4 +1,4 @@
-"""How the rows of one frame become bytes: lossless to the bit, the shortest of ten codings.
+"""How the rows of one frame become bytes: the same bits come out, whatever the coding.
 
 A coding says where the non-zero values are (*positions*) and what they are (*values*)::
 
@@ -13,6 +13,9 @@ A coding says where the non-zero values are (*positions*) and what they are (*va
 
 Positions stand before values, without padding. Counts and gaps are escaped bytes (:mod:`.escapes`).
 ROW is there for GCN, which sends 0/1 features scaled by one number per row.
+
+A codec is a sender's choice among them: ``lossless`` takes the shortest of the ten, ``dense`` takes
+DENSE always, for volumes that are compared with those of the literature.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from retexo_fl.exchange.vectors import (
     to_dense,
 )
 
+#: Ways of choosing a coding; frames name the coding, so a receiver reads all of them.
+CODECS: Final = ("lossless", "dense")
 _U16_COLUMNS: Final = 2**16
 
 
@@ -105,12 +110,22 @@ def encode_rows(rows: Vectors) -> tuple[Coding, bytes]:
             body = encode_numbers(counts) + encode_numbers(gaps) + values
             return Coding(positions=Positions.GAPS, values=mode), body
     if best is Positions.DENSE:
-        return Coding(positions=best, values=Values.FULL), _little_endian(to_dense(rows))
+        return encode_dense(rows)
     if best is Positions.BITS:
         packed = np.packbits(_mask(rows), axis=1, bitorder="little")
         return Coding(positions=best, values=mode), packed.tobytes() + values
     columns = _columns(rows).astype(column_dtype(rows.shape[1]))
     return Coding(positions=best, values=mode), encode_numbers(counts) + columns.tobytes() + values
+
+
+def encode_dense(rows: Vectors) -> tuple[Coding, bytes]:
+    """Write every value: as many bytes as the rows have in memory as an array.
+
+    Shapes:
+        rows: ``[num_rows, width]`` float32 or float64.
+    """
+    coding = Coding(positions=Positions.DENSE, values=Values.FULL)
+    return coding, _little_endian(to_dense(rows))
 
 
 def _sizes(rows: Vectors, counts: Integers, value_bytes: int) -> dict[Positions, int]:

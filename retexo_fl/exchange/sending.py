@@ -8,7 +8,7 @@ import numpy as np
 
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.block import BlockHeader, BlockTraffic
-from retexo_fl.exchange.codecs import encode_rows, row_costs
+from retexo_fl.exchange.codecs import CODECS, encode_dense, encode_rows, row_costs
 from retexo_fl.exchange.frames import (
     DEFAULT_MAX_FRAME_BYTES,
     FrameHeader,
@@ -31,18 +31,19 @@ MAX_REASON_BYTES: Final = 200
 class SendingSession:
     """Makes the frames of one block in order: HELLO, ROWS ..., DONE.
 
-    A frame depends on header, vectors, limit and its sequence number only, so a session built again
-    makes the same frames and goes on from any of them. Frames are encoded when asked for; the
-    session holds one at a time.
+    A frame depends on header, vectors, codec, limit and its sequence number only, so a session
+    built again makes the same frames and goes on from any of them. Frames are encoded when asked
+    for; the session holds one at a time.
 
     Args:
         header: Identity of the block.
         vectors: Its vectors; they must not change while the session lives.
+        codec: ``lossless`` or ``dense``.
         max_frame_bytes: Payload limit of a frame; the receiver's must be at least this.
 
     Raises:
         LocalProtocolError: The vectors are not what the header says, hold NaN or infinity, a row
-            does not fit a frame, or the limit is out of range.
+            does not fit a frame, there is no such codec, or the limit is out of range.
     """
 
     def __init__(
@@ -50,17 +51,16 @@ class SendingSession:
         header: BlockHeader,
         vectors: Vectors,
         *,
+        codec: str = "lossless",
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
     ) -> None:
         check_frame_limit(max_frame_bytes)
+        if codec not in CODECS:
+            raise LocalProtocolError(f"codec is {codec!r}, expected one of {', '.join(CODECS)}")
         self._header = header
         self._vectors = check_vectors(vectors, header)
-        self._bounds = split_rows(
-            count_nonzeros(self._vectors),
-            width=header.width,
-            itemsize=header.itemsize,
-            max_frame_bytes=max_frame_bytes,
-        )
+        self._is_dense = codec == "dense"
+        self._bounds = self._split(max_frame_bytes)
         self._seed = header.seed()
         self._state = State.HELLO
         self._next_sequence = 0
@@ -131,8 +131,22 @@ class SendingSession:
         else:
             self._state = State.ROWS if sequence else State.HELLO
 
+    def _split(self, max_frame_bytes: int) -> list[int]:
+        header = self._header
+        if self._is_dense:
+            return split_dense_rows(
+                header.num_vectors, row_bytes=header.row_bytes, max_frame_bytes=max_frame_bytes
+            )
+        return split_rows(
+            count_nonzeros(self._vectors),
+            width=header.width,
+            itemsize=header.itemsize,
+            max_frame_bytes=max_frame_bytes,
+        )
+
     def _make_rows(self, first: int, end: int) -> bytes:
-        coding, payload = encode_rows(slice_rows(self._vectors, first, end))
+        rows = slice_rows(self._vectors, first, end)
+        coding, payload = encode_dense(rows) if self._is_dense else encode_rows(rows)
         return self._make(
             FrameKind.ROWS,
             payload,
@@ -196,9 +210,30 @@ def split_rows(counts: Integers, *, width: int, itemsize: int, max_frame_bytes: 
         end = min(len(counts), max(first + dense_rows, sparse_end))
         if end == first:
             needed = min(width * itemsize, int(sparse[first + 1] - sparse[first]))
-            raise LocalProtocolError(
-                f"max_frame_bytes: {max_frame_bytes} is too small for vector {first}, "
-                f"expected at least {needed}"
-            )
+            raise _too_small(max_frame_bytes, first, needed)
         bounds.append(end)
     return bounds
+
+
+def split_dense_rows(num_rows: int, *, row_bytes: int, max_frame_bytes: int) -> list[int]:
+    """Return the same for rows that are all written DENSE: as many as fit.
+
+    Args:
+        num_rows: Rows of the block.
+        row_bytes: Bytes of one row as an array.
+        max_frame_bytes: Payload limit.
+
+    Raises:
+        LocalProtocolError: A row is over the limit.
+    """
+    rows_per_frame = max_frame_bytes // row_bytes
+    if num_rows and not rows_per_frame:
+        raise _too_small(max_frame_bytes, 0, row_bytes)
+    return [*range(0, num_rows, max(1, rows_per_frame)), num_rows] if num_rows else [0]
+
+
+def _too_small(max_frame_bytes: int, vector: int, needed: int) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"max_frame_bytes: {max_frame_bytes} is too small for vector {vector}, "
+        f"expected at least {needed}"
+    )

@@ -32,23 +32,28 @@ class EncodedBlock:
 
 
 def encode_block(
-    header: BlockHeader, vectors: Vectors, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    header: BlockHeader,
+    vectors: Vectors,
+    *,
+    codec: str = "lossless",
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
 ) -> EncodedBlock:
     """Return all frames of a block; :class:`SendingSession` makes the same ones one by one.
 
     Args:
         header: Identity of the block.
         vectors: Dense, or CSR with sorted columns.
+        codec: ``lossless`` or ``dense``.
         max_frame_bytes: Payload limit of a frame.
 
     Raises:
-        LocalProtocolError: The vectors are not what the header says, hold NaN or infinity, or a
-            row does not fit a frame.
+        LocalProtocolError: The vectors are not what the header says, hold NaN or infinity, a row
+            does not fit a frame, or there is no such codec.
 
     Shapes:
         vectors: ``[num_vectors, width]`` of the header's dtype.
     """
-    session = SendingSession(header, vectors, max_frame_bytes=max_frame_bytes)
+    session = SendingSession(header, vectors, codec=codec, max_frame_bytes=max_frame_bytes)
     frames = tuple(session.next_frame() for _ in range(session.num_frames))
     assert session.state is State.DONE
     return EncodedBlock(frames=frames, traffic=session.traffic)

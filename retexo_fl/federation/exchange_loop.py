@@ -68,7 +68,7 @@ def run_exchange(
     for client, reply in messenger.ask(messages, stage=ticket.stage, purpose="publish"):
         published = records.read_published(reply)
         vectors += published.vectors
-        _count(ledger, ticket, client, published.traffic, "out")
+        count_exchanged(ledger, ticket, client, published.traffic, direction="out")
     missing = _collect(messenger, ticket, config, ledger)
     return Exchanged(vectors=vectors, missing=missing)
 
@@ -111,21 +111,28 @@ def _missing(
     missing = {}
     for client, reply in messenger.ask(messages, stage=ticket.stage, purpose="collect"):
         collected = records.read_collected(reply)
-        _count(ledger, ticket, client, collected.traffic, "in")
+        count_exchanged(ledger, ticket, client, collected.traffic, direction="in")
         if not collected.complete:
             missing[client] = collected.missing
     return missing
 
 
-def _count(
-    ledger: TrafficLedger, ticket: Ticket, client: int, traffic: Traffic, direction: str
+def count_exchanged(
+    ledger: TrafficLedger,
+    ticket: Ticket,
+    client: int,
+    traffic: Traffic,
+    *,
+    direction: str,
+    purpose: str = "exchange",
 ) -> None:
+    """Enter what a client moved to (``out``) or from (``in``) all its peers together."""
     for kind, volume in (("boundary", traffic.boundary), ("control", traffic.control)):
         account = Account(
             attempt=ticket.attempt,
             kind=kind,
             layer=ticket.stage,
-            purpose="exchange",
+            purpose=purpose,
             client=client,
             peer=ALL_PEERS,
             direction=direction,

@@ -32,7 +32,12 @@ class Federation:
 
 
 def greet(
-    messenger: Messenger, ticket: Ticket, *, clients: int, to_train: bool = True
+    messenger: Messenger,
+    ticket: Ticket,
+    *,
+    clients: int,
+    to_train: bool = True,
+    all_train: bool = False,
 ) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
 
@@ -41,6 +46,7 @@ def greet(
         ticket: Names job and attempt.
         clients: How many there must be.
         to_train: Demand a labelled train node; predicting needs none.
+        all_train: Clients without train nodes take part in rounds too, since their peers need them.
 
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
@@ -67,7 +73,7 @@ def greet(
     )
     return Federation(
         answers=answers,
-        participants=_participants(answers),
+        participants=_participants(answers, all_train=all_train),
         features=answers[0].features,
         classes=answers[0].classes,
     )
@@ -96,9 +102,12 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
         )
 
 
-def _participants(answers: Sequence[HelloAnswer]) -> Participants:
+def _participants(answers: Sequence[HelloAnswer], *, all_train: bool) -> Participants:
+    everyone = tuple(answer.client for answer in answers)
+    if all_train:
+        return Participants(training=everyone, validation=everyone, everyone=everyone)
     return Participants(
         training=tuple(a.client for a in answers if a.train),
         validation=tuple(a.client for a in answers if a.validation),
-        everyone=tuple(a.client for a in answers),
+        everyone=everyone,
     )

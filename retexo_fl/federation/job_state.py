@@ -15,8 +15,8 @@ from retexo_fl.federation.checkpoints import Checkpoint
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
-from retexo_fl.training.stage_model import ModelShape, flat_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class JobState:
         }
         return Checkpoint(facts=facts, tensors=tensors)
 
-    def restore_weights(self, shape: ModelShape, run: RunDirectory) -> None:
+    def restore_weights(self, schedule: Schedule, run: RunDirectory) -> None:
         """Read the selected weights of finished stages; nothing to do in a first attempt.
 
         Raises:
@@ -98,7 +98,8 @@ class JobState:
         digest = chain_digest(b"", None)
         for facts in self._restored.facts["outcomes"]:
             stage = int(facts["stage"])
-            weights = flat_weights(shape, stage, run.read_layer(stage))
+            layers = {layer: run.read_layer(layer) for layer in schedule.layers(stage)}
+            weights = schedule.flat(stage, layers)
             digest = chain_digest(digest, weights)
             self.outcomes.append(
                 StageOutcome(

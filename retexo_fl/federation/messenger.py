@@ -50,6 +50,11 @@ class Messenger:
         """All client indices, ascending."""
         return sorted(self._node_of)
 
+    @property
+    def ledger(self) -> TrafficLedger:
+        """The account of what passes."""
+        return self._ledger
+
     def introduce(self, node_of: Mapping[int, int], attempt: int) -> None:
         """Take over which Flower node each client is, and the attempt that bytes count for."""
         self._node_of, self._attempt = dict(node_of), attempt

@@ -15,11 +15,17 @@ from retexo_fl.agent.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import RunDirectory, describe_machine
-from retexo_fl.federation.strategy import Participants
 from retexo_fl.report import write_report
+from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import TrainingSize, gamma, lazy_volume, standard_volume
+from retexo_fl.training.volume import (
+    VOLUMES,
+    TrainingSize,
+    gamma,
+    lazy_volume,
+    standard_volume,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +36,15 @@ class TrainingOutcome:
         config: The configuration.
         shape: Sizes of the model.
         answers: What each client told of itself.
-        participants: Who took part in rounds.
         test: The selected model on the test nodes of all clients.
+        network: What the grid modelled of the network in the last attempt; None where nothing was.
     """
 
     config: RunConfig
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
-    participants: Participants
     test: Score
+    network: Mapping[str, Any] | None = None
 
 
 def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> TrainingOutcome:
@@ -56,6 +62,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         "dataset": config.graph_name,
         "model": config.model,
         "algorithm": config.algorithm,
+        "boundary_plan": effective_plan(config),
         "engine": config.engine,
         "test_accuracy": outcome.test.accuracy,
         "val_accuracy": last.score.accuracy,
@@ -81,6 +88,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
             "train": job.train_s,
             "server": total_s - job.exchange_s - job.train_s,
         },
+        "network": outcome.network,
         "clients": config.clients,
         "client_table": _client_rows(job, outcome.answers),
         "seed": config.seed,
@@ -122,24 +130,33 @@ def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> list[dict[str
 
 
 def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Mapping[str, Any]:
+    config = outcome.config
     size = TrainingSize(
-        clients=outcome.config.clients,
-        training_clients=len(outcome.participants.training),
-        asked_clients=len(outcome.participants.asked),
-        validation_clients=len(outcome.participants.validation),
+        clients=config.clients,
+        training_clients=sum(answer.train > 0 for answer in outcome.answers),
+        asked_clients=sum(answer.train + answer.validation > 0 for answer in outcome.answers),
+        validation_clients=sum(answer.validation > 0 for answer in outcome.answers),
         vectors=sum(answer.vectors_out for answer in outcome.answers),
-        rounds=tuple(rounds),
+        sampled_vectors=sum(answer.vectors_drawn for answer in outcome.answers),
+        # End to end there is one stage; lazy training would have as many rounds in each.
+        rounds=tuple(rounds) if len(rounds) == config.layers else (max(rounds),) * config.layers,
     )
-    lazy = lazy_volume(outcome.shape, size)
+    shape = outcome.shape
+    own = VOLUMES[config.algorithm](shape, size)
+    assert own is not None, "clients tell how many vectors they draw"
+    lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
+    # Clients that leave out the edges between them do not know what others would exchange.
+    compared = not config.traits.drops_edges
     return {
         "predicted_raw": {
-            "boundary": lazy.boundary,
-            "updates_up": lazy.updates_up,
-            "weights_down": lazy.weights_down,
-            "total": lazy.total,
+            "boundary": own.boundary,
+            "updates_up": own.updates_up,
+            "weights_down": own.weights_down,
+            "total": own.total,
         },
-        "gamma": gamma(outcome.shape, size),
-        "standard_raw_total": standard_volume(outcome.shape, size).total,
+        "gamma": gamma(standard, lazy) if compared else None,
+        "algorithm_gamma": gamma(own, lazy) if compared else None,
+        "standard_raw_total": standard.total if compared else None,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from retexo_fl.agent.api import Ticket, Traffic
+from retexo_fl.agent.api import PeerTraffic, Ticket, Traffic
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.ledger import Volume
 
@@ -92,7 +92,7 @@ def numbers(metrics: MetricRecord, key: str) -> tuple[float, ...]:
     return tuple(float(item) for item in values)
 
 
-def traffic_metrics(traffic: Traffic) -> dict[str, int]:
+def traffic_metrics(traffic: Traffic, prefix: str = "") -> dict[str, int]:
     """Return the bytes of an exchange as metrics."""
     metrics = {}
     for kind in ("boundary", "control"):
@@ -100,23 +100,41 @@ def traffic_metrics(traffic: Traffic) -> dict[str, int]:
         for item in fields(volume):
             value = getattr(volume, item.name)
             if value is not None:
-                metrics[f"{kind}-{item.name}"] = value
+                metrics[f"{prefix}{kind}-{item.name}"] = value
     return metrics
 
 
-def traffic_of(metrics: MetricRecord) -> Traffic:
+def traffic_of(metrics: MetricRecord, prefix: str = "") -> Traffic:
     """Read :func:`traffic_metrics`."""
 
     def volume(kind: str) -> Volume:
-        wire = f"{kind}-wire"
+        wire = f"{prefix}{kind}-wire"
         return Volume(
-            messages=count(metrics, f"{kind}-messages"),
-            raw=count(metrics, f"{kind}-raw"),
-            payload=count(metrics, f"{kind}-payload"),
+            messages=count(metrics, f"{prefix}{kind}-messages"),
+            raw=count(metrics, f"{prefix}{kind}-raw"),
+            payload=count(metrics, f"{prefix}{kind}-payload"),
             wire=count(metrics, wire) if wire in metrics else None,
         )
 
     return Traffic(boundary=volume("boundary"), control=volume("control"))
+
+
+def peer_traffic_metrics(name: str, traffic: PeerTraffic) -> dict[str, int]:
+    """Return the bytes of exchanges inside a round as metrics; none where there were none."""
+    if traffic == PeerTraffic():
+        return {}
+    sent = traffic_metrics(traffic.sent, f"{name}-sent-")
+    return sent | traffic_metrics(traffic.received, f"{name}-received-")
+
+
+def peer_traffic_of(metrics: MetricRecord, name: str) -> PeerTraffic:
+    """Read :func:`peer_traffic_metrics`."""
+    if not any(key.startswith(f"{name}-") for key in metrics):
+        return PeerTraffic()
+    return PeerTraffic(
+        sent=traffic_of(metrics, f"{name}-sent-"),
+        received=traffic_of(metrics, f"{name}-received-"),
+    )
 
 
 def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:

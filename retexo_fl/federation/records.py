@@ -20,6 +20,7 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    PeerTraffic,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -36,6 +37,8 @@ from retexo_fl.federation.record_fields import (
     field_key,
     number,
     numbers,
+    peer_traffic_metrics,
+    peer_traffic_of,
     take,
     ticket_of,
     ticket_settings,
@@ -162,6 +165,8 @@ def answer_content(answer: Answer) -> RecordDict:
         value = getattr(answer, item.name)
         if isinstance(value, Traffic):
             metrics |= traffic_metrics(value)
+        elif isinstance(value, PeerTraffic):
+            metrics |= peer_traffic_metrics(field_key(item.name), value)
         elif isinstance(value, tuple):
             # Flower's records have no empty lists.
             metrics |= {field_key(item.name): list(value)} if value else {}
@@ -237,6 +242,8 @@ def read_update(reply: Message) -> TrainAnswer:
         validation_loss_sum=number(metrics, "validation-loss-sum"),
         validation_correct=count(metrics, "validation-correct"),
         validation_metric=numbers(metrics, "validation-metric"),
+        training_traffic=peer_traffic_of(metrics, "training-traffic"),
+        validation_traffic=peer_traffic_of(metrics, "validation-traffic"),
     )
 
 
@@ -248,6 +255,7 @@ def read_evaluated(reply: Message) -> EvaluateAnswer:
         loss_sum=number(metrics, "loss-sum"),
         correct=count(metrics, "correct"),
         metric=numbers(metrics, "metric"),
+        traffic=peer_traffic_of(metrics, "traffic"),
     )
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (
     Event,
     RunDirectory,
@@ -69,6 +70,7 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
     Raises:
         RetexoError: Any named failure.
     """
+    check_links(grid, config)
     if config.resume:
         run = RunDirectory(Path(config.resume).absolute())
         _check_same_job(config, check_resumable(run.path), run.path)

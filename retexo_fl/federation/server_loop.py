@@ -8,6 +8,8 @@
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
     evaluate      the selected model on the test nodes, once
 
+Algorithms that train end to end have one stage, which holds all layers.
+
 Source: RETEXO (Kolluri et al.), algorithm 1.
 """
 
@@ -28,11 +30,14 @@ from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop, StageOutcome, StageState
+from retexo_fl.training.effective_plan import note_effective_plan
+from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
-from retexo_fl.training.stage_model import ModelShape, initial_weights, named_weights
+from retexo_fl.training.stage_model import ModelShape
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class ServerLoop:
     _messenger: Messenger = field(init=False)
     _federation: Federation = field(init=False)
     _shape: ModelShape = field(init=False)
+    _schedule: Schedule = field(init=False)
 
     def greet(self) -> None:
         """Wait for the clients and learn the sizes of their parts; writes nothing.
@@ -62,18 +68,25 @@ class ServerLoop:
             ConfigurationError: The aggregator needs more clients with train nodes.
             RoundIncomplete: Clients are missing.
         """
+        note_effective_plan(self.config)
         job = self.job
         self._messenger = Messenger(
             self.grid, ledger=job.ledger, timeout_s=self.config.message_timeout_s
         )
         hello = Ticket(job=job.job, attempt=job.attempt)
-        self._federation = greet(self._messenger, hello, clients=self.config.clients)
+        self._federation = greet(
+            self._messenger,
+            hello,
+            clients=self.config.clients,
+            all_train=self.config.traits.exchanges_in_rounds,
+        )
         self._check_partitioning(self._federation.answers[0].partitioning)
         training = self._federation.participants.training
         make_aggregator(self.config.aggregator).check_clients(len(training))
         self._shape = ModelShape.of(
             self.config, inputs=self._federation.features, classes=self._federation.classes
         )
+        self._schedule = Schedule(shape=self._shape)
 
     def _check_partitioning(self, told: str) -> None:
         """Go on only with the parts that the job began with."""
@@ -90,14 +103,14 @@ class ServerLoop:
         A resumed attempt repeats the exchanges of finished stages, since clients may have lost
         what they held in memory; where they have not, nothing is sent again.
         """
-        self.job.restore_weights(self._shape, self.run)
+        self.job.restore_weights(self._schedule, self.run)
         self.run.record(
             "start",
             attempt=self.job.attempt,
             clients=self.config.clients,
-            stages=self.config.layers,
+            stages=self._schedule.stages,
         )
-        for stage in range(self.config.layers):
+        for stage in range(self._schedule.stages):
             self._exchange(stage)
             if stage >= len(self.job.outcomes):
                 loop = self._train_stage(stage)
@@ -106,8 +119,8 @@ class ServerLoop:
             config=self.config,
             shape=self._shape,
             answers=self._federation.answers,
-            participants=self._federation.participants,
             test=test,
+            network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
 
@@ -172,7 +185,7 @@ class ServerLoop:
             round=0,
             loss=None,
             best=BestWeights(),
-            weights=initial_weights(self._shape, stage, seed=self.config.seed),
+            weights=self._schedule.initial(stage, seed=self.config.seed),
             optimizer={},
         )
 
@@ -185,11 +198,11 @@ class ServerLoop:
         )
 
     def _close_stage(self, outcome: StageOutcome) -> None:
-        tensors = named_weights(self._shape, outcome.stage, outcome.weights)
-        facts = LayerFacts(
-            stage=outcome.stage, features=self._shape.inputs, classes=self._shape.classes
-        )
-        self.run.write_layer(facts, tensors)
+        for layer, tensors in self._schedule.named(outcome.stage, outcome.weights).items():
+            facts = LayerFacts(
+                stage=layer, features=self._shape.inputs, classes=self._shape.classes
+            )
+            self.run.write_layer(facts, tensors)
         self.job.outcomes.append(outcome)
         self.run.record(
             "stage_end",

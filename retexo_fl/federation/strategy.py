@@ -10,10 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from retexo_fl.agent.api import EvaluateAnswer, EvaluateRequest, Ticket, TrainAnswer, TrainRequest
+from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation import records
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts
+from retexo_fl.federation.exchange_loop import count_exchanged
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.optimizers import ServerOptimizer
 from retexo_fl.federation.record_fields import count, number
@@ -73,6 +74,7 @@ class LazyMessagePassing(Strategy):
         self._optimizer = optimizer
         self._seed = seed
         self._metric = metric
+        self._evaluating: tuple[int, ...] = ()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -104,12 +106,14 @@ class LazyMessagePassing(Strategy):
         for client, reply in zip(self._participants.asked, replies, strict=True):
             if client in training:
                 update = records.read_update(reply)
+                self._count(client, update.training_traffic, "train")
+                self._count(client, update.validation_traffic, "evaluate")
                 self._aggregator.add(client, update.update_sum, update.examples)
                 examples += update.examples
                 loss_sum += update.loss_sum
                 _add_validated(validation, update)
             else:
-                _add_evaluated(validation, records.read_evaluated(reply))
+                self._add_evaluated(validation, client, reply)
         self._optimizer.step(self._aggregator.finish())
         if not _is_finite(self._optimizer):
             raise TrainingDiverged(
@@ -151,14 +155,15 @@ class LazyMessagePassing(Strategy):
             nodes=nodes,
             last=nodes == "test",
         )
-        return self._evaluations(asked.everyone if nodes == "test" else asked.validation, request)
+        self._evaluating = asked.everyone if nodes == "test" else asked.validation
+        return self._evaluations(self._evaluating, request)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
         """Add up counts and sums: ``examples``, ``loss-sum``, ``correct`` and maybe ``metric``."""
         del server_round
         sums = ScoreSums()
-        for reply in replies:
-            _add_evaluated(sums, records.read_evaluated(reply))
+        for client, reply in zip(self._evaluating, replies, strict=True):
+            self._add_evaluated(sums, client, reply)
         return _score_record(sums.score(self._metric), "")
 
     def summary(self) -> None:
@@ -173,9 +178,24 @@ class LazyMessagePassing(Strategy):
     def _evaluations(self, clients: Iterable[int], request: EvaluateRequest) -> list[Message]:
         return self._messenger.messages(clients, request, records.EVALUATE)
 
+    def _add_evaluated(self, sums: ScoreSums, client: int, reply: Message) -> None:
+        answer = records.read_evaluated(reply)
+        self._count(client, answer.traffic, "evaluate")
+        sums.add(answer.examples, answer.correct, answer.loss_sum, answer.metric)
 
-def _add_evaluated(sums: ScoreSums, answer: EvaluateAnswer) -> None:
-    sums.add(answer.examples, answer.correct, answer.loss_sum, answer.metric)
+    def _count(self, client: int, traffic: PeerTraffic, purpose: str) -> None:
+        """Enter what a client and its peers exchanged inside a round."""
+        if traffic == PeerTraffic():
+            return
+        for direction, moved in (("out", traffic.sent), ("in", traffic.received)):
+            count_exchanged(
+                self._messenger.ledger,
+                self._ticket,
+                client,
+                moved,
+                direction=direction,
+                purpose=purpose,
+            )
 
 
 def _add_validated(sums: ScoreSums, update: TrainAnswer) -> None:

@@ -1,7 +1,7 @@
 """Graphs, their partitions, and what neighbouring clients exchange."""
 
 from retexo_fl.graph.agreement import PartitionsReport, PartReport, check_partitions
-from retexo_fl.graph.boundary import BoundaryPlan, IncomingVectors, OutgoingVectors, PeerPlan
+from retexo_fl.graph.boundary import PLAN_KINDS, BoundaryPlan
 from retexo_fl.graph.cutting import cut_graph
 from retexo_fl.graph.dataset_list import DatasetInfo, list_datasets
 from retexo_fl.graph.datasets import load_dataset
@@ -12,6 +12,7 @@ from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.keys import hash_keys
 from retexo_fl.graph.partition import GraphPartition, check_partition
 from retexo_fl.graph.partitioners import assign_nodes
+from retexo_fl.graph.plan_counts import PlanCounts, count_plans
 from retexo_fl.graph.splits import make_split
 from retexo_fl.graph.storage import (
     find_partitions,
@@ -19,8 +20,10 @@ from retexo_fl.graph.storage import (
     write_partition,
     write_partitions,
 )
+from retexo_fl.graph.vectors import IncomingVectors, OutgoingVectors, PeerPlan
 
 __all__ = [
+    "PLAN_KINDS",
     "BoundaryPlan",
     "DatasetInfo",
     "Features",
@@ -31,10 +34,12 @@ __all__ = [
     "PartReport",
     "PartitionsReport",
     "PeerPlan",
+    "PlanCounts",
     "Split",
     "assign_nodes",
     "check_partition",
     "check_partitions",
+    "count_plans",
     "cut_graph",
     "find_partitions",
     "from_networkx",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +86,37 @@ def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
     product = csr_array(values @ rows)
     product.sort_indices()
     return product
+
+
+def trained_sums(
+    operator: csr_array, inputs: StageInput, rows: np.ndarray, *, with_own: bool
+) -> Callable[[torch.Tensor], RowBatch]:
+    """Return what makes the batch of some nodes from rows that are trained themselves.
+
+    Args:
+        operator: (N, N + B) weights of the sums.
+        inputs: Hashes and arithmetic of the layer.
+        rows: (R,) int64 inner nodes.
+        with_own: Put each node's own row beside its sum.
+
+    Returns:
+        A function of the (N + B, D) own rows above received ones; its batch has R rows of width D,
+        or 2 D.
+    """
+    matrix = SparseRows.from_scipy(csr_array(operator[rows]), inputs.dtype)
+    hashes = np.asarray(inputs.own_hashes[rows])
+    places = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
+    everyone = len(rows) == inputs.num_nodes
+
+    def batch(stacked: torch.Tensor) -> RowBatch:
+        sums = sparse_product(matrix.pattern, matrix.values, stacked)
+        if not with_own:
+            return RowBatch(rows=sums, hashes=hashes)
+        # The gradient of a slice costs a third of that of a selection.
+        own = stacked[: len(rows)] if everyone else stacked.index_select(0, places)
+        return RowBatch(rows=torch.cat([own, sums], dim=1), hashes=hashes)
+
+    return batch
 
 
 def beside_own(inputs: StageInput, aggregates: Rows) -> Rows:

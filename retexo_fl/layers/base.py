@@ -7,7 +7,8 @@ inner nodes, D width of the layer's input, H width of its output, R rows of a ba
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -53,16 +54,19 @@ class StageInput:
         received: (B, D) vectors of the slots, as scaled by their senders; zero where missing.
         indptr: (N + 1,) int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
-            vectors are missing have been left out.
+            vectors are missing have been left out. A slot of a partial sum has one edge.
+        neighbours: (N,) int64 how many neighbours of each inner node ``indices`` stands for: its
+            edges, but for a partial sum, whose edge stands for all neighbours in it.
         degrees: (N,) int64 degrees in the whole graph, missing slots included.
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.
-        slot_hashes: (B,) uint64, the same of the slots' nodes.
+        slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
     """
 
     own: Rows
     received: Rows
     indptr: np.ndarray
     indices: np.ndarray
+    neighbours: np.ndarray
     degrees: np.ndarray
     own_hashes: np.ndarray
     slot_hashes: np.ndarray
@@ -104,6 +108,11 @@ class GraphLayer(torch.nn.Module, ABC):
     #: Whether the layer's attention has ``heads``, each ``hidden / heads`` wide.
     uses_heads: ClassVar[bool] = False
 
+    #: Whether the layer reads nothing of its neighbours' rows but their sum, so that a peer may
+    #: send sums (``boundary-plan = cover``). A slot then stands for several neighbours, without a
+    #: hash, and ``StageInput.neighbours`` says how many rows each sum is over.
+    sums_messages: ClassVar[bool] = False
+
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.shape = shape
@@ -124,6 +133,29 @@ class GraphLayer(torch.nn.Module, ABC):
     @abstractmethod
     def batch(self, prepared: object, rows: np.ndarray) -> object:
         """Select inner nodes ``rows`` ((R,) int64) of what :meth:`prepare` returned."""
+
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Return what makes the batch of ``rows`` from input rows that are trained themselves.
+
+        End to end, what a layer reads changes in every round; where edges lead does not. Layers
+        that prepare the edges once override this; the result is the same.
+
+        Args:
+            inputs: Edges, degrees and hashes of the layer; its rows are not read.
+            rows: (R,) int64 inner nodes.
+
+        Returns:
+            A function of the (N + B, D) own rows above received ones; gradients flow to them.
+        """
+        nodes = inputs.num_nodes
+
+        def batch(stacked: torch.Tensor) -> object:
+            moved = replace(inputs, own=stacked[:nodes], received=stacked[nodes:])
+            return self.batch(self.prepare(moved), rows)
+
+        return batch
 
     @abstractmethod
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:

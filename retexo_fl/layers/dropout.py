@@ -104,7 +104,7 @@ class KeyedDropout:
         if self.rate == 0:
             return weights
         with np.errstate(over="ignore"):
-            edges = _splitmix(sources) + _GAMMA * _splitmix(targets ^ _MIX_1)
+            edges = splitmix(sources) + _GAMMA * splitmix(targets ^ _MIX_1)
         heads = _column_keys(np.arange(weights.shape[1]))
         keys = self._row_keys(edges, "attention")[:, None] + heads
         return weights * self._factors(keys, weights.dtype)
@@ -112,7 +112,7 @@ class KeyedDropout:
     def _row_keys(self, hashes: np.ndarray, purpose: str) -> np.ndarray:
         text = f"{self.seed}/{self.stage}/{self.round}/{self.step}/{purpose}"
         stream = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        mixed = _splitmix(hashes ^ np.frombuffer(stream, dtype="<u8"))
+        mixed = splitmix(hashes ^ np.frombuffer(stream, dtype="<u8"))
         return (mixed >> np.uint64(32)).astype(np.uint32)
 
     def _factors(self, keys: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
@@ -148,7 +148,8 @@ def _finalise(keys: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _splitmix(values: np.ndarray) -> np.ndarray:
+def splitmix(values: np.ndarray) -> np.ndarray:
+    """Mix uint64 values (Steele, Lea, Flood, OOPSLA 2014, figure 14)."""
     with np.errstate(over="ignore"):
         mixed = values + _GAMMA
         mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -100,23 +101,47 @@ class GatLayer(GraphLayer):
 
     def prepare(self, inputs: StageInput) -> GatInput:
         """Stack the rows and add an edge from each inner node to itself."""
+        return self._with_own_edges(inputs, compact_rows(stacked_rows(inputs), inputs.dtype))
+
+    @staticmethod
+    def _with_own_edges(inputs: StageInput, rows: Rows) -> GatInput:
         nodes = inputs.num_nodes
         indices = np.insert(inputs.indices.astype(np.int64), inputs.indptr[1:], np.arange(nodes))
         return GatInput(
-            rows=compact_rows(stacked_rows(inputs), inputs.dtype),
+            rows=rows,
             hashes=np.concatenate([inputs.own_hashes, inputs.slot_hashes]),
             indptr=inputs.indptr + np.arange(nodes + 1),
             indices=indices,
             dtype=inputs.dtype,
         )
 
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Prepare the edges once."""
+        slots = inputs.num_nodes + len(inputs.slot_hashes)
+        # Rows without columns: what is selected of them is replaced in every round.
+        edges = self._with_own_edges(inputs, torch.empty((slots, 0), dtype=inputs.dtype))
+        used, batch = self._selected(edges, rows)
+        places = None if len(used) == slots else torch.from_numpy(used)
+
+        def of_rows(stacked: torch.Tensor) -> GatBatch:
+            needed = stacked if places is None else stacked.index_select(0, places)
+            return replace(batch, rows=needed)
+
+        return of_rows
+
     def batch(self, prepared: object, rows: np.ndarray) -> GatBatch:
         """Select the edges into ``rows`` and number their sources from zero."""
         assert isinstance(prepared, GatInput)
+        return self._selected(prepared, rows)[1]
+
+    def _selected(self, prepared: GatInput, rows: np.ndarray) -> tuple[np.ndarray, GatBatch]:
+        """Return the (S,) rows of the sources, and the batch."""
         indptr, used, columns = edges_into(rows, prepared.indptr, prepared.indices)
         heads = self.shape.heads
         bag_columns = (columns[:, None] * heads + np.arange(heads)).reshape(-1)
-        return GatBatch(
+        return used, GatBatch(
             rows=select_rows(prepared.rows, used, prepared.dtype),
             hashes=prepared.hashes[used],
             edges=SparsePattern.from_csr(indptr, columns, len(used)),

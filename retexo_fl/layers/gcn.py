@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, trained_sums
 from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
@@ -21,6 +24,8 @@ class GcnLayer(AggregatedLayer):
 
     Source: Kipf and Welling, ICLR 2017, equation 2; RETEXO, section 3.1.
     """
+
+    sums_messages: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -40,6 +45,12 @@ class GcnLayer(AggregatedLayer):
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D) normalised sums."""
         return aggregate(self.operator(inputs), inputs)
+
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Prepare the sums' weights once."""
+        return trained_sums(self.operator(inputs), inputs, rows, with_own=False)
 
     def operator(self, inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the sums; received rows bring their own factor."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, linear
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, linear, trained_sums
 from retexo_fl.layers.base import LayerShape, RowBatch, Rows, StageInput, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import SparseRows
@@ -40,6 +41,8 @@ class GinLayer(AggregatedLayer):
     Source: Xu, Hu, Leskovec and Jegelka, ICLR 2019, equation 4.1 and section 7.
     """
 
+    sums_messages: ClassVar[bool] = True
+
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
         self.epsilon = torch.nn.Parameter(torch.empty(1))
@@ -60,6 +63,12 @@ class GinLayer(AggregatedLayer):
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' sum."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))
+
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Prepare the sums' weights once."""
+        return trained_sums(self.operator(inputs), inputs, rows, with_own=True)
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:

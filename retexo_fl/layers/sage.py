@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, trained_sums
 from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
@@ -19,6 +22,8 @@ class SageLayer(AggregatedLayer):
 
     Source: Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1 (mean aggregator, concatenation).
     """
+
+    sums_messages: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -34,10 +39,16 @@ class SageLayer(AggregatedLayer):
         """Return (N, 2 D): own rows beside the neighbours' mean."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))
 
+    def trained_batches(
+        self, inputs: StageInput, rows: np.ndarray
+    ) -> Callable[[torch.Tensor], object]:
+        """Prepare the sums' weights once."""
+        return trained_sums(self.operator(inputs), inputs, rows, with_own=True)
+
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the means."""
-        counts = np.diff(inputs.indptr)
-        weights = np.repeat(1.0 / np.maximum(counts, 1), counts)
+        shares = 1.0 / np.maximum(inputs.neighbours, 1)
+        weights = np.repeat(shares, np.diff(inputs.indptr))
         width = inputs.num_nodes + len(inputs.slot_hashes)
         return csr_array((weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))

@@ -54,6 +54,13 @@ class Fields:
             raise self._wrong(key, "a number or null")
         return float(value) if math.isfinite(value) else None
 
+    def number(self, key: str) -> float:
+        """Return a finite number."""
+        value = self.number_or_none(key)
+        if value is None:
+            raise self._wrong(key, "a finite number")
+        return value
+
     def table(self, key: str) -> Fields:
         """Return a nested object."""
         return self._nested(self._value(key), key)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
-from retexo_fl.report import clients, curves, sections
+from retexo_fl.report import clients, curves, network, sections
 from retexo_fl.report.read import RunRecord, read_run
 
 # The page says of itself that it loads nothing from anywhere.
@@ -48,6 +48,7 @@ def render(run: RunRecord) -> str:
             curves.stages_section(run.history),
             sections.kinds_section(run),
             sections.plan_section(run),
+            network.network_section(run),
             clients.clients_section(run),
             sections.config_section(run),
             sections.footer(run),

@@ -57,6 +57,48 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the links that were modelled; no rate is no limit."""
+
+    rate_bit_s: float | None
+    delay_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What one direction between two ends carried; ends are ``server`` or a client's index."""
+
+    sender: str
+    receiver: str
+    messages: int
+    size_bytes: int
+    sent_bytes: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was modelled of the network, in virtual seconds.
+
+    Attributes:
+        links: The configuration's text.
+        lines: Its links, by name.
+        seconds: From the first message to the last reply.
+        phases: The same, by what it was for.
+        between_clients_s: How much of each phase, and of the ``total``, was for blocks.
+        busiest: The links that sent longest.
+    """
+
+    links: str
+    lines: Mapping[str, Line]
+    seconds: float
+    phases: Mapping[str, float]
+    between_clients_s: Mapping[str, float]
+    busiest: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The content of ``result.json``; ``volumes`` is its key ``bytes``, by measure and kind."""
 
@@ -77,6 +119,7 @@ class Result:
     job: str
     attempts: int
     plan: Plan | None
+    network: Network | None
     versions: Mapping[str, str]
     hardware: Mapping[str, str]
 
@@ -111,6 +154,7 @@ def parse_result(fields: Fields) -> Result:
         job=fields.text("job"),
         attempts=fields.integer("attempts"),
         plan=_plan(fields.table_or_none("plan")),
+        network=_network(fields.table_or_none("network")),
         versions=fields.table("versions").texts(),
         hardware=fields.table("hardware").texts(),
     )
@@ -151,4 +195,42 @@ def _plan(fields: Fields | None) -> Plan | None:
         predicted_raw={key: predicted.integer_or_none(key) for key in predicted.values},
         gamma=fields.number_or_none("gamma"),
         standard_raw_total=fields.integer_or_none("standard_raw_total"),
+    )
+
+
+def _network(fields: Fields | None) -> Network | None:
+    if fields is None:
+        return None
+    lines, between = fields.table("lines"), fields.table("between_clients_s")
+    return Network(
+        links=fields.text("links"),
+        lines={name: _line(lines.table(name)) for name in lines.values},
+        seconds=fields.number("seconds"),
+        phases={
+            key.removesuffix("_s"): fields.number(key)
+            for key in fields.values
+            if key.endswith("_s") and key != "between_clients_s"
+        },
+        between_clients_s={key: between.number(key) for key in between.values},
+        busiest=tuple(_lane(item) for item in fields.tables("busiest")),
+    )
+
+
+def _line(fields: Fields) -> Line:
+    return Line(
+        rate_bit_s=fields.number_or_none("rate_bit_s"),
+        delay_s=fields.number("delay_s"),
+        loss=fields.number("loss"),
+    )
+
+
+def _lane(fields: Fields) -> Lane:
+    texts = fields.texts()
+    return Lane(
+        sender=texts.get("sender", ""),
+        receiver=texts.get("receiver", ""),
+        messages=fields.integer("messages"),
+        size_bytes=fields.integer("bytes"),
+        sent_bytes=fields.integer("sent_bytes"),
+        busy_s=fields.number("busy_s"),
     )

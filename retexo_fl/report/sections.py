@@ -9,6 +9,7 @@ from typing import Final
 from retexo_fl.ledger import KINDS
 from retexo_fl.report import markup
 from retexo_fl.report.bytes_chart import BytesRow, bytes_chart
+from retexo_fl.report.network import network_card
 from retexo_fl.report.read import RunRecord
 from retexo_fl.report.result import ByKind
 from retexo_fl.report.svg import Size, both_sizes
@@ -100,7 +101,8 @@ def cards(run: RunRecord) -> str:
             f"{format_share(share)} of all" if share is not None else "not known yet",
         ),
         _duration(run),
-        _clients(run),
+        # How many clients there are stands in the head as well.
+        network_card(run) or _clients(run),
     )
     return f'<dl class="cards">{"".join(markup.card(*figure) for figure in figures)}</dl>'
 
@@ -122,7 +124,9 @@ def _duration(run: RunRecord) -> tuple[str, str, str]:
         for key, name in (("train", "training"), ("exchange", "exchange"))
         if (part := seconds.get(key)) is not None and (total := seconds.get("total"))
     ]
-    return "Duration", format_duration(seconds.get("total")), ", ".join(parts)
+    # Beside a modelled network, what took time here must say that it is something else.
+    name = "Duration" if run.result.network is None else "Compute (measured)"
+    return name, format_duration(seconds.get("total")), ", ".join(parts)
 
 
 def _clients(run: RunRecord) -> tuple[str, str, str]:
@@ -218,7 +222,10 @@ def plan_section(run: RunRecord) -> str:
     return markup.section(
         "plan",
         "Predicted and measured",
-        _standard(plan.standard_raw_total, plan.gamma, measured["total"]),
+        # A run that trained end to end is not to be compared with itself.
+        _standard(plan.standard_raw_total, plan.gamma, measured["total"])
+        if result.algorithm == "lazy"
+        else "",
         markup.table(
             "Predicted and measured raw bytes",
             ("kind", "predicted raw", "measured raw", "difference"),

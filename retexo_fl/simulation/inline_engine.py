@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl.agent.api import ClientApi, Ticket
+from retexo_fl.channels import Channel, MemoryChannel
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
@@ -17,6 +18,11 @@ from retexo_fl.federation.prediction_loop import Event
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_grid import InlineGrid
+from retexo_fl.simulation.interleaved import Watcher, no_watch
+from retexo_fl.simulation.interleaved_clients import InterleavedClients
+from retexo_fl.simulation.links import read_links
+from retexo_fl.simulation.modelled_channel import ModelledChannel
+from retexo_fl.simulation.virtual_network import VirtualNetwork
 
 
 def run_inline(
@@ -34,13 +40,34 @@ def run_inline(
     """
     from retexo_fl.agent.factory import InProcessClients
 
-    run_clients(config, InProcessClients(parts, config).find, listeners)
+    network = make_network(config)
+    clients = InProcessClients(parts, config, channel=make_channel(network))
+    run_clients(config, clients.find, listeners, network=network)
+
+
+def make_network(config: RunConfig) -> VirtualNetwork | None:
+    """Return the network that a run's ``links`` describe; None where they are ideal.
+
+    Raises:
+        ConfigurationError: ``links`` names a file that cannot be used.
+    """
+    if config.links == "ideal":
+        return None
+    links = read_links(config.links, clients=config.clients)
+    return VirtualNetwork(links, clients=config.clients, seed=config.seed)
+
+
+def make_channel(network: VirtualNetwork | None) -> Channel:
+    """Return a channel for the clients of this process, whose blocks pass over the network."""
+    return MemoryChannel() if network is None else ModelledChannel(MemoryChannel(), network)
 
 
 def run_clients(
     config: RunConfig,
     find: Callable[[str, int], ClientApi],
     listeners: Sequence[Listener] = (),
+    *,
+    network: VirtualNetwork | None = None,
 ) -> None:
     """Train in this process with clients that the caller makes.
 
@@ -48,11 +75,16 @@ def run_clients(
         config: The configuration; ``clients`` tells how many there are.
         find: Returns a client by job and index; called at every message.
         listeners: Called with every event of the run.
+        network: From :func:`make_network`, with clients whose channel is of :func:`make_channel`.
 
     Raises:
-        RetexoError: Any named failure of the run.
+        ConfigurationError: ``links`` is not ideal, and there is no network.
+        RetexoError: Any other named failure of the run.
     """
-    _serve(make_server_app(listeners), config, find)
+    if config.traits.exchanges_in_rounds:
+        watch: Watcher = no_watch if network is None else network.exchange
+        find = InterleavedClients(find, config.clients, codec=config.codec, watch=watch).find
+    _serve(make_server_app(listeners), config, find, network)
 
 
 def predict_inline(
@@ -81,14 +113,19 @@ def predict_inline(
     _serve(make_prediction_app(task, listeners), config, clients.find)
 
 
-def _serve(server_app: ServerApp, config: RunConfig, find: Callable[[str, int], ClientApi]) -> None:
+def _serve(
+    server_app: ServerApp,
+    config: RunConfig,
+    find: Callable[[str, int], ClientApi],
+    network: VirtualNetwork | None = None,
+) -> None:
     """Run a ServerApp to its end, with all clients in this process."""
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
         return find(ticket.job, client_index(context))
 
     values = config_values(config)
-    grid = InlineGrid(build_client_app(find_client), config.clients, values)
+    grid = InlineGrid(build_client_app(find_client), config.clients, values, network=network)
     context = Context(
         run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,21 +13,42 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.config_keys import Scalar
+from retexo_fl.federation import records
+from retexo_fl.federation.record_fields import content_volumes
+from retexo_fl.simulation.virtual_network import VirtualNetwork
+
+#: What the server's virtual time counts for while it waits for answers to a type of message.
+_PHASES: Final = MappingProxyType(
+    {
+        records.HELLO: "hello",
+        records.PUBLISH: "exchange",
+        records.COLLECT: "exchange",
+        records.TRAIN: "train",
+        records.EVALUATE: "evaluate",
+    }
+)
 
 
 class InlineGrid(Grid):
     """Calls the ClientApp for a message when its reply is pulled.
 
     A client runs only when the server looks for its answer, in the order in which messages were
-    pushed, so at most one reply is in memory at a time.
+    pushed, so at most one reply is in memory at a time. With a ``network``, every message takes
+    virtual time on it.
     """
 
     def __init__(
-        self, client_app: ClientApp, num_clients: int, run_config: Mapping[str, Scalar]
+        self,
+        client_app: ClientApp,
+        num_clients: int,
+        run_config: Mapping[str, Scalar],
+        *,
+        network: VirtualNetwork | None = None,
     ) -> None:
         # Flower reads these where a message is made; its own engines set them per process.
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self._app = client_app
+        self._network = network
         self._contexts = {
             node: Context(
                 run_id=1,
@@ -67,12 +89,13 @@ class InlineGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Queue messages; return a name for each."""
-        names = []
-        for message in messages:
-            name = str(next(self._names))
-            self._waiting[name] = message
-            names.append(name)
-        return names
+        pushed = {str(next(self._names)): message for message in messages}
+        self._waiting |= pushed
+        if self._network is not None and pushed:
+            sent = list(pushed.values())
+            sizes_bytes = {self._client_of(item): _size_bytes(item) for item in sent}
+            self._network.send_to_clients(sizes_bytes, phase=_phase_of(sent))
+        return list(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Run the client of the first queued message among ``message_ids``; return its reply."""
@@ -96,4 +119,28 @@ class InlineGrid(Grid):
     def _answer(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         handler: Callable[[Message, Context], Message] = self._app
-        return handler(message, context)
+        reply = handler(message, context)
+        if self._network is not None:
+            self._network.reply_to_server(self._client_of(message), _size_bytes(reply))
+        return reply
+
+    def modelled_network(self) -> Mapping[str, Any] | None:
+        """See :class:`~retexo_fl.federation.modelled.ModelsNetwork`."""
+        return None if self._network is None else self._network.facts()
+
+    def _client_of(self, message: Message) -> int:
+        client = self._contexts[message.metadata.dst_node_id].node_config["partition-id"]
+        assert isinstance(client, int)
+        return client
+
+
+def _size_bytes(message: Message) -> int:
+    """Return what the ledger counts of a message: its content, since Flower tells no more."""
+    return sum(volume.payload for volume in content_volumes(message.content))
+
+
+def _phase_of(messages: Sequence[Message]) -> str:
+    """Return what messages sent together are for; in a round, some clients may only evaluate."""
+    types = {message.metadata.message_type for message in messages}
+    kind = records.TRAIN if records.TRAIN in types else messages[0].metadata.message_type
+    return _PHASES.get(kind, kind)

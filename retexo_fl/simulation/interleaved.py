@@ -1,26 +1,32 @@
 """Runs one round of an algorithm that exchanges inside it, all clients interleaved in one process.
 
-Every client's step runs until it asks for an exchange; the vectors of all clients are then moved as
-frames of the exchange protocol, and the steps go on. No step ever waits.
+Every client's steps run until they ask for an exchange; the vectors of all clients are then moved
+as frames of the exchange protocol, and the steps go on. No step ever waits.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from retexo_fl.agent.api import Traffic
+from retexo_fl.agent.api import PeerTraffic, Traffic
 from retexo_fl.agent.mailbox import counted_traffic, decode_block
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import BlockHeader, encode_block, to_dense
-from retexo_fl.training.rounds import InnerExchange, Received
+from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Result = TypeVar("Result")
-Step = Generator[InnerExchange, Received, Result]
+
+#: Told, of every exchange, the bytes that crossed from a sender to a receiver.
+Watcher = Callable[[Mapping[tuple[int, int], int]], None]
+
+
+def no_watch(blocks: Mapping[tuple[int, int], int]) -> None:
+    """Take no notice of an exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,33 +34,54 @@ class RoundOutcome(Generic[Result]):
     """What a round came to.
 
     Attributes:
-        results: What each client's step returned.
-        sent: Bytes that left each client, over all exchanges of the round.
+        results: What each client's steps returned.
+        moved: Bytes that left and reached each client, by purpose (``train``, ``evaluate``).
     """
 
     results: Mapping[int, Result]
-    sent: Mapping[int, Traffic]
+    moved: Mapping[int, Mapping[str, PeerTraffic]]
 
 
-def run_round(steps: Mapping[int, Step[Result]], *, job: str, layer: int) -> RoundOutcome[Result]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundName:
+    """What the frames of a round say of it.
+
+    Attributes:
+        job: Name of the training.
+        layer: Stage index, 0 for algorithms that train all layers at once.
+        codec: How vectors are written.
+    """
+
+    job: str
+    layer: int = 0
+    codec: str = "lossless"
+
+
+def run_round(
+    steps: Mapping[int, Steps[Result]], name: RoundName, watch: Watcher = no_watch
+) -> RoundOutcome[Result]:
     """Run all clients' steps of one round to their end.
 
     Args:
         steps: One fresh generator for each client.
-        job: Name of the training.
-        layer: Stage index, 0 for algorithms that train all layers at once.
+        name: Of the round.
+        watch: Told of every exchange.
 
     Raises:
         LocalProtocolError: Clients disagree on which exchange comes next, or on its vectors.
     """
     results: dict[int, Result] = {}
-    sent = {client: Traffic() for client in steps}
+    moved: dict[int, dict[str, PeerTraffic]] = {client: {} for client in steps}
     asked = {client: _resume(steps[client], None, client, results) for client in sorted(steps)}
     number = 0
     while len(results) < len(steps):
         exchanges = {client: item for client, item in asked.items() if item is not None}
         _check_same(exchanges, set(steps) - set(results))
-        received = _move(exchanges, sent, job=job, layer=layer, number=number)
+        carrier = _Carrier(exchanges, name, number)
+        received = carrier.carry()
+        for client, (purpose, traffic) in carrier.traffic().items():
+            moved[client][purpose] = moved[client].get(purpose, PeerTraffic()) + traffic
+        watch(carrier.blocks)
         number += 1
         asked = {
             client: _resume(steps[client], received[client], client, results)
@@ -64,11 +91,11 @@ def run_round(steps: Mapping[int, Step[Result]], *, job: str, layer: int) -> Rou
             raise LocalProtocolError(
                 f"clients {sorted(results)} ended their round while others exchange"
             )
-    return RoundOutcome(results=results, sent=sent)
+    return RoundOutcome(results=results, moved=moved)
 
 
 def _resume(
-    step: Step[Result], received: Received | None, client: int, results: dict[int, Result]
+    step: Steps[Result], received: Received | None, client: int, results: dict[int, Result]
 ) -> InnerExchange | None:
     try:
         return next(step) if received is None else step.send(received)
@@ -85,57 +112,74 @@ def _check_same(exchanges: Mapping[int, InnerExchange], running: set[int]) -> No
         )
 
 
-def _move(
-    exchanges: Mapping[int, InnerExchange],
-    sent: dict[int, Traffic],
-    *,
-    job: str,
-    layer: int,
-    number: int,
-) -> dict[int, dict[int, np.ndarray]]:
-    """Carry every block from its sender to its receiver as frames."""
-    received: dict[int, dict[int, np.ndarray]] = {client: {} for client in exchanges}
-    for sender, exchange in exchanges.items():
-        for receiver, vectors in sorted(exchange.outgoing.items()):
-            wanted = exchanges[receiver].expected.get(sender)
-            if wanted != len(vectors) or vectors.shape[1] != exchanges[receiver].width:
+class _Carrier:
+    """Carries every block of one exchange from its sender to its receiver as frames."""
+
+    def __init__(
+        self, exchanges: Mapping[int, InnerExchange], name: RoundName, number: int
+    ) -> None:
+        self._exchanges = exchanges
+        self._name = name
+        self._number = number
+        self._sent = {client: Traffic() for client in exchanges}
+        self._received = {client: Traffic() for client in exchanges}
+        self.blocks: dict[tuple[int, int], int] = {}
+
+    def carry(self) -> dict[int, dict[int, np.ndarray]]:
+        """Return what each client receives, by sender."""
+        received: dict[int, dict[int, np.ndarray]] = {client: {} for client in self._exchanges}
+        for sender, exchange in self._exchanges.items():
+            for receiver, vectors in sorted(exchange.outgoing.items()):
+                received[receiver][sender] = self._block(sender, receiver, vectors)
+        for client, exchange in self._exchanges.items():
+            lacking = sorted(exchange.expected.keys() - received[client].keys())
+            if lacking:
                 raise LocalProtocolError(
-                    f"{exchange.label}: client {sender} sends {vectors.shape} to client "
-                    f"{receiver}, which expects {wanted} of width {exchanges[receiver].width}"
+                    f"{exchange.label}: client {client} expects vectors of clients {lacking}, "
+                    "which send none"
                 )
-            header = _header(
-                exchange, vectors, sender, receiver, job=job, layer=layer, number=number
+        return received
+
+    def traffic(self) -> dict[int, tuple[str, PeerTraffic]]:
+        """Return purpose and bytes of the exchange for each client."""
+        return {
+            client: (
+                exchange.purpose,
+                PeerTraffic(sent=self._sent[client], received=self._received[client]),
             )
-            block = encode_block(header, vectors)
-            stream = b"".join(block.frames)
-            decoded, _ = decode_block(header, stream)
-            assert decoded is not None, "whole frames make a whole block"
-            received[receiver][sender] = to_dense(decoded)
-            sent[sender] += counted_traffic(block.traffic, len(stream))
-    return received
+            for client, exchange in self._exchanges.items()
+        }
 
+    def _block(self, sender: int, receiver: int, vectors: np.ndarray) -> np.ndarray:
+        exchange = self._exchanges[receiver]
+        wanted = exchange.expected.get(sender)
+        if wanted != len(vectors) or vectors.shape[1] != exchange.width:
+            raise LocalProtocolError(
+                f"{exchange.label}: client {sender} sends {vectors.shape} to client "
+                f"{receiver}, which expects {wanted} of width {exchange.width}"
+            )
+        header = self._header(exchange.label, vectors, sender, receiver)
+        block = encode_block(header, vectors, codec=self._name.codec)
+        stream = b"".join(block.frames)
+        decoded, counted = decode_block(header, stream)
+        assert decoded is not None, "whole frames make a whole block"
+        self._sent[sender] += counted_traffic(block.traffic, len(stream))
+        self._received[receiver] += counted_traffic(counted, counted.wire_bytes)
+        self.blocks[sender, receiver] = len(stream)
+        return to_dense(decoded)
 
-def _header(
-    exchange: InnerExchange,
-    vectors: np.ndarray,
-    sender: int,
-    receiver: int,
-    *,
-    job: str,
-    layer: int,
-    number: int,
-) -> BlockHeader:
-    name = f"{exchange.label}/{number}/{sender}/{receiver}/{len(vectors)}".encode()
-    return BlockHeader(
-        job=job,
-        layer=layer,
-        sender=sender,
-        receiver=receiver,
-        weights_digest=hashlib.sha256(b"round " + name).digest(),
-        # Not by a plan: what goes along which edges is agreed on by the exchange's label.
-        num_edges=0,
-        plan_digest=hashlib.sha256(b"plan " + name).digest(),
-        num_vectors=len(vectors),
-        width=vectors.shape[1],
-        dtype=str(vectors.dtype),
-    )
+    def _header(self, label: str, vectors: np.ndarray, sender: int, receiver: int) -> BlockHeader:
+        name = f"{label}/{self._number}/{sender}/{receiver}/{len(vectors)}".encode()
+        return BlockHeader(
+            job=self._name.job,
+            layer=self._name.layer,
+            sender=sender,
+            receiver=receiver,
+            weights_digest=hashlib.sha256(b"round " + name).digest(),
+            # Not by a plan: what goes along which edges is agreed on by the exchange's label.
+            num_edges=0,
+            plan_digest=hashlib.sha256(b"plan " + name).digest(),
+            num_vectors=len(vectors),
+            width=vectors.shape[1],
+            dtype=str(vectors.dtype),
+        )

@@ -14,55 +14,21 @@ from typing import Final
 import numpy as np
 import torch
 
-from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.divergence import finite_gradient
 from retexo_fl.training.linear_step import LinearBatch, PassSums, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
-from retexo_fl.training.metrics import metric_sums
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, borrowed
+from retexo_fl.training.tally import LayerUpdate, Tally, tally
 
 #: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
 #: rows of 256 float32 values are 8 MiB, about a core's share of cache. Chosen; not tuned.
 ROWS_PER_BATCH = 8192
 
 _PLAIN: Final = Recipe()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Counts and sums of one client over one set of nodes.
-
-    Attributes:
-        count: Labelled nodes of the set.
-        loss_sum: Sum of their losses.
-        correct: How many were classified rightly.
-        metric_sums: What a metric other than accuracy adds up; empty without one.
-    """
-
-    count: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    metric_sums: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerUpdate:
-    """What a client returns from a round.
-
-    Attributes:
-        update_sum: (P,) gradient of the summed loss over its train nodes, or with several local
-            steps the change of the weights times the number of train nodes; zeros without any.
-        train: Over the train nodes, at the incoming weights with dropout; ``correct`` is not
-            counted.
-        validation: Over the validation nodes, at the incoming weights, without dropout.
-    """
-
-    update_sum: np.ndarray
-    train: Tally
-    validation: Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +121,7 @@ class LayerTrainer:
         return change
 
     def _checked(self, sums: PassSums, place: KeyedDropout) -> np.ndarray:
-        assert sums.gradient_sum is not None
-        if sums.is_finite and np.isfinite(sums.train_loss):
-            return sums.gradient_sum
-        where = f"stage {self._stage}, round {place.round}"
-        key = "learning-rate"
-        if self._recipe.local.count > 1:
-            where, key = f"{where}, local step {place.step + 1}", "local-learning-rate"
-        raise TrainingDiverged(
-            f"{where}: the training loss is {sums.train_loss} and its gradient is not finite; "
-            f"lower {key} or check the features"
-        )
+        return finite_gradient(sums, place, local_steps=self._recipe.local.count)
 
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout, *, validate: bool) -> PassSums:
         """Return the gradient at ``weights`` and, on the way, validation where asked."""
@@ -226,23 +182,12 @@ class LayerTrainer:
     @torch.no_grad()
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
-        metric = self._recipe.metric
         self._flat.bind(weights)
-        loss_sum, correct, sums = 0.0, 0, np.zeros(0)
+        total = Tally()
         for batch in self._labelled(which):
-            logits = self._model.classify(batch.rows, None)
-            loss_sum += float(self._recipe.loss(logits, batch.labels))
-            correct += int((logits.argmax(dim=1) == batch.labels).sum())
-            if metric is not None:
-                found = metric_sums(metric, logits, batch.labels)
-                sums = sums + found if sums.size else found
+            total += tally(self._model.classify(batch.rows, None), batch.labels, self._recipe)
         self._flat.release()
-        return Tally(
-            count=len(self._node_set(which)),
-            loss_sum=loss_sum,
-            correct=correct,
-            metric_sums=tuple(float(item) for item in sums),
-        )
+        return total
 
     def embed(self, weights: np.ndarray) -> torch.Tensor:
         """Return the (N, H) rows of all inner nodes for the next stage."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-Result_co = TypeVar("Result_co", covariant=True)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,29 +24,34 @@ class InnerExchange:
 
     Attributes:
         label: Names the exchange within the round, such as ``forward-1``; equal on all clients.
+        purpose: For the ledger: ``train`` or ``evaluate``.
         outgoing: By peer, the (vectors, width) rows to send; one entry for each peer.
         expected: By peer, how many vectors of ``width`` will come.
         width: Width of what is received.
     """
 
     label: str
+    purpose: str
     outgoing: Mapping[int, np.ndarray]
     expected: Mapping[int, int]
     width: int
 
 
 #: By peer, the (vectors, width) rows received, as many as were expected.
-Received = Mapping[int, np.ndarray]
+Received: TypeAlias = Mapping[int, np.ndarray]
+
+#: One client's part of a round: yields exchanges, all clients of a job the same labels in the same
+#: order, and returns what the round came to for it.
+Steps: TypeAlias = Generator[InnerExchange, Received, Result]
 
 
-class ExchangingStep(Protocol[Result_co]):
-    """One client's part of a round that exchanges.
-
-    Every client of a job yields the same labels in the same order.
-    """
-
-    def __call__(
-        self, weights: np.ndarray, round_number: int
-    ) -> Generator[InnerExchange, Received, Result_co]:
-        """Run one round from incoming ``weights`` ((P,)); yields exchanges, returns the update."""
-        ...
+def run_alone(steps: Steps[Result]) -> Result:
+    """Run a client's steps to their end where there is nobody to exchange with."""
+    try:
+        exchange = next(steps)
+        while True:
+            assert not exchange.outgoing, f"{exchange.label}: nobody carries vectors to peers here"
+            exchange = steps.send({})
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result

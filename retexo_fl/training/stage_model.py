@@ -34,6 +34,8 @@ class ModelShape:
         heads: Attention heads.
         classes: C.
         dtype: ``float32`` or ``float64``.
+        heads_between: Every layer but the last has a linear head for a loss of its own; a model
+            that is trained end to end has none.
     """
 
     model: str
@@ -43,6 +45,7 @@ class ModelShape:
     heads: int
     classes: int
     dtype: str
+    heads_between: bool = True
 
     @classmethod
     def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
@@ -55,6 +58,7 @@ class ModelShape:
             heads=config.heads,
             classes=classes,
             dtype=config.dtype,
+            heads_between=not config.traits.end_to_end,
         )
 
     @property
@@ -77,8 +81,8 @@ class ModelShape:
 class StageModel(torch.nn.Module):
     """The parameters of one stage, every one of them trained and saved.
 
-    Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``,
-    ``head.weight`` ((H, C)), ``head.bias``.
+    Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``, and
+    where there are heads ``head.weight`` ((H, C)), ``head.bias``.
     """
 
     def __init__(self, shape: ModelShape, stage: int) -> None:
@@ -89,6 +93,8 @@ class StageModel(torch.nn.Module):
         self.is_last = stage == shape.layers - 1
         if not self.is_last:
             self.norm = torch.nn.LayerNorm(layer_shape.outputs)
+        self.has_head = shape.heads_between and not self.is_last
+        if self.has_head:
             self.head = torch.nn.Linear(layer_shape.outputs, shape.classes)
         self.to(dtype)
 
@@ -100,12 +106,13 @@ class StageModel(torch.nn.Module):
         self.layer.reset_parameters(generator)
         if not self.is_last:
             self.norm.reset_parameters()
+        if self.has_head:
             glorot(self.head.weight, generator)
             torch.nn.init.zeros_(self.head.bias)
 
-    def embed(self, batch: object) -> torch.Tensor:
-        """Return the (R, H) rows that the next stage reads, without dropout."""
-        result: torch.Tensor = F.relu(self.norm(self.layer(batch, None)))
+    def embed(self, batch: object, dropout: KeyedDropout | None = None) -> torch.Tensor:
+        """Return the (R, H) rows that the next layer reads; dropout only end to end."""
+        result: torch.Tensor = F.relu(self.norm(self.layer(batch, dropout)))
         return result
 
     def classify(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:

@@ -1,17 +1,25 @@
 """Predicted bytes of a training: closed forms that share no code with the ledger.
 
-Symbols of RETEXO, section 3.2: n clients, K layers, R rounds per layer, H_m width of state m (H_0
-the input features), B boundary nodes per client, M parameters of the whole model, C_m of stage
-m's head.
+Symbols of RETEXO, section 3.2: n clients, K layers, R rounds (of each layer, or end to end), H_m
+width of state m (H_0 the input features), V vectors of one exchange over all ordered pairs of
+clients (n B with B boundary nodes per client), M parameters of the whole model without heads, C_m
+of layer m's head.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+
+#: What BNS draws in a round is told as float64 numbers.
+_ID_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +31,10 @@ class TrainingSize:
         training_clients: Clients with train nodes.
         asked_clients: Clients with train or validation nodes: weights go to them in every round.
         validation_clients: Clients with validation nodes.
-        vectors: Vectors of one exchange, over all ordered pairs of clients: n B.
+        vectors: V.
         rounds: R of each stage.
+        sampled_vectors: Vectors that BNS draws in a round, over all ordered pairs of clients (see
+            :func:`sampled_vectors`); None where the pairs are not known.
     """
 
     clients: int
@@ -33,51 +43,96 @@ class TrainingSize:
     validation_clients: int
     vectors: int
     rounds: tuple[int, ...]
+    sampled_vectors: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedVolume:
-    """Raw bytes, each counted once, at its sender."""
+    """Raw bytes, each counted once, at its sender.
 
-    boundary: int
+    Attributes:
+        boundary_training: Vectors between clients that training needs.
+        boundary_evaluation: Vectors between clients for the validation of each round's weights and
+            for the test.
+        updates_up: Updates.
+        weights_training: Weights that begin a round.
+        weights_beyond: Weights that are validated or tested without a round after it, or that make
+            the vectors of the next exchange.
+    """
+
+    boundary_training: int
+    boundary_evaluation: int
     updates_up: int
-    weights_down: int
+    weights_training: int
+    weights_beyond: int
+
+    @property
+    def boundary(self) -> int:
+        """All vectors between clients."""
+        return self.boundary_training + self.boundary_evaluation
+
+    @property
+    def weights_down(self) -> int:
+        """All weights."""
+        return self.weights_training + self.weights_beyond
 
     @property
     def total(self) -> int:
         """All kinds together; messages without tensors have no raw bytes."""
         return self.boundary + self.updates_up + self.weights_down
 
+    @property
+    def paper(self) -> int:
+        """The volume that RETEXO counts, at the clients.
+
+        A vector is sent and received, weights come down, updates go up; evaluation is left out.
+
+        Source: RETEXO, section 3.2 and appendix A.1.
+        """
+        return 2 * self.boundary_training + self.weights_training + self.updates_up
+
 
 def stage_parameters(shape: ModelShape) -> tuple[list[int], list[int]]:
-    """Return, for each stage, all its parameters and those of its head."""
-    whole, heads = [], []
-    for stage in range(shape.layers):
-        model = StageModel(shape, stage)
-        whole.append(FlatParameters(model).size)
-        heads.append(0 if model.is_last else sum(p.numel() for p in model.head.parameters()))
-    return whole, heads
+    """Return each layer's parameters with its head, and those of its head alone.
+
+    End to end there are no heads: M is the sum of the differences.
+    """
+    bare = [_parameters(replace(shape, heads_between=False), m) for m in range(shape.layers)]
+    whole = [_parameters(replace(shape, heads_between=True), m) for m in range(shape.layers)]
+    return whole, [one - other for one, other in zip(whole, bare, strict=True)]
+
+
+def sampled_vectors(pairs: Iterable[int], rate: float) -> int:
+    """Return how many vectors BNS draws in a round.
+
+    Args:
+        pairs: Boundary vectors of each ordered pair of clients.
+        rate: p. A pair with b of them draws ``max(1, floor(p b))``, so the sum is not p V.
+
+    Source: BNS-GCN (Wan et al.), section 3.2; the least of one is ours.
+    """
+    return sum(max(1, math.floor(rate * vectors)) for vectors in pairs if vectors)
 
 
 def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     """Predict lazy message passing, every message of the protocol included.
 
-    Boundary: ``n B sum_m H_m``, once per stage. Updates: R of every stage from each training
-    client. Weights: with every round; once more to validate w(R); the selected ones with the
-    next stage's exchange; those of the last stage for the test.
+    Boundary: ``V sum_m H_m``, once per stage. Updates: R of every stage from each training client.
+    Weights: with every round; once more to validate w(R); the selected ones with the next stage's
+    exchange; those of the last stage for the test.
     """
     parameters, _ = stage_parameters(shape)
-    item = np.dtype(shape.dtype).itemsize
-    widths = sum(shape.input_width(stage) for stage in range(shape.layers))
+    item = _item(shape)
     per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
-    down = size.asked_clients * per_round
-    down += size.validation_clients * sum(parameters)
-    down += size.clients * sum(parameters[:-1])
-    down += size.clients * parameters[-1]
+    beyond = size.validation_clients * sum(parameters)
+    beyond += size.clients * sum(parameters[:-1])
+    beyond += size.clients * parameters[-1]
     return PredictedVolume(
-        boundary=item * size.vectors * widths,
+        boundary_training=item * size.vectors * (shape.inputs + _hidden(shape)),
+        boundary_evaluation=0,
         updates_up=item * size.training_clients * per_round,
-        weights_down=item * down,
+        weights_training=item * size.asked_clients * per_round,
+        weights_beyond=item * beyond,
     )
 
 
@@ -85,34 +140,105 @@ def standard_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     """Predict end-to-end training for R rounds (the longest stage's) on the same partitions.
 
     Boundary: input features once, then in every round an embedding forward and its gradient
-    backward for each hidden state: ``n B (H_0 + 2 R sum_{m>=1} H_m)`` (RETEXO, section 3.2).
+    backward for each hidden state: ``V (H_0 + 2 R sum_{m>=1} H_m)`` (RETEXO, section 3.2). All
+    clients take part in every round. Evaluation passes embeddings forward: of the weights that
+    begin each round, of w(R), and of the selected ones for the test.
     """
-    parameters, heads = stage_parameters(shape)
-    model = sum(parameters) - sum(heads)
-    item = np.dtype(shape.dtype).itemsize
+    moved = shape.inputs + 2 * max(size.rounds) * _hidden(shape)
+    return _exchanging_volume(shape, size, _item(shape) * size.vectors * moved)
+
+
+def bns_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
+    """Predict boundary node sampling; None where the sampled vectors are not known.
+
+    As :func:`standard_volume`, but a round moves the drawn vectors only, and their numbers once.
+    Evaluation is not sampled. One layer has no exchange inside its rounds, hence nothing to draw.
+
+    Source: BNS-GCN (Wan et al.), algorithm 1; RETEXO, section 4.1.
+    """
+    if size.sampled_vectors is None:
+        return None
+    item = _item(shape)
+    per_vector = 2 * item * _hidden(shape) + _ID_BYTES if shape.layers > 1 else 0
+    drawn = max(size.rounds) * size.sampled_vectors * per_vector
+    return _exchanging_volume(shape, size, item * size.vectors * shape.inputs + drawn)
+
+
+def drop_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
+    """Predict federated averaging of the whole model, edges between clients ignored."""
+    parameters = _item(shape) * _model(shape)
     rounds = max(size.rounds)
-    hidden = sum(shape.input_width(stage) for stage in range(1, shape.layers))
-    reduced = item * size.training_clients * rounds * model
     return PredictedVolume(
-        boundary=item * size.vectors * (shape.inputs + 2 * rounds * hidden),
-        updates_up=reduced,
-        weights_down=reduced,
+        boundary_training=0,
+        boundary_evaluation=0,
+        updates_up=size.training_clients * rounds * parameters,
+        weights_training=size.asked_clients * rounds * parameters,
+        weights_beyond=(size.validation_clients + size.clients) * parameters,
     )
 
 
-def gamma(shape: ModelShape, size: TrainingSize) -> float:
-    """Return how many times more standard training moves than lazy training.
+def central_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
+    """Predict end-to-end training on one client that has the whole graph."""
+    alone = replace(
+        size,
+        clients=1,
+        training_clients=min(1, size.training_clients),
+        asked_clients=min(1, size.asked_clients),
+        validation_clients=min(1, size.validation_clients),
+    )
+    return drop_volume(shape, alone)
 
-    Counted as the paper does, at the clients: a vector is sent and received (2 n B), weights come
-    down and updates go up (2 n R M). Evaluation messages are left out.
+
+#: How each algorithm's volume is predicted.
+VOLUMES: Final[Mapping[str, Callable[[ModelShape, TrainingSize], PredictedVolume | None]]] = (
+    MappingProxyType(
+        {
+            "lazy": lazy_volume,
+            "standard": standard_volume,
+            "bns": bns_volume,
+            "drop": drop_volume,
+            "central": central_volume,
+        }
+    )
+)
+
+
+def gamma(volume: PredictedVolume, lazy: PredictedVolume) -> float:
+    """Return how many times more an algorithm moves than lazy training, as the paper counts.
 
     Source: RETEXO, section 3.2, equation 2, with the heads C_m.
     """
-    parameters, heads = stage_parameters(shape)
+    return volume.paper / lazy.paper
+
+
+def _exchanging_volume(
+    shape: ModelShape, size: TrainingSize, boundary_training: int
+) -> PredictedVolume:
+    """Complete the volume of an algorithm whose clients exchange in every round."""
     rounds = max(size.rounds)
-    hidden = sum(shape.input_width(stage) for stage in range(1, shape.layers))
-    model = sum(parameters) - sum(heads)
-    boundary = size.vectors / size.clients
-    standard = boundary * (shape.inputs + 2 * rounds * hidden) + rounds * model
-    lazy = boundary * (shape.inputs + hidden) + rounds * (model + sum(heads))
-    return standard / lazy
+    parameters = _item(shape) * size.clients * _model(shape)
+    return PredictedVolume(
+        boundary_training=boundary_training,
+        boundary_evaluation=_item(shape) * size.vectors * (rounds + 2) * _hidden(shape),
+        updates_up=rounds * parameters,
+        weights_training=rounds * parameters,
+        weights_beyond=2 * parameters,
+    )
+
+
+def _parameters(shape: ModelShape, stage: int) -> int:
+    return FlatParameters(StageModel(shape, stage)).size
+
+
+def _model(shape: ModelShape) -> int:
+    """Return M."""
+    return sum(_parameters(replace(shape, heads_between=False), m) for m in range(shape.layers))
+
+
+def _hidden(shape: ModelShape) -> int:
+    """Return the width of all hidden states: sum of H_m for 1 <= m < K."""
+    return sum(shape.input_width(stage) for stage in range(1, shape.layers))
+
+
+def _item(shape: ModelShape) -> int:
+    return np.dtype(shape.dtype).itemsize

@@ -155,6 +155,7 @@ def power_law_input(nodes: int, edges: int, width: int) -> StageInput:
         received=torch.zeros(0, width),
         indptr=indptr,
         indices=sources,
+        neighbours=np.diff(indptr),
         degrees=np.diff(indptr),
         own_hashes=rng.integers(0, 2**63, nodes).astype(np.uint64),
         slot_hashes=np.zeros(0, np.uint64),

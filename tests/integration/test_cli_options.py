@@ -222,6 +222,9 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
         **{"local-steps": "2", "local-optimizer": "sgd", "local-learning-rate": "0.75"},
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
+        **{"links": "delay:5ms", "boundary-plan": "cover"},
+        **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
+        **{"codec": "dense"},
     }
     only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
     assert set(other) == set(KEYS) - only_default - PLACE_KEYS

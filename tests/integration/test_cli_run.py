@@ -157,17 +157,43 @@ def test_datasets_without_a_folder_says_how_to_give_one(retexo: CommandLine) -> 
 
 def test_plan_explains_itself_and_gives_json(retexo: CommandLine) -> None:
     shown = retexo.done("plan", "--clients", "3", "--rounds", "10")
-    for word in ("boundary nodes", "vectors", "lazy", "standard", "gamma", "equation 2"):
+    for word in ("boundary nodes", "vectors", "cover", "lossless", "gamma", "equation 2"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
     facts = json.loads(retexo.done("plan", "--clients", "3", "--rounds", "10", "--json"))
-    assert facts["vectors"] == sum(row["vectors_out"] for row in facts["clients"])
-    assert f"gamma {facts['gamma']:.2f}:" in shown
+    rows, cover = facts["plans"]["rows"], facts["plans"]["cover"]
+    assert rows["vectors"] == sum(row["vectors_out"] for row in facts["clients"])
+    assert cover["vectors"] <= min(rows["vectors"], facts["partial_sums"])
+    assert list(rows["algorithms"]) == ["lazy", "standard", "bns", "drop", "central"]
+    assert cover["algorithms"]["bns"] is None
+    for name, volume in rows["algorithms"].items():
+        line = next(line for line in shown.splitlines() if line.startswith(f"{name} "))
+        assert line.endswith(f" {volume['gamma']:.2f}")
+
+
+def test_plan_puts_the_configured_algorithm_and_plan_first(retexo: CommandLine) -> None:
+    keys = ("--clients", "3", "--algorithm", "standard", "--boundary-plan", "cover")
+    shown = retexo.done("plan", *keys)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.index("standard  ") < shown.index("lazy  ")
+    assert shown.index("rows and sums (cover)") < shown.index("\nrows  ")
+    facts = json.loads(retexo.done("plan", *keys, "--json"))
+    assert (facts["algorithm"], facts["boundary_plan"]) == ("standard", "cover")
+    assert next(iter(facts["plans"]["rows"]["algorithms"])) == "standard"
+
+
+def test_plan_of_attention_keeps_rows(retexo: CommandLine) -> None:
+    keys = ("--clients", "2", "--model", "gat", "--hidden", "8", "--boundary-plan", "cover")
+    facts = json.loads(retexo.done("plan", *keys, "--json"))
+    assert facts["boundary_plan"] == "rows"
+    assert list(facts["plans"]) == ["rows"]
+    assert facts["partial_sums"] is None
 
 
 def test_plan_predicts_the_raw_bytes_of_the_run(retexo: CommandLine, finished: Path) -> None:
     keys = [word for word in KEYS if word != "--quiet"]
-    predicted = json.loads(retexo.done("plan", *keys, "--json"))["raw_bytes"]["lazy"]
+    plan = json.loads(retexo.done("plan", *keys, "--json"))["plans"]["rows"]
+    predicted = plan["algorithms"]["lazy"]
     measured = result_of(finished)["bytes"]["raw"]
     assert measured["boundary"] == predicted["boundary"]
     assert measured["total"] == predicted["total"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array, random_array
 
 from retexo_fl.layers import GraphLayer, KeyedDropout, LayerShape, StageInput
+from retexo_fl.layers.base import dense_rows
 
 NODES, WIDTH, OUTPUTS, HIDDEN = 12, 7, 5, 6
 DROPOUT = KeyedDropout(rate=0.3, seed=3, stage=0, round=2)
+NOTHING = torch.empty(0, dtype=torch.float64)
 
 
 def random_graph(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -33,6 +37,7 @@ def whole_input(seed: int, *, sparse: bool = False) -> StageInput:
         received=csr_array((0, WIDTH)) if sparse else torch.zeros(0, WIDTH, dtype=torch.float64),
         indptr=indptr,
         indices=indices,
+        neighbours=np.diff(indptr),
         degrees=np.diff(indptr),
         own_hashes=rng.integers(0, 2**63, NODES).astype(np.uint64),
         slot_hashes=np.zeros(0, np.uint64),
@@ -55,9 +60,30 @@ def cut_input(whole: StageInput, inner: np.ndarray, layer: type[GraphLayer]) -> 
         received=torch.from_numpy(rows[boundary] * factors[boundary][:, None]),
         indptr=np.concatenate(([0], np.cumsum(ends - starts))),
         indices=np.array([place[int(s)] for part in sources for s in part], dtype=np.int64),
+        neighbours=ends - starts,
         degrees=whole.degrees[inner],
         own_hashes=whole.own_hashes[inner],
         slot_hashes=whole.own_hashes[boundary],
+    )
+
+
+def with_sums(inputs: StageInput) -> StageInput:
+    """Return an input to which came, for each inner node, the sum of its boundary nodes' rows."""
+    nodes = inputs.num_nodes
+    bounds = list(zip(inputs.indptr[:-1], inputs.indptr[1:], strict=True))
+    sources = [inputs.indices[a:b] for a, b in bounds]
+    assert isinstance(inputs.received, torch.Tensor)
+    rows = inputs.received.numpy()
+    foreign = [part[part >= nodes] - nodes for part in sources]
+    reached = [u for u in range(nodes) if len(foreign[u])]
+    slots = {u: [nodes + at] for at, u in enumerate(reached)}
+    edges = [[*part[part < nodes], *slots.get(u, [])] for u, part in enumerate(sources)]
+    return replace(
+        inputs,
+        received=torch.from_numpy(np.array([rows[foreign[u]].sum(axis=0) for u in reached])),
+        indptr=np.concatenate(([0], np.cumsum([len(part) for part in edges]))),
+        indices=np.array([source for part in edges for source in part], dtype=np.int64),
+        slot_hashes=np.zeros(len(reached), np.uint64),
     )
 
 
@@ -108,6 +134,15 @@ class LayerContract:
             result = run(layer, part, np.arange(len(inner)), drop=drop)
             torch.testing.assert_close(result, expected[inner], rtol=1e-12, atol=1e-12)
 
+    def test_layer_that_sums_reads_sums_as_well_as_rows(self) -> None:
+        layer, whole = built(self.layer), whole_input(4)
+        inner = np.arange(0, NODES, 2)
+        rows = cut_input(whole, inner, self.layer)
+        if layer.sums_messages:
+            expected = run(layer, rows, np.arange(len(inner)), drop=True)
+            result = run(layer, with_sums(rows), np.arange(len(inner)), drop=True)
+            torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+
     @pytest.mark.parametrize("drop", [False, True])
     def test_sparse_input_equals_dense(self, drop: bool) -> None:
         layer, sparse = built(self.layer), whole_input(5, sparse=True)
@@ -117,7 +152,10 @@ class LayerContract:
             received=torch.zeros(0, WIDTH, dtype=torch.float64),
             **{
                 name: getattr(sparse, name)
-                for name in ("indptr", "indices", "degrees", "own_hashes", "slot_hashes")
+                for name in (
+                    *("indptr", "indices", "neighbours", "degrees"),
+                    *("own_hashes", "slot_hashes"),
+                )
             },
         )
         rows = np.array([2, 5, 7])
@@ -144,3 +182,23 @@ class LayerContract:
     def test_batch_of_no_rows_is_empty(self) -> None:
         result = run(built(self.layer), whole_input(0), np.zeros(0, np.int64), drop=True)
         assert result.shape == (0, OUTPUTS)
+
+    @pytest.mark.parametrize("rows", [np.arange(6), np.array([0, 3]), np.zeros(0, np.int64)])
+    def test_batches_of_trained_rows_equal_those_of_fixed_rows(self, rows: np.ndarray) -> None:
+        layer, inputs = built(self.layer), cut_input(whole_input(7), np.arange(6), self.layer)
+        make = layer.trained_batches(replace(inputs, own=NOTHING, received=NOTHING), rows)
+        expected = run(layer, inputs, rows, drop=True)
+        stacked = torch.cat([dense_rows(x, torch.float64) for x in (inputs.own, inputs.received)])
+        for _ in range(2):
+            torch.testing.assert_close(layer(make(stacked), DROPOUT), expected, rtol=0, atol=0)
+
+    def test_gradient_of_trained_rows_equals_finite_differences(self) -> None:
+        layer, inputs = built(self.layer), cut_input(whole_input(8), np.arange(6), self.layer)
+        make = layer.trained_batches(inputs, np.array([1, 2, 5]))
+
+        def apply(stacked: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = layer(make(stacked), DROPOUT)
+            return result
+
+        rows = [dense_rows(x, torch.float64) for x in (inputs.own, inputs.received)]
+        assert torch.autograd.gradcheck(apply, torch.cat(rows).requires_grad_())

@@ -21,11 +21,16 @@ def run(out: Path, *options: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_both_engines_leave_the_same_model_and_the_same_account(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "algorithm"), [("gcn", "lazy"), ("sage", "lazy"), ("gat", "lazy"), ("gcn", "drop")]
+)
+def test_both_engines_leave_the_same_model_and_the_same_account(
+    tmp_path: Path, model: str, algorithm: str
+) -> None:
     options = [
         *("--dataset", "cora", "--data-dir", str(data_dir()), "--clients", "3"),
-        *("--model", model, "--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
+        *("--algorithm", algorithm, "--model", model),
+        *("--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
     ]
     inline = run(tmp_path / "inline", *options)
     flower = run(tmp_path / "flower", *options, "--engine", "flower")

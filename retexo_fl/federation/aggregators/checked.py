@@ -18,7 +18,7 @@ from retexo_fl.federation.aggregators.base import Aggregator, RoundFacts
 class CheckedAggregator:
     """Checks what every aggregator may rely on, and what is expected of it; an aggregator itself.
 
-    Clients without train nodes are left out here.
+    Clients without train nodes are left out here, unless sums are added and theirs is not zero.
 
     Attributes:
         needs: See :class:`Aggregator`.
@@ -61,8 +61,9 @@ class CheckedAggregator:
                 f"client {client}: got a {update_sum.dtype} update of shape "
                 f"{update_sum.shape}; expected {dtype} of {shape}"
             )
-        if count > 0:
-            self._clients += 1
+        # A client without train nodes may still hand on the gradients of its peers' losses.
+        if count > 0 or (self.needs == "sum" and update_sum.any()):
+            self._clients += count > 0
             with np.errstate(over="ignore", invalid="ignore"):
                 self._inner.add(client, update_sum, count)
 

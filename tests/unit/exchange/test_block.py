@@ -173,8 +173,8 @@ def test_check_same_block_says_that_equally_many_edges_are_others(count: int, wh
         with pytest.raises(PartitionError) as caught:
             check_same_block(got, wanted)
         assert str(caught.value) == (
-            f"client 3 and client 4 both list {what} between them, but not the same {ones}; "
-            f"{ADVICE}"
+            f"client 3 and client 4 both list {what} between them, but not the same {ones}, "
+            f"or follow two boundary plans; {ADVICE}"
         )
 
 

@@ -8,7 +8,7 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import HEADER_BYTES, BlockTraffic, SendingSession, State, Vectors, to_csr
 from retexo_fl.exchange.codecs import row_costs
 from retexo_fl.exchange.frames import FrameHeader
-from retexo_fl.exchange.sending import split_rows
+from retexo_fl.exchange.sending import split_dense_rows, split_rows
 from retexo_fl.exchange.states import FrameKind
 from tests.unit.exchange.blocks import any_vectors, header_of
 
@@ -142,3 +142,16 @@ def test_split_rows_takes_as_many_as_fit_in_either_form() -> None:
 
 def test_split_rows_of_nothing_has_no_frame() -> None:
     assert split_rows(np.zeros(0, dtype=int), width=1, itemsize=4, max_frame_bytes=256) == [0]
+
+
+def test_split_dense_rows_takes_as_many_as_fit_as_an_array() -> None:
+    assert split_dense_rows(13, row_bytes=40, max_frame_bytes=256) == [0, 6, 12, 13]
+    assert split_dense_rows(12, row_bytes=40, max_frame_bytes=256) == [0, 6, 12]
+    assert split_dense_rows(0, row_bytes=400, max_frame_bytes=256) == [0]
+
+
+def test_dense_codec_names_the_limit_that_a_row_needs() -> None:
+    # As sparse rows they would take 3 bytes.
+    vectors = np.zeros((3, 100), dtype=np.float32)
+    with pytest.raises(LocalProtocolError, match="too small for vector 0, expected at least 400"):
+        SendingSession(header_of(vectors), vectors, codec="dense", max_frame_bytes=256)

@@ -15,12 +15,15 @@ from retexo_fl.exchange import (
     assemble,
     encode_block,
     to_csr,
+    to_dense,
 )
 from tests.unit.exchange.blocks import any_vectors, assert_same_bits, csr, header_of, read_all
 
 
-def _rows_of(header: BlockHeader, vectors: Vectors, limit: int) -> list[RowsReceived]:
-    block = encode_block(header, vectors, max_frame_bytes=limit)
+def _rows_of(
+    header: BlockHeader, vectors: Vectors, limit: int, codec: str = "lossless"
+) -> list[RowsReceived]:
+    block = encode_block(header, vectors, codec=codec, max_frame_bytes=limit)
     events = read_all(ReceivingSession(header, max_frame_bytes=limit), block.frames)
     return [event for event in events if isinstance(event, RowsReceived)]
 
@@ -36,6 +39,25 @@ def test_encode_block_traffic_is_the_sum_of_its_frames(vectors: Vectors) -> None
     assert traffic.control_bytes == len(header.hello_payload())
     assert traffic.payload_bytes == sum(len(frame) - 24 for frame in block.frames[1:-1])
     assert traffic.payload_bytes <= traffic.raw_bytes
+
+
+@given(any_vectors())
+def test_dense_block_has_the_payload_of_its_array_and_reads_the_same(vectors: Vectors) -> None:
+    header = header_of(vectors)
+    limit = max(256, vectors.shape[1] * 8)
+    block = encode_block(header, vectors, codec="dense", max_frame_bytes=limit)
+    assert block.traffic.payload_bytes == block.traffic.raw_bytes == header.raw_bytes
+    assert b"".join(frame[24:] for frame in block.frames[1:-1]) == to_dense(vectors).tobytes()
+    dense = assemble(header, _rows_of(header, vectors, limit, "dense"))
+    lossless = assemble(header, _rows_of(header, vectors, limit))
+    assert type(dense) is type(lossless)
+    assert_same_bits(dense, vectors)
+
+
+def test_unknown_codec_is_refused_by_name() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    with pytest.raises(LocalProtocolError, match="codec is 'zip', expected one of lossless, dense"):
+        encode_block(header_of(vectors), vectors, codec="zip")
 
 
 @given(any_vectors())

@@ -107,6 +107,7 @@ def _star(hashes: list[int]) -> StageInput:
         received=torch.zeros(0, 2, dtype=torch.float64),
         indptr=np.array([0, 2, 2, 2]),
         indices=np.array([1, 2]),
+        neighbours=np.array([2, 0, 0]),
         degrees=np.array([2, 1, 1]),
         own_hashes=np.array(hashes, dtype=np.uint64),
         slot_hashes=np.zeros(0, np.uint64),

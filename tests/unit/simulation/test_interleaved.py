@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.simulation.interleaved import run_round
-from retexo_fl.training.rounds import ExchangingStep, InnerExchange, Received
+from retexo_fl.simulation.interleaved import RoundName, run_round
+from retexo_fl.training.rounds import InnerExchange, Steps
 
 NODES, WIDTH = 12, 3
 OWNER = np.arange(NODES) % 3
@@ -32,15 +32,14 @@ class WalkStep:
         reached = adjacency()[by == OWNER].any(axis=0)
         return np.flatnonzero(reached & (of == OWNER))
 
-    def __call__(
-        self, weights: np.ndarray, round_number: int
-    ) -> Generator[InnerExchange, Received, np.ndarray]:
+    def __call__(self, weights: np.ndarray, round_number: int) -> Steps[np.ndarray]:
         rows = np.zeros((NODES, len(weights)))
         rows[self.inner] = np.outer(self.inner + round_number, weights)
         peers = [peer for peer in range(3) if peer != self.client]
         for label in self.labels:
             received = yield InnerExchange(
                 label=label,
+                purpose="train" if label == "hop-1" else "evaluate",
                 outgoing={p: rows[self.needed(p, self.client)] for p in peers},
                 expected={p: len(self.needed(self.client, p)) for p in peers},
                 width=len(weights),
@@ -53,14 +52,14 @@ class WalkStep:
         return rows[self.inner]
 
 
-def walk(client: int) -> ExchangingStep[np.ndarray]:
+def walk(client: int) -> Callable[[np.ndarray, int], Steps[np.ndarray]]:
     return WalkStep(client)
 
 
 def test_run_round_equals_the_walk_on_the_whole_graph() -> None:
     weights = np.array([1.0, -2.0, 0.5])
     steps = {client: walk(client)(weights, 4) for client in range(3)}
-    outcome = run_round(steps, job="walk", layer=0)
+    outcome = run_round(steps, RoundName(job="walk"))
     whole = adjacency() @ adjacency() @ np.outer(np.arange(NODES) + 4, weights)
     for client, rows in outcome.results.items():
         np.testing.assert_array_equal(rows, whole[client == OWNER])
@@ -68,11 +67,29 @@ def test_run_round_equals_the_walk_on_the_whole_graph() -> None:
 
 def test_run_round_counts_what_each_client_sent() -> None:
     steps = {client: walk(client)(np.ones(WIDTH), 1) for client in range(3)}
-    outcome = run_round(steps, job="walk", layer=0)
+    outcome = run_round(steps, RoundName(job="walk"))
     for client in range(3):
         vectors = sum(len(WalkStep(client).needed(p, client)) for p in range(3) if p != client)
-        assert outcome.sent[client].boundary.raw == 2 * vectors * WIDTH * 8
-        assert outcome.sent[client].boundary.messages == 4
+        for purpose in ("train", "evaluate"):
+            sent = outcome.moved[client][purpose].sent.boundary
+            assert (sent.raw, sent.messages) == (vectors * WIDTH * 8, 2)
+    for purpose in ("train", "evaluate"):
+        ends = [outcome.moved[client][purpose] for client in range(3)]
+        sent_bytes = sum(end.sent.boundary.payload for end in ends)
+        assert sent_bytes == sum(end.received.boundary.payload for end in ends)
+
+
+def test_run_round_tells_of_every_exchange() -> None:
+    steps = {client: walk(client)(np.ones(WIDTH), 1) for client in range(3)}
+    seen: list[Mapping[tuple[int, int], int]] = []
+    outcome = run_round(steps, RoundName(job="walk"), seen.append)
+    assert len(seen) == 2
+    wire = [
+        sum(getattr(outcome.moved[c][purpose].sent, kind).wire for c in range(3))
+        for purpose in ("train", "evaluate")
+        for kind in ("boundary", "control")
+    ]
+    assert [sum(blocks.values()) for blocks in seen] == [sum(wire[:2]), sum(wire[2:])]
 
 
 def test_run_round_refuses_clients_that_disagree() -> None:
@@ -80,7 +97,7 @@ def test_run_round_refuses_clients_that_disagree() -> None:
         c: WalkStep(c, ("hop-1", "other" if c == 2 else "hop-2"))(np.ones(2), 1) for c in range(3)
     }
     with pytest.raises(LocalProtocolError, match="disagree on the next exchange"):
-        run_round(steps, job="walk", layer=0)
+        run_round(steps, RoundName(job="walk"))
 
 
 def test_run_round_refuses_a_client_that_ends_early() -> None:
@@ -89,15 +106,31 @@ def test_run_round_refuses_a_client_that_ends_early() -> None:
         for c in range(3)
     }
     with pytest.raises(LocalProtocolError, match=r"clients \[1\] ended their round"):
-        run_round(steps, job="walk", layer=0)
+        run_round(steps, RoundName(job="walk"))
 
 
 def test_run_round_refuses_vectors_that_were_not_agreed() -> None:
-    def step(client: int) -> Generator[InnerExchange, Received, None]:
+    def step(client: int) -> Steps[None]:
         other = 1 - client
         yield InnerExchange(
-            label="x", outgoing={other: np.ones((2, 3))}, expected={other: 2 + client}, width=3
+            label="x",
+            purpose="train",
+            outgoing={other: np.ones((2, 3))},
+            expected={other: 2 + client},
+            width=3,
         )
 
     with pytest.raises(LocalProtocolError, match="client 0 sends .* expects 3 of width 3"):
-        run_round({0: step(0), 1: step(1)}, job="walk", layer=0)
+        run_round({0: step(0), 1: step(1)}, RoundName(job="walk"))
+
+
+def test_run_round_refuses_a_client_that_sends_less_than_is_expected() -> None:
+    def step(client: int) -> Steps[None]:
+        other = 1 - client
+        outgoing = {other: np.ones((2, 3))} if client else {}
+        yield InnerExchange(
+            label="x", purpose="train", outgoing=outgoing, expected={other: 2}, width=3
+        )
+
+    with pytest.raises(LocalProtocolError, match=r"client 1 expects vectors of clients \[0\]"):
+        run_round({0: step(0), 1: step(1)}, RoundName(job="walk"))

@@ -12,9 +12,10 @@ from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training import layer_trainer
-from retexo_fl.training.layer_trainer import LayerTrainer, LayerUpdate, NodeSets
+from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
+from retexo_fl.training.tally import LayerUpdate
 from tests.support.layer_contract import NODES, WIDTH, whole_input
 
 SHAPE = ModelShape(

@@ -1,0 +1,168 @@
+"""What `retexo plan` knows: predicted bytes of every algorithm, boundary plan and codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from retexo_fl.agent.preparation import load_parts
+from retexo_fl.config import RunConfig
+from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition
+from retexo_fl.layers.base import layer_class
+from retexo_fl.training.coded_size import lossless_bytes, sent_features
+from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import (
+    VOLUMES,
+    PredictedVolume,
+    TrainingSize,
+    gamma,
+    lazy_volume,
+    sampled_vectors,
+)
+
+#: Algorithms whose clients send each other anything.
+_EXCHANGING: Final = ("lazy", "standard", "bns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstExchange:
+    """Payload of the exchange of input features, over all pairs of clients.
+
+    Attributes:
+        dense: Bytes under the codec ``dense``: the raw ones.
+        lossless: Bytes under the codec ``lossless``.
+    """
+
+    dense: int
+    lossless: int
+
+
+def plan_facts(config: RunConfig) -> dict[str, Any]:
+    """Return everything that `retexo plan` tells, as JSON has it.
+
+    Raises:
+        RetexoError: The parts cannot be made or read.
+    """
+    parts = load_parts(config)
+    kinds = PLAN_KINDS if layer_class(config.model).sums_messages else PLAN_KINDS[:1]
+    plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
+    chosen = effective_plan(config)
+    return {
+        "algorithm": config.algorithm,
+        "boundary_plan": chosen,
+        "codec": config.codec,
+        "boundary_rate": config.boundary_rate,
+        "clients": [
+            {
+                "client": part.client,
+                "nodes": part.num_inner,
+                "boundary_nodes": part.num_boundary,
+                "peers": len(plan.peers),
+                "vectors_out": plan.num_send,
+            }
+            for part, plan in zip(parts, plans[chosen], strict=True)
+        ],
+        "partial_sums": _partial_sums(plans["rows"]) if len(kinds) > 1 else None,
+        "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
+    }
+
+
+def _partial_sums(plans: list[BoundaryPlan]) -> int:
+    """Return how many vectors it would be if peers sent nothing but sums for destinations."""
+    return sum(plan.peer(peer.peer).receive.count for plan in plans for peer in plan.peers)
+
+
+def _plan_facts(
+    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
+) -> dict[str, Any]:
+    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    size = _size(config, parts, plans, kind)
+    first = _first_exchange(config, parts, plans)
+    volumes = {name: predict(shape, size) for name, predict in VOLUMES.items()}
+    ordered = sorted(volumes, key=lambda name: name != config.algorithm)
+    lazy = lazy_volume(shape, size)
+    return {
+        "vectors": size.vectors,
+        "sampled_vectors": size.sampled_vectors,
+        "first_exchange": {"dense": first.dense, "lossless": first.lossless},
+        "algorithms": {
+            name: None if volume is None else _record(name, volume, lazy, first)
+            for name in ordered
+            for volume in (volumes[name],)
+        },
+    }
+
+
+def _size(
+    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
+) -> TrainingSize:
+    pairs = [peer.send.count for plan in plans for peer in plan.peers]
+    # Clients of bns sample rows of boundary nodes; no sums.
+    drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
+    return TrainingSize(
+        clients=len(parts),
+        training_clients=sum(1 for p in parts if p.train_mask.any()),
+        asked_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
+        validation_clients=sum(1 for p in parts if p.val_mask.any()),
+        vectors=sum(pairs),
+        rounds=(config.rounds,) * config.layers,
+        sampled_vectors=drawn,
+    )
+
+
+def _first_exchange(
+    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
+) -> FirstExchange:
+    dense = lossless = 0
+    for part, plan in zip(parts, plans, strict=True):
+        for vectors in sent_features(
+            part,
+            plan,
+            model=config.model,
+            normalisation=config.feature_normalisation,
+            dtype=config.dtype,
+        ):
+            rows, width = vectors.shape
+            dense += rows * width * vectors.dtype.itemsize
+            lossless += lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
+    return FirstExchange(dense=dense, lossless=lossless)
+
+
+def _record(
+    name: str, volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange
+) -> dict[str, Any]:
+    saved = first.dense - first.lossless
+    return {
+        "boundary_training": volume.boundary_training,
+        "boundary_evaluation": volume.boundary_evaluation,
+        "boundary": volume.boundary,
+        "updates_up": volume.updates_up,
+        "weights_down": volume.weights_down,
+        "total": volume.total,
+        "gamma": gamma(volume, lazy),
+        "payload": {
+            "dense": _payload(volume, 0, gamma=gamma(volume, lazy)),
+            # Of hidden states no more is known than that they take at most what dense ones do.
+            # Gamma is that of features as they are and hidden states at their most.
+            "lossless": _payload(
+                volume,
+                saved if name in _EXCHANGING else 0,
+                gamma=_paper_without(name, volume, saved) / _paper_without("lazy", lazy, saved),
+            ),
+        },
+    }
+
+
+def _payload(volume: PredictedVolume, saved: int, *, gamma: float) -> Mapping[str, Any]:
+    return {
+        "boundary_at_most": volume.boundary - saved,
+        "total_at_most": volume.total - saved,
+        "gamma": gamma,
+    }
+
+
+def _paper_without(name: str, volume: PredictedVolume, saved: int) -> int:
+    return volume.paper - (2 * saved if name in _EXCHANGING else 0)

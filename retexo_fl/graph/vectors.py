@@ -1,0 +1,147 @@
+"""What two clients hand each other in an exchange: rows, and sums of rows for one destination."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from retexo_fl.graph.features import Features
+
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartialSums:
+    """Sums of inner nodes' rows, each for one node of a peer.
+
+    Attributes:
+        indptr: [t + 1] int64: sum i is over ``members[indptr[i]:indptr[i + 1]]``, at least one.
+        members: [z] int64 inner nodes, ascending within a sum.
+    """
+
+    indptr: np.ndarray
+    members: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of sums: t."""
+        return len(self.indptr) - 1
+
+    def gather(self, matrix: Features) -> Features:
+        """Return the [t, H] sums of an [n, H] matrix's rows."""
+        if len(self.members) == self.count:
+            return matrix[self.members]
+        ones = np.ones(len(self.members), dtype=matrix.dtype)
+        chosen = csr_array((ones, self.members, self.indptr), shape=(self.count, matrix.shape[0]))
+        sums = chosen @ matrix
+        if isinstance(sums, np.ndarray):
+            return sums
+        # Rows may cancel out; what an exchange carries has no explicit zeros and sorted columns.
+        result = csr_array(sums)
+        result.eliminate_zeros()
+        result.sort_indices()
+        return result
+
+    def spread(self, gradients: np.ndarray, into: np.ndarray) -> None:
+        """Add each of [t, H] ``gradients`` to the rows of [n, H] ``into`` that its sum is over."""
+        rows, places = np.unique(self.members, return_inverse=True)
+        sums = np.repeat(np.arange(self.count), np.diff(self.indptr))
+        ones = np.ones(len(places), dtype=gradients.dtype)
+        into[rows] += csr_array((ones, (places, sums)), shape=(len(rows), self.count)) @ gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OutgoingVectors:
+    """What a client sends to one peer in every exchange: first rows, then sums.
+
+    A row is that of an inner node which has an edge to a node of the peer; rows ascend by node key,
+    sums by the key of the peer's node that they are for.
+
+    Attributes:
+        rows: [k] int64 inner nodes.
+        sums: None under the plan of rows.
+    """
+
+    rows: np.ndarray
+    sums: PartialSums | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of vectors: s."""
+        return len(self.rows) + (self.sums.count if self.sums is not None else 0)
+
+    def gather(self, matrix: Features) -> Features:
+        """Return the [s, H] vectors of an [n, H] matrix of all inner nodes' rows."""
+        rows = matrix[self.rows]
+        if self.sums is None:
+            return rows
+        sums = self.sums.gather(matrix)
+        if isinstance(rows, np.ndarray) and isinstance(sums, np.ndarray):
+            return np.concatenate((rows, sums))
+        return csr_array(vstack([rows, sums], format="csr"))
+
+    def spread(self, gradients: np.ndarray, into: np.ndarray) -> None:
+        """Carry gradients from the vectors back to the rows: the transpose of :meth:`gather`.
+
+        Sums go in a fixed order: rows first, then sums by their number.
+
+        Args:
+            gradients: [s, H] with respect to the vectors.
+            into: [n, H] of all inner nodes, same dtype; what is found is added to it in place.
+        """
+        into[self.rows] += gradients[: len(self.rows)]
+        if self.sums is not None:
+            self.sums.spread(gradients[len(self.rows) :], into)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IncomingVectors:
+    """What a client receives from one peer in every exchange.
+
+    Attributes:
+        slots: [r] int64 place of each vector in the received block, ascending.
+    """
+
+    slots: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of vectors: r."""
+        return len(self.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerPlan:
+    """What goes to and comes from one peer.
+
+    Attributes:
+        peer: Client index.
+        num_edges: Edges between a node of this client and one of the peer, as this client lists
+            them.
+        digest: 32 bytes over the plan's kind and those edges. Vectors and their order follow from
+            the two, so equal digests prove that both ends mean the same vectors.
+        send: What goes to the peer.
+        receive: What comes from it.
+    """
+
+    peer: int
+    num_edges: int
+    digest: bytes
+    send: OutgoingVectors
+    receive: IncomingVectors
+
+    @classmethod
+    def of_stranger(cls, peer: int) -> Self:
+        """Return the plan for a client with which no edge is shared: nothing is sent."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(
+            peer=peer,
+            num_edges=0,
+            digest=bytes(_DIGEST_BYTES),
+            send=OutgoingVectors(rows=none),
+            receive=IncomingVectors(slots=none),
+        )

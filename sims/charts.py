@@ -1,0 +1,54 @@
+"""Forms of figure that several recipes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#9d755d", "#72b7b2")
+#: One colour for one algorithm, in all figures.
+ALGORITHM_COLORS: Final[Mapping[str, str]] = dict(
+    zip(("lazy", "standard", "bns", "drop", "central"), COLORS, strict=False)
+)
+_GROUP_WIDTH: Final = 0.8
+
+
+def draw_bars(
+    axes: Axes,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    marks: Mapping[str, Sequence[float | None]] | None = None,
+) -> None:
+    """Draw groups of bars: means, with a dot for each value.
+
+    Args:
+        axes: Where.
+        groups: Names along the axis.
+        series: Values of each group by the name of the series.
+        marks: A reference of each group by the name of the series, or None.
+    """
+    width = _GROUP_WIDTH / len(series)
+    for number, (name, values) in enumerate(series.items()):
+        color = ALGORITHM_COLORS.get(name, COLORS[number % len(COLORS)])
+        shift = (number - (len(series) - 1) / 2) * width
+        places = [place + shift for place in range(len(groups))]
+        axes.bar(places, [fmean(v) for v in values], width * 0.92, color=color, label=name)
+        for place, each in zip(places, values, strict=True):
+            if len(each) > 1:
+                axes.plot([place] * len(each), each, ".", color="black", markersize=3)
+        for place, mark in zip(places, (marks or {}).get(name, ()), strict=False):
+            if mark is not None:
+                ends = (place - width / 2, place + width / 2)
+                axes.plot(ends, (mark, mark), color="black", linewidth=1.5)
+    axes.set_xticks(range(len(groups)), groups, fontsize=8)
+    axes.legend(fontsize=8)
+
+
+def focus(axes: Axes, values: Sequence[float], *, margin: float = 0.03) -> None:
+    """Show the part of a vertical axis of shares where the values are."""
+    axes.set_ylim(max(0.0, min(values) - margin), min(1.0, max(values) + margin))

@@ -1,0 +1,112 @@
+"""What the recipes that repeat RETEXO's evaluation have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from sims.catalogue import Setting
+from sims.trainings import Keys, Trainings
+
+#: RETEXO's settings for its small graphs.
+#: Source: RETEXO, section 4 (data sets and hyperparameters).
+SMALL: Final[Keys] = MappingProxyType(
+    {
+        "clients": 2,
+        "partitioner": "random",
+        "split": "random:0.2/0.1/0.7",
+        "layers": 2,
+        "hidden": 256,
+        "heads": 8,
+        "rounds": 100,
+        "learning-rate": 0.003,
+        "dropout": 0.3,
+        "weight-decay": 5e-4,
+    }
+)
+#: Its settings for the large ones, which differ; they need a machine with room for them.
+_LARGE: Final[Mapping[str, Keys]] = MappingProxyType(
+    {
+        "reddit": MappingProxyType(
+            {
+                "split": "random:0.66/0.10/0.24",
+                "layers": 4,
+                "rounds": 200,
+                "learning-rate": 0.01,
+                "dropout": 0.5,
+            }
+        ),
+        "products": MappingProxyType({"split": "random:0.08/0.02/0.9", "layers": 3, "rounds": 200}),
+    }
+)
+_LARGE_GAT: Final[Mapping[str, Keys]] = MappingProxyType(
+    {
+        "reddit": MappingProxyType({"layers": 2, "learning-rate": 0.003, "dropout": 0.0}),
+        "products": MappingProxyType({"dropout": 0.0}),
+    }
+)
+#: Sizes that only show that a recipe works.
+QUICK: Final[Keys] = MappingProxyType({"rounds": 3, "hidden": 16})
+#: Graphs of the paper that are not public files of one form: taken where ``--data-dir`` has them.
+OPTIONAL: Final = ("lastfm_asia", "reddit", "products")
+SEEDS: Final = (0, 1, 2, 3, 4)
+#: For a night: the paper's number of runs.
+TEN_SEEDS: Final = tuple(range(10))
+
+
+def keys_for(setting: Setting, dataset: str, *, model: str, algorithm: str) -> dict[str, Any]:
+    """Return the paper's settings for a graph, a layer and an algorithm.
+
+    Raises:
+        ConfigurationError: The graph is not at hand.
+    """
+    large = _LARGE.get(dataset, {})
+    if model == "gat":
+        large = {**large, **_LARGE_GAT.get(dataset, {})}
+    keys = {
+        **SMALL,
+        **large,
+        "dataset": dataset,
+        "data-dir": setting.folder_with(dataset),
+        "model": model,
+        "algorithm": algorithm,
+    }
+    return {**keys, **QUICK} if setting.quick else keys
+
+
+def at_hand(setting: Setting, datasets: Iterable[str]) -> list[str]:
+    """Return the graphs that there are; those that are not :data:`OPTIONAL` must be there.
+
+    Raises:
+        ConfigurationError: One of them is not.
+    """
+    found = [name for name in datasets if name not in OPTIONAL or setting.has(name)]
+    for name in found:
+        setting.folder_with(name)
+    return found
+
+
+def described(
+    setting: Setting, keys: Keys, seeds: Sequence[int], trainings: Trainings, **notes: object
+) -> dict[str, object]:
+    """Return an outcome's setting: keys that all trainings share, seeds, commits and notes.
+
+    Args:
+        setting: With its ``quick``, :data:`QUICK` takes the place of what the keys say.
+        keys: Of all trainings; where a graph lies is left out.
+        seeds: Of the trainings.
+        trainings: Tells the commits.
+        notes: What else a reader should know.
+    """
+    shared = {key: value for key, value in keys.items() if key != "data-dir"}
+    if setting.quick:
+        shared |= {key: value for key, value in QUICK.items() if key in keys}
+    told = {name.replace("_", " "): note for name, note in notes.items()}
+    return {**shared, "seeds": list(seeds), "trained at commit": trainings.commits, **told}
+
+
+def missing_note(setting: Setting, datasets: Iterable[str]) -> str:
+    """Say which optional graphs were not at hand, for an outcome's setting."""
+    missing = [name for name in datasets if name in OPTIONAL and not setting.has(name)]
+    return ", ".join(missing) or "none"

@@ -1,0 +1,142 @@
+"""RETEXO, figure 3: where the time of a training goes.
+
+Computing is measured, in one process where the clients take turns; the network is modelled, in
+virtual time. The two are never added: they stand in columns, and in axes, of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sims.catalogue import Setting
+from sims.charts import COLORS
+from sims.outcome import Outcome, Row
+from sims.paper import SMALL, at_hand, described, keys_for
+from sims.published import NOT_AT_HAND
+from sims.times import NetworkTime, computing_s, network_time
+from sims.trained import Trained
+from sims.trainings import Trainings
+from sims.variants import LAZY, STANDARD, Variant, bns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PURPOSE: Final = "time of computing, message passing and aggregation: RETEXO, figure 3"
+
+DATASETS: Final = ("cora", "pubmed")
+MODELS: Final = ("gcn", "sage")
+VARIANTS: Final[Mapping[str, Variant]] = {
+    "lazy": LAZY,
+    "bns 0.1": bns(0.1),
+    "standard": STANDARD,
+}
+#: A wired network between sites. Chosen; the paper's figure names none.
+LINKS: Final = "rate:100mbit/delay:5ms"
+CLIENTS: Final = 4
+SEEDS: Final = (0, 1, 2)
+
+
+class Case(NamedTuple):
+    """One training."""
+
+    dataset: str
+    model: str
+    variant: str
+    seed: int
+
+
+class Times(NamedTuple):
+    """Seconds of one training: measured, and modelled."""
+
+    computing_s: float
+    network: NetworkTime
+
+
+#: Of all seeds, by graph, layer and algorithm.
+Cells = Mapping[tuple[str, str, str], list[Times]]
+
+
+def run(setting: Setting) -> Outcome:
+    """Train every algorithm over modelled links."""
+    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
+    models = MODELS[1:] if setting.quick else MODELS
+    seeds = SEEDS[:1] if setting.quick else SEEDS
+    trainings = Trainings(setting.kept)
+    places = list(product(datasets, models, VARIANTS))
+    cases = [Case(*place, seed) for seed in seeds for place in places]
+    found = trainings.all({case: _keys(setting, case) for case in cases})
+    cells = {place: [_times(found[Case(*place, seed)]) for seed in seeds] for place in places}
+    return Outcome(
+        title=f"RETEXO, figure 3: where the time goes, {CLIENTS} clients",
+        setting=described(
+            setting,
+            {**SMALL, "clients": CLIENTS, "links": LINKS},
+            seeds,
+            trainings,
+            reference="standard training of ours",
+            computing="measured, all clients one after the other, on average a client",
+            network="modelled: message passing is exchanges and waiting for clients in rounds, "
+            "aggregation is waiting for the server",
+            rounds_of_standard_and_bns="with the exchanges of their validation",
+            published=NOT_AT_HAND["fig3"],
+        ),
+        rows=[row for place in places for row in _rows(place, cells)],
+        draw=lambda axes: _draw_computing(axes, cells),
+        beside=(lambda axes: _draw_network(axes, cells),),
+    )
+
+
+def _keys(setting: Setting, case: Case) -> dict[str, Any]:
+    variant = VARIANTS[case.variant]
+    keys = keys_for(setting, case.dataset, model=case.model, algorithm=str(variant["algorithm"]))
+    return {**keys, **variant, "clients": CLIENTS, "links": LINKS, "seed": case.seed}
+
+
+def _times(trained: Trained) -> Times:
+    return Times(computing_s=computing_s(trained), network=network_time(trained))
+
+
+def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
+    dataset, model, _ = place
+    standard = cells[dataset, model, "standard"]
+    parts: Mapping[str, Callable[[Times], float]] = {
+        "measured: computing of a client": lambda times: times.computing_s,
+        "modelled: message passing": lambda times: times.network.message_passing_s,
+        "modelled: aggregation": lambda times: times.network.aggregation_s,
+    }
+    return [
+        Row.of(
+            f"{part}, {', '.join(place)}",
+            [seconds(times) for times in cells[place]],
+            unit="s",
+            reference=fmean(seconds(times) for times in standard),
+        )
+        for part, seconds in parts.items()
+    ]
+
+
+def _draw_computing(axes: Axes, cells: Cells) -> None:
+    values = [fmean(times.computing_s for times in each) for each in cells.values()]
+    axes.bar(range(len(cells)), values, color=COLORS[0], label="computing")
+    _name(axes, cells)
+    axes.set_title("measured", fontsize=9)
+
+
+def _draw_network(axes: Axes, cells: Cells) -> None:
+    passing = [fmean(t.network.message_passing_s for t in each) for each in cells.values()]
+    reduced = [fmean(t.network.aggregation_s for t in each) for each in cells.values()]
+    places = range(len(cells))
+    axes.bar(places, reduced, color=COLORS[6], label="aggregation")
+    axes.bar(places, passing, bottom=reduced, color=COLORS[3], label="message passing")
+    _name(axes, cells)
+    axes.set_title(f"modelled: {LINKS}", fontsize=9)
+
+
+def _name(axes: Axes, cells: Cells) -> None:
+    names = ["\n".join(place) for place in cells]
+    axes.set_xticks(range(len(names)), names, fontsize=6)
+    axes.set_ylabel("seconds")
+    axes.legend(fontsize=8)

@@ -1,0 +1,155 @@
+"""The protocol of OpenFGL: ten clients by communities, and what edges between them are worth.
+
+Its federated averaging ignores edges between clients and takes three local epochs a round; its
+score is that of each client's own model on its own nodes. Beside it stand the global model's score,
+one local step instead of three (which tells the clients' drift from the lost edges), and lazy
+training, which keeps the edges. Random parts, where nine of ten edges are cut, stand beside the
+communities.
+
+Two things differ from OpenFGL: clients are weighted by their train nodes, where it takes all of
+their nodes, and local optimizers start afresh in each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sims.catalogue import Setting
+from sims.charts import draw_bars, focus
+from sims.local_scores import LOCAL_ACCURACY, train_with_local_scores
+from sims.outcome import Outcome, Row
+from sims.paper import at_hand, described
+from sims.published import OPENFGL_CENTRAL, OPENFGL_LOCAL
+from sims.splits import OPENFGL, OPENFGL_CLIENTS
+from sims.trained import Trained
+from sims.trainings import Keys, Trainings
+from sims.variants import DROP, LAZY, Variant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PURPOSE: Final = "drop, lazy and central training under OpenFGL's protocol"
+
+DATASETS: Final = ("cora", "citeseer", "pubmed")
+PARTITIONERS: Final = ("louvain", "metis", "random")
+LOCAL_EPOCHS: Final = 3
+SETTINGS: Final[Mapping[str, Any]] = {
+    "clients": OPENFGL_CLIENTS,
+    "split": OPENFGL,
+    "model": "gcn",
+    "layers": 2,
+    "hidden": 64,
+    "rounds": 100,
+    "learning-rate": 0.01,
+    "local-optimizer": "adam",
+    "local-learning-rate": 0.01,
+    "dropout": 0.5,
+    "weight-decay": 5e-4,
+}
+AVERAGED: Final = f"drop, {LOCAL_EPOCHS} steps"
+VARIANTS: Final[Mapping[str, Variant]] = {
+    AVERAGED: {**DROP, "local-steps": LOCAL_EPOCHS},
+    "drop, 1 step": DROP,
+    f"lazy, {LOCAL_EPOCHS} steps": {**LAZY, "local-steps": LOCAL_EPOCHS},
+    "lazy, 1 step": LAZY,
+    "central": {"algorithm": "central", "clients": 1},
+}
+SEEDS: Final = (0, 1, 2)
+
+
+class Case(NamedTuple):
+    """One training."""
+
+    dataset: str
+    partitioner: str
+    variant: str
+    seed: int
+
+
+#: Trainings of all seeds by graph, partitioner and variant.
+Cells = Mapping[tuple[str, str, str], list[Trained]]
+
+
+def run(setting: Setting) -> Outcome:
+    """Train every variant on every graph and partitioner."""
+    datasets = at_hand(setting, DATASETS[:1] if setting.quick else DATASETS)
+    seeds = SEEDS[:1] if setting.quick else SEEDS
+    trainings = Trainings(setting.kept)
+    places = list(product(datasets, PARTITIONERS, VARIANTS))
+    cases = [Case(*place, seed) for seed in seeds for place in places]
+    keys = {case: _keys(setting, case) for case in cases}
+    averaged = {case: keys[case] for case in cases if case.variant == AVERAGED}
+    others = {case: keys[case] for case in cases if case.variant != AVERAGED}
+    found = trainings.all(averaged, train_with_local_scores) | trainings.all(others)
+    cells = {place: [found[Case(*place, seed)] for seed in seeds] for place in places}
+    return Outcome(
+        title="OpenFGL's protocol: ten clients, GCN, edges between clients dropped and kept",
+        setting=described(
+            setting,
+            SETTINGS,
+            seeds,
+            trainings,
+            reference="local score: OpenFGL 1.1.0 (Cora, Citeseer by Louvain, Cora by METIS) and "
+            "TopFGL, table III; central: PyTorch Geometric; the others: central, ours",
+            split_of_central="the masks of the ten clients",
+        ),
+        rows=[row for place in places for row in _rows(place, cells)],
+        draw=lambda axes: _draw(datasets[0], cells, axes),
+        beside=tuple(partial(_draw, dataset, cells) for dataset in datasets[1:]),
+    )
+
+
+def _keys(setting: Setting, case: Case) -> Keys:
+    keys: dict[str, Any] = {
+        **SETTINGS,
+        "dataset": case.dataset,
+        "data-dir": setting.folder_with(case.dataset),
+        "partitioner": case.partitioner,
+        "seed": case.seed,
+        **VARIANTS[case.variant],
+    }
+    if case.variant == "central":
+        keys |= {"partitioner": "random", "split": f"sims.splits:openfgl_{case.partitioner}"}
+    if setting.quick:
+        keys |= {"rounds": 3, "hidden": 16}
+    return keys
+
+
+def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
+    dataset, partitioner, variant = place
+    name, ours = ", ".join(place), cells[place]
+    central = fmean(one.accuracy for one in cells[dataset, partitioner, "central"])
+    published = OPENFGL_CENTRAL.get((dataset, partitioner))
+    rows = [
+        Row.of(
+            f"global score, {name}",
+            [one.accuracy for one in ours],
+            unit="share",
+            reference=published if variant == "central" else central,
+        ),
+        Row.of(f"moved, {name}", [one.bytes() / 1e6 for one in ours], unit="MB"),
+    ]
+    if variant != AVERAGED:
+        return rows
+    local = [float(one.result[LOCAL_ACCURACY]) for one in ours]
+    graded = OPENFGL_LOCAL.get((dataset, partitioner))
+    return [*rows, Row.of(f"local score, {name}", local, unit="share", reference=graded)]
+
+
+def _draw(dataset: str, cells: Cells, axes: Axes) -> None:
+    series = {
+        variant: [
+            [one.accuracy for one in cells[dataset, partitioner, variant]]
+            for partitioner in PARTITIONERS
+        ]
+        for variant in VARIANTS
+    }
+    draw_bars(axes, PARTITIONERS, series)
+    focus(axes, [value for groups in series.values() for values in groups for value in values])
+    axes.set_title(dataset, fontsize=9)
+    axes.set_ylabel("global test accuracy (dots: seeds)")
+    axes.legend(fontsize=7, loc="lower left")

@@ -1,0 +1,178 @@
+"""Rows and sums of rows: the weights of the plan of rows, from fewer vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, chain_digest
+from retexo_fl.agent.client import GraphClient
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.store import MemoryStore
+from retexo_fl.channels import MemoryChannel, SpoolChannel
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph import BoundaryPlan, count_plans
+from retexo_fl.ledger import TrafficLedger
+from tests.integration.test_missing_peers import LosingChannel
+from tests.support.cli import CommandLine
+from tests.support.data import data_dir
+from tests.support.predictions import SMALL, cut, read_npz, write_small
+from tests.support.runs import (
+    configured,
+    largest_difference,
+    model_bytes,
+    result_of,
+    train,
+    train_over,
+)
+
+SUMMING = ("gcn", "sage", "gin")
+TOLERANCE = 1e-12
+FEATURES, HIDDEN, FLOAT64 = 1433, 16, 8
+
+
+@pytest.mark.parametrize(
+    ("model", "partitioner", "clients"),
+    [("gcn", "random", 7), ("sage", "metis", 2), ("gin", "louvain", 3)],
+)
+def test_weights_and_answers_equal_those_of_rows(
+    tmp_path: Path, model: str, partitioner: str, clients: int
+) -> None:
+    keys: dict[str, Any] = {
+        **{"dataset": "cora", "data_dir": data_dir(), "model": model, "hidden": HIDDEN},
+        **{"rounds": 4, "dropout": 0.3, "dtype": "float64", "clients": clients},
+        "partitioner": partitioner,
+    }
+    rows = train(tmp_path / "rows", **keys)
+    cover = train(tmp_path / "cover", boundary_plan="cover", **keys)
+    assert largest_difference(rows, cover) < TOLERANCE
+    counts = count_plans(make_parts(configured(tmp_path / "unused", **keys)))
+    for run, kind, vectors in ((rows, "rows", counts.rows), (cover, "cover", counts.cover)):
+        result = result_of(run)
+        assert result["boundary_plan"] == kind
+        raw = vectors * (FEATURES + HIDDEN) * FLOAT64
+        assert result["bytes"]["raw"]["boundary"] == raw
+        assert result["plan"]["predicted_raw"]["total"] == result["bytes"]["raw"]["total"]
+        table = result["client_table"]
+        assert sum(row["boundary_vectors_out"] for row in table) == vectors
+        assert sum(row["boundary_vectors_in"] for row in table) == vectors
+        ledger = TrafficLedger.from_csv((run / "ledger.csv").read_text().splitlines())
+        assert ledger.sum(kind="boundary", direction="in").raw == raw
+    assert counts.cover < counts.rows
+    assert result_of(rows)["test_accuracy"] == result_of(cover)["test_accuracy"]
+
+
+@pytest.mark.parametrize("model", SUMMING)
+@pytest.mark.parametrize(
+    ("partitioner", "clients"),
+    [("one-node", 40), ("random", 4), ("metis", 3), ("louvain", 2)],
+)
+def test_three_layers_over_any_clients_equal_rows(
+    tmp_path: Path, model: str, partitioner: str, clients: int
+) -> None:
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {
+        **{**SMALL, "data_dir": tmp_path, "model": model, "layers": 3, "hidden": 16, "rounds": 3},
+        **{"dtype": "float64", "clients": clients, "partitioner": partitioner, "dropout": 0.3},
+    }
+    whole = train(tmp_path / "whole", **{**keys, "clients": 1, "partitioner": "random"})
+    rows = train(tmp_path / "rows", **keys)
+    cover = train(tmp_path / "cover", boundary_plan="cover", **keys)
+    assert largest_difference(rows, cover) < TOLERANCE
+    assert largest_difference(whole, cover) < 1e-9
+
+
+@pytest.mark.parametrize("model", ["gat", "sage-pool"])
+def test_layers_that_need_rows_keep_them(
+    tmp_path: Path, model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {
+        **{**SMALL, "data_dir": tmp_path, "model": model},
+        **{"rounds": 2, "hidden": 8, "clients": 3},
+    }
+    rows = train(tmp_path / "rows", **keys)
+    cover = train(tmp_path / "cover", boundary_plan="cover", **keys)
+    assert model_bytes(rows) == model_bytes(cover)
+    assert result_of(cover)["boundary_plan"] == "rows"
+    assert result_of(rows)["bytes"] == result_of(cover)["bytes"]
+    said = [record.getMessage() for record in caplog.records]
+    told = f"boundary-plan: model {model} reads its neighbours one by one; peers send rows, not a"
+    assert [line for line in said if line.startswith("boundary-plan")] == [f"{told} cover"]
+
+
+@pytest.mark.parametrize("model", SUMMING)
+def test_missing_peers_leave_the_same_weights(tmp_path: Path, model: str) -> None:
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {
+        **{**SMALL, "data_dir": tmp_path},
+        **{"clients": 3, "rounds": 3, "model": model, "dtype": "float64", "hidden": 16},
+        **{"missing_peers": "drop", "exchange_deadline_s": 0.1},
+    }
+    for kind in ("rows", "cover"):
+        config = configured(tmp_path / kind, boundary_plan=kind, **keys)
+        train_over(config, LosingChannel(2))
+        plans = [BoundaryPlan.from_partition(part, kind) for part in make_parts(config)]
+        missing = sum(plan.peer(2).receive.count for plan in plans[:2])
+        assert result_of(tmp_path / kind)["missing_rows"] == config.layers * missing
+    assert largest_difference(tmp_path / "rows", tmp_path / "cover") < TOLERANCE
+
+
+def test_a_spool_carries_the_same_bits(tmp_path: Path) -> None:
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {
+        **{**SMALL, "data_dir": tmp_path},
+        **{"clients": 4, "rounds": 2, "hidden": 8, "boundary_plan": "cover"},
+    }
+    memory = train(tmp_path / "memory", **keys)
+    train_over(configured(tmp_path / "files", **keys), SpoolChannel(tmp_path / "spool"))
+    assert model_bytes(memory) == model_bytes(tmp_path / "files")
+    assert result_of(memory)["bytes"]["raw"] == result_of(tmp_path / "files")["bytes"]["raw"]
+
+
+def test_two_ends_with_different_plans_refuse_each_other(tmp_path: Path) -> None:
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {**SMALL, "data_dir": tmp_path, "clients": 2, "model": "gcn"}
+    configs = [
+        configured(tmp_path / kind, boundary_plan=kind, **keys) for kind in ("rows", "cover")
+    ]
+    channel = MemoryChannel()
+    ticket = Ticket(job="job", attempt=1, weights_digest=chain_digest(b"", None))
+    clients = [
+        GraphClient(part, config, job="job", channel=channel, store=MemoryStore())
+        for part, config in zip(make_parts(configs[0]), configs, strict=True)
+    ]
+    for client in clients:
+        client.publish(PublishRequest(ticket=ticket))
+    for client in clients:
+        with pytest.raises(PartitionError, match="client 0 and client 1 .* two boundary plans"):
+            client.collect(CollectRequest(ticket=ticket))
+
+
+@pytest.mark.parametrize("model", SUMMING)
+def test_predictions_of_a_model_that_was_trained_with_sums(
+    tmp_path: Path,
+    model: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    retexo = CommandLine(capfd)
+    write_small(tmp_path / "small.npz")
+    keys: dict[str, Any] = {
+        **{**SMALL, "data_dir": tmp_path, "model": model, "layers": 3, "hidden": 16},
+        **{"rounds": 3, "dtype": "float64"},
+    }
+    cover = train(tmp_path / "cover", **keys, clients=3, boundary_plan="cover")
+    rows = train(tmp_path / "rows", **keys, clients=3)
+    many = cut(tmp_path / "many", **keys, clients=5)
+    whole = cut(tmp_path / "whole", **keys, clients=1)
+    found = []
+    for run, parts in ((cover, many), (rows, whole)):
+        retexo.done("predict", run, "--partitions", parts, "--format", "npz")
+        found.append(read_npz(parts))
+    assert found[0].keys == found[1].keys
+    assert np.abs(found[0].probabilities - found[1].probabilities).max() < TOLERANCE

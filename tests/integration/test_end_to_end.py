@@ -1,0 +1,176 @@
+"""Training end to end over many parts equals training on one, and says what it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.errors import ConfigurationError
+from tests.support.data import data_dir
+from tests.support.runs import configured, largest_difference, ledger_of, result_of, train
+
+TOLERANCE = 1e-9
+KEYS = {
+    "dataset": "cora",
+    "hidden": 16,
+    "heads": 4,
+    "rounds": 4,
+    "dropout": 0.3,
+    "dtype": "float64",
+}
+MODELS = ("gcn", "sage", "gat", "gin", "sage-pool")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_standard_training_equals_central(tmp_path: Path, model: str) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "model": model}
+    central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
+    accuracy = result_of(central)["test_accuracy"]
+    for partitioner, clients in (("random", 2), ("metis", 5), ("louvain", 3)):
+        run = train(
+            tmp_path / f"{partitioner}-{clients}",
+            algorithm="standard",
+            clients=clients,
+            partitioner=partitioner,
+            **keys,
+        )
+        assert largest_difference(central, run) < TOLERANCE, (partitioner, clients)
+        assert result_of(run)["test_accuracy"] == accuracy
+
+
+def test_standard_training_of_three_layers_over_24_clients(tmp_path: Path) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "model": "gat", "layers": 3, "rounds": 1}
+    central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
+    run = train(tmp_path / "many", algorithm="standard", clients=24, **keys)
+    assert largest_difference(central, run) < TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_sampling_every_boundary_node_is_standard_training(tmp_path: Path, model: str) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "model": model, "clients": 3}
+    standard = train(tmp_path / "standard", algorithm="standard", **keys)
+    sampled = train(tmp_path / "bns", algorithm="bns", boundary_rate=1.0, **keys)
+    assert largest_difference(standard, sampled) == 0
+    fewer = train(tmp_path / "fewer", algorithm="bns", boundary_rate=0.1, **keys)
+    assert largest_difference(standard, fewer) > 1e-4
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_scaling_reaches_training(tmp_path: Path, model: str) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "model": model, "algorithm": "bns", "clients": 3}
+    scaled = train(tmp_path / "scaled", **keys)
+    unscaled = train(tmp_path / "unscaled", boundary_scaling="none", **keys)
+    assert largest_difference(scaled, unscaled) > 1e-4
+
+
+def test_recomputed_activations_give_the_same_bits(tmp_path: Path) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "layers": 3, "clients": 3, "algorithm": "standard"}
+    kept = train(tmp_path / "kept", **keys)
+    recomputed = train(tmp_path / "recomputed", activations="recompute", **keys)
+    assert largest_difference(kept, recomputed) == 0
+
+
+def test_the_cover_plan_trains_the_weights_of_rows(tmp_path: Path) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "clients": 4, "algorithm": "standard"}
+    rows = train(tmp_path / "rows", **keys)
+    cover = train(tmp_path / "cover", boundary_plan="cover", **keys)
+    assert largest_difference(rows, cover) < 1e-12
+
+
+def test_dropping_edges_moves_nothing_between_clients(tmp_path: Path) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "algorithm": "drop"}
+    one = train(tmp_path / "one", clients=1, **keys)
+    central = train(tmp_path / "central", **{**keys, "clients": 1, "algorithm": "central"})
+    assert largest_difference(one, central) == 0
+    many = train(tmp_path / "many", clients=5, local_steps=3, **keys)
+    assert largest_difference(one, many) > 1e-3
+    assert result_of(many)["bytes"]["raw"]["boundary"] == 0
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_traffic_of_standard_training_equals_its_closed_form(tmp_path: Path, layers: int) -> None:
+    rounds, hidden, clients = 4, 16, 3
+    run = train(
+        tmp_path / "run",
+        **{**KEYS, "data_dir": data_dir(), "layers": layers, "dtype": "float32"},
+        algorithm="standard",
+        clients=clients,
+        codec="dense",
+    )
+    ledger, result = ledger_of(run), result_of(run)
+    vectors = sum(row["boundary_vectors_out"] for row in result["client_table"])
+    states = hidden * (layers - 1)
+    for measure in ("raw", "payload"):
+        features = getattr(ledger.sum(kind="boundary", purpose="exchange"), measure)
+        assert features == 4 * vectors * 1433
+        trained = getattr(ledger.sum(kind="boundary", purpose="train"), measure)
+        assert trained == 4 * vectors * 2 * rounds * states
+        evaluated = getattr(ledger.sum(kind="boundary", purpose="evaluate"), measure)
+        assert evaluated == 4 * vectors * (rounds + 2) * states
+    sent = ledger.sum(kind="boundary", direction="out")
+    assert sent.raw == ledger.sum(kind="boundary", direction="in").raw
+    weights = sum(size for size in _parameters(run))
+    assert ledger.sum(kind="updates_up").raw == 4 * clients * rounds * weights
+    down = ledger.sum(kind="weights_down", purpose="train").raw
+    assert down == 4 * clients * rounds * weights
+
+
+def test_traffic_of_sampled_training_counts_the_sample(tmp_path: Path) -> None:
+    rounds, hidden = 4, 16
+    run = train(
+        tmp_path / "run",
+        **{**KEYS, "data_dir": data_dir(), "dtype": "float32"},
+        algorithm="bns",
+        clients=2,
+        codec="dense",
+    )
+    out = [row["boundary_vectors_out"] for row in result_of(run)["client_table"]]
+    sampled = sum(vectors // 10 for vectors in out)
+    trained = ledger_of(run).sum(kind="boundary", purpose="train").raw
+    assert trained == rounds * sampled * (8 + 2 * 4 * hidden)
+
+
+def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    keys = {**KEYS, "data_dir": data_dir(), "clients": 3, "algorithm": "standard"}
+    whole = train(tmp_path / "whole", **keys)
+
+    def stop(event: Mapping[str, Any]) -> None:
+        if event["event"] == "round" and event["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "stopped", stop, **keys)
+    resumed = train(tmp_path / "stopped", resume=tmp_path / "stopped", **keys)
+    assert largest_difference(whole, resumed) == 0
+    assert result_of(resumed)["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"algorithm": "central", "clients": 3}, "clients"),
+        ({"algorithm": "standard", "local_steps": 2}, "local-steps"),
+        ({"algorithm": "standard", "aggregator": "median"}, "aggregator"),
+        ({"algorithm": "bns", "missing_peers": "drop"}, "missing-peers"),
+        ({"algorithm": "bns", "boundary_plan": "cover"}, "boundary-plan"),
+        ({"algorithm": "standard", "engine": "flower"}, "engine"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused(
+    tmp_path: Path, keys: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{named}: .*algorithm {keys['algorithm']}"):
+        configured(tmp_path / "run", **keys)
+
+
+def _parameters(run: Path) -> list[int]:
+    from safetensors.numpy import load_file
+
+    return [
+        tensor.size
+        for path in sorted((run / "model").glob("*.safetensors"))
+        for tensor in load_file(path).values()
+    ]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from sims.measured import MeasuredVolume
+from sims.trained import Trained
+from sims.trainings import Keys, Trainings
+from tests.support.runs import train
+
+GRAPH = "synthetic:nodes=60,features=8,degree=4"
+KEYS: Keys = {"dataset": GRAPH, "clients": 2, "rounds": 2, "hidden": 8, "model": "gcn"}
+
+
+class Counted:
+    """Trains nothing, and counts how often it was asked."""
+
+    __name__ = "counted"
+
+    def __init__(self) -> None:
+        self.asked: list[Keys] = []
+
+    def __call__(self, keys: Keys) -> Trained:
+        self.asked.append(keys)
+        return Trained(result={"test_accuracy": 0.5}, moved=[], history=[], commit="abc")
+
+
+def test_each_training_is_done_once_and_kept(tmp_path: Path) -> None:
+    how = Counted()
+    cases = {"one": KEYS, "same": KEYS, "other": {**KEYS, "seed": 1}}
+    first = Trainings(tmp_path).all(cases, how)
+    assert len(how.asked) == 2
+    assert list(first) == ["one", "same", "other"]
+    again = Trainings(tmp_path)
+    assert again.all(cases, how) == first
+    assert len(how.asked) == 2
+    assert again.commits == "abc"
+
+
+def test_the_folder_of_the_graph_decides_nothing_and_the_way_of_training_does(
+    tmp_path: Path,
+) -> None:
+    how, other = Counted(), Counted()
+    other.__name__ = "otherwise"
+    Trainings(tmp_path).all({0: {**KEYS, "data-dir": "here"}}, how)
+    Trainings(tmp_path).all({0: {**KEYS, "data-dir": "there"}}, how)
+    Trainings(tmp_path).all({0: KEYS}, other)
+    assert (len(how.asked), len(other.asked)) == (1, 1)
+
+
+def test_a_training_of_another_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = Counted()
+    Trainings(tmp_path).all({0: KEYS}, how)
+    kept = next(tmp_path.glob("*.json"))
+    content = kept.read_bytes()
+    kept.unlink()
+    with kept.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # What the other process does while this one waits.
+        monkeypatch.setattr("sims.trainings.time.sleep", lambda _: kept.write_bytes(content))
+        found = Trainings(tmp_path).all({0: KEYS}, how)
+    assert found[0].accuracy == 0.5
+    assert len(how.asked) == 1
+
+
+def test_kept_training_counts_what_its_run_directory_counts(tmp_path: Path) -> None:
+    trained = Trainings(tmp_path / "kept").all({0: KEYS})[0]
+    run = train(tmp_path / "run", dataset=GRAPH, clients=2, rounds=2, hidden=8, model="gcn")
+    volume = MeasuredVolume.of(run)
+    assert trained.boundary("raw") == volume.boundary_training > 0
+    assert trained.at_clients("raw") == volume.paper
+    assert trained.vectors * (8 + 8) * 4 == volume.boundary_training
+    assert [event["round"] for event in trained.history] == [1, 2, 1, 2]
+    assert 0 <= trained.accuracy <= 1

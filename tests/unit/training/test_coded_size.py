@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from scipy.sparse import csr_array
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.exchange import Vectors, encode_block, to_csr, to_dense
+from retexo_fl.graph import BoundaryPlan
+from retexo_fl.training.coded_size import lossless_bytes, sent_features
+from tests.support.data import data_dir
+from tests.unit.exchange.blocks import any_vectors, header_of
+
+FRAME = 2**20
+
+
+def _bytes(rows: np.ndarray, frame_bytes: int = FRAME) -> int:
+    sizes = {lossless_bytes(form, frame_bytes=frame_bytes) for form in (rows, to_csr(rows))}
+    assert len(sizes) == 1
+    return sizes.pop()
+
+
+def _binary(rows: int, width: int, *columns: int) -> np.ndarray:
+    block = np.zeros((rows, width), dtype=np.float32)
+    block[:, list(columns)] = 1
+    return block
+
+
+def test_dense_rows_take_their_array() -> None:
+    rows = np.arange(1, 61, dtype=np.float32).reshape(3, 20)
+    assert _bytes(rows) == 3 * 20 * 4
+    assert _bytes(rows.astype(np.float64)) == 3 * 20 * 8
+
+
+def test_equal_values_take_bits() -> None:
+    rows = _binary(5, 20, *range(10))
+    assert _bytes(rows) == 5 * 3
+    # One value for each of four rows; the fifth has none.
+    scaled = rows * np.array([[2], [3], [1], [0], [5]], dtype=np.float32)
+    assert _bytes(scaled) == 5 * 3 + 4 * 4
+
+
+def test_few_ones_take_gaps() -> None:
+    # A count a row; skipped: 3, 0, 0, then 993, which is 3 * 255 + 228.
+    assert _bytes(_binary(2, 1000, 3, 4, 5, 999)) == 2 * (1 + 3 + (1 + 3))
+
+
+def test_wide_rows_take_columns() -> None:
+    # Gaps of 60,000 take 1 + 235 bytes, a column number two.
+    assert _bytes(_binary(2, 65_536, 60_000)) == 2 * (1 + 2)
+    assert _bytes(_binary(2, 65_537, 60_000)) == 2 * (1 + 4)
+
+
+def test_different_values_take_one_each() -> None:
+    rows = np.zeros((2, 100), dtype=np.float64)
+    rows[0, 5], rows[0, 6], rows[1, 7] = 1, 2, 3
+    assert _bytes(rows) == 2 + 3 + 3 * 8
+
+
+def test_many_nonzeros_have_a_longer_count() -> None:
+    # 510 of 10,000 next to each other: a count of 3 bytes, 509 gaps of 0, the first of 9,490.
+    rows = _binary(1, 10_000, *range(9_490, 10_000))
+    assert _bytes(rows) == 3 + 510 + 9_490 // 255
+
+
+def test_each_frame_takes_its_own_coding() -> None:
+    # 256 bytes hold 6 rows of 40 bytes; ones are bits, others are written out.
+    rows = np.ones((12, 10), dtype=np.float32)
+    rows[6:] = np.arange(1, 61, dtype=np.float32).reshape(6, 10)
+    assert _bytes(rows, 256) == 6 * 2 + 6 * 40
+
+
+def test_negative_zero_is_a_value() -> None:
+    rows = np.zeros((1, 8), dtype=np.float32)
+    rows[0, 0] = -0.0
+    assert _bytes(rows) == 1 + 4
+
+
+def test_no_vectors_take_nothing() -> None:
+    assert _bytes(np.zeros((0, 7), dtype=np.float32)) == 0
+    assert lossless_bytes(csr_array((0, 7), dtype=np.float64), frame_bytes=FRAME) == 0
+
+
+@given(any_vectors())
+def test_prediction_is_what_the_codec_writes(vectors: Vectors) -> None:
+    limit = max(256, vectors.shape[1] * 8)
+    block = encode_block(header_of(vectors), vectors, max_frame_bytes=limit)
+    assert lossless_bytes(vectors, frame_bytes=limit) == block.traffic.payload_bytes
+
+
+@pytest.mark.parametrize("kind", ["rows", "cover"])
+def test_features_are_sent_as_the_layer_scales_them(kind: str) -> None:
+    keys = {"dataset": "cora", "data-dir": str(data_dir()), "clients": 2}
+    part = make_parts(make_config(keys))[0]
+    plan = BoundaryPlan.from_partition(part, kind)
+    features = to_dense(part.features).astype(np.float32)
+    for model, factors in (("sage", 1.0), ("gcn", 1 / np.sqrt(part.degrees + 1.0))):
+        scaled = features * np.broadcast_to(factors, part.num_inner).astype(np.float32)[:, None]
+        (sent,) = sent_features(part, plan, model=model, normalisation="none", dtype="float32")
+        expected = plan.peers[0].send.gather(scaled)
+        np.testing.assert_array_equal(to_dense(sent), expected)
