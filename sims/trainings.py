@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from retexo_fl.config import default_values
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import EngineFailed
 from retexo_fl.files import write_whole
@@ -89,8 +90,16 @@ class Trainings:
 
 
 def _name(keys: Keys, how: How) -> str:
-    """Return a file name that stands for all keys that decide something."""
-    decisive: dict[str, Any] = {k: v for k, v in sorted(keys.items()) if k not in _PLACES}
+    """Return a file name that stands for all keys that decide something.
+
+    A key that is given its default is as good as one that is not given.
+    """
+    defaults = default_values()
+    decisive: dict[str, Any] = {
+        key: value
+        for key, value in sorted(keys.items())
+        if key not in _PLACES and value != defaults[key]
+    }
     text = json.dumps([how.__name__, decisive])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     shown = [str(keys[key]).split(":")[0] for key in ("dataset", "model") if key in keys]

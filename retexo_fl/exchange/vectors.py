@@ -68,8 +68,9 @@ def to_csr(vectors: Vectors) -> sp.csr_array:
     if isinstance(vectors, sp.csr_array):
         return vectors
     mask = nonzero_mask(vectors)
-    columns = np.nonzero(mask)[1]
-    return make_csr(vectors[mask], columns, mask.sum(axis=1), width=vectors.shape[1])
+    places = np.flatnonzero(mask)
+    values, columns = vectors.reshape(-1).take(places), places % vectors.shape[1]
+    return make_csr(values, columns, mask.sum(axis=1), width=vectors.shape[1])
 
 
 def to_dense(vectors: Vectors) -> npt.NDArray[Any]:
@@ -82,7 +83,7 @@ def to_dense(vectors: Vectors) -> npt.NDArray[Any]:
         return vectors
     dense = np.zeros(vectors.shape, dtype=vectors.dtype)
     rows = np.repeat(np.arange(len(dense)), np.diff(vectors.indptr))
-    dense[rows, vectors.indices] = vectors.data
+    dense.reshape(-1)[rows * vectors.shape[1] + vectors.indices] = vectors.data
     return dense
 
 

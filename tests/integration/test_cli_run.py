@@ -144,7 +144,7 @@ def test_help_of_run_shows_panels_choices_and_defaults(retexo: CommandLine) -> N
     shown = " ".join(retexo.done("run", "--help").replace("│", " ").split())
     for panel in ("Graph", "Model and training", "Faults and time", "Where it runs"):
         assert f"─ {panel} ─" in shown
-    assert "--rounds N Rounds per layer (at least 1). [default: 60]" in shown
+    assert "--rounds N Rounds per layer, or of the whole model (at least 1)." in shown
     assert "--engine NAME In-process, or Flower's simulation (inline, flower)." in shown
 
 

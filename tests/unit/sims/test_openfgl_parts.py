@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,7 +48,7 @@ def test_best_validation_round_decides_and_the_first_of_equals() -> None:
 
 
 def test_own_models_are_graded_and_training_is_as_without() -> None:
-    keys = {
+    keys: dict[str, Any] = {
         "dataset": GRAPH,
         "clients": 3,
         "algorithm": "drop",

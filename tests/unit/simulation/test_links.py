@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.ledger import SERVER
 from retexo_fl.simulation.links import PROFILES, Link, parse_link, read_links
 from retexo_fl.value_forms import LINK_PROFILES, LINKS
+from tests.support.commands import ROOT
 
 
 def test_literals_are_read_without_rounding() -> None:
@@ -27,6 +29,20 @@ def test_profiles_are_what_is_documented() -> None:
     assert parse_link("wan-200ms") == parse_link("delay:0.2s")
     assert parse_link("4g") == parse_link("rate:13.6mbit/delay:26.55ms")
     assert parse_link("bluetooth") == parse_link("rate:1306.88kbit/delay:25ms")
+
+
+def test_documented_profiles_and_file_are_the_real_ones(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
+    named = {name for row in text.splitlines() if row.startswith("| `") for name in names_in(row)}
+    assert set(PROFILES) <= named
+    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert set(read_links(write(tmp_path, block), clients=4).lines) == {
+        *("default", "server", "client-2", "0-3", "2>server")
+    }
+
+
+def names_in(row: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", row.split("|")[1])
 
 
 @pytest.mark.parametrize(
