@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 from retexo_fl.agent.api import (
     EvaluateAnswer,
@@ -26,6 +25,9 @@ class EndToEndClient(GraphClient):
     inside a round is yielded by :meth:`train_steps` and :meth:`evaluate_steps`; an engine carries
     it. A client without peers needs none.
     """
+
+    #: Made when the exchange has been closed; holds nothing of a round.
+    _whole: EndToEndTrainer | None = None
 
     def hello(self, ticket: Ticket) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
@@ -63,8 +65,9 @@ class EndToEndClient(GraphClient):
 
     def _admitted(self, ticket: Ticket) -> EndToEndTrainer:
         self._admit(ticket)
-        self._digest = ticket.weights_digest
-        return self._whole_trainer
+        if self._whole is None:
+            self._whole = self._make_trainer(ticket.weights_digest)
+        return self._whole
 
     @property
     def _sampling(self) -> BoundarySampling | None:
@@ -78,10 +81,9 @@ class EndToEndClient(GraphClient):
             seed=config.seed,
         )
 
-    @cached_property
-    def _whole_trainer(self) -> EndToEndTrainer:
+    def _make_trainer(self, digest: bytes) -> EndToEndTrainer:
         config = self._config
-        inputs = self._stage_input(0, self._digest)
+        inputs = self._stage_input(0, digest)
         self._mailbox.drop_decoded()
         plan = EndToEndPlan(
             boundary=self._plan,

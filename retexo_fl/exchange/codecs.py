@@ -184,7 +184,8 @@ def _columns(rows: Vectors) -> Integers:
     if isinstance(rows, sp.csr_array):
         columns: Integers = rows.indices
         return columns
-    return np.flatnonzero(nonzero_mask(rows)) % rows.shape[1]
+    found: Integers = np.flatnonzero(nonzero_mask(rows)) % rows.shape[1]
+    return found
 
 
 def _mask(rows: Vectors) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,13 @@ from typing import Final
 
 import torch
 
-from tests.bench import engine_overhead, precomputed_aggregate, segment_max, sparse_input
+from tests.bench import (
+    activations,
+    engine_overhead,
+    precomputed_aggregate,
+    segment_max,
+    sparse_input,
+)
 from tests.bench.outcome import Outcome
 
 
@@ -33,6 +39,10 @@ BENCHES: Final = {
     "segment_max": Bench(
         purpose="the maximum over neighbours with its gradient against PyTorch's own",
         run=segment_max.run,
+    ),
+    "activations": Bench(
+        purpose="memory and time of end-to-end training, activations recomputed against kept",
+        run=activations.run,
     ),
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",

@@ -32,6 +32,10 @@ RATIOS = {
         for degree in (20, 200)
         for rival in ("torch.segment_reduce", "torch.scatter_reduce")
     },
+    "activations": {
+        "peak memory beyond the data: kept / recomputed",
+        "CPU time of training: recomputed / kept",
+    },
     "engine_overhead": {
         f"{size}, 6 clients: {what} per client"
         for size in ("5 k weights", "92 k weights")
