@@ -46,7 +46,12 @@ def draw_bars(
                 ends = (place - width / 2, place + width / 2)
                 axes.plot(ends, (mark, mark), color="black", linewidth=1.5)
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
-    axes.legend(fontsize=8)
+    put_legend_below(axes)
+
+
+def put_legend_below(axes: Axes) -> None:
+    """Put the legend where it hides nothing."""
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, frameon=False)
 
 
 def focus(axes: Axes, values: Sequence[float], *, margin: float = 0.03) -> None:

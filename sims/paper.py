@@ -50,9 +50,8 @@ _LARGE_GAT: Final[Mapping[str, Keys]] = MappingProxyType(
 QUICK: Final[Keys] = MappingProxyType({"rounds": 3, "hidden": 16})
 #: Graphs of the paper that are not public files of one form: taken where ``--data-dir`` has them.
 OPTIONAL: Final = ("lastfm_asia", "reddit", "products")
+#: The paper has ten runs; ``tuple(range(10))`` takes a night.
 SEEDS: Final = (0, 1, 2, 3, 4)
-#: For a night: the paper's number of runs.
-TEN_SEEDS: Final = tuple(range(10))
 
 
 def keys_for(setting: Setting, dataset: str, *, model: str, algorithm: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
-from sims.charts import COLORS
+from sims.charts import COLORS, put_legend_below
 from sims.outcome import Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
@@ -139,4 +139,4 @@ def _name(axes: Axes, cells: Cells) -> None:
     names = ["\n".join(place) for place in cells]
     axes.set_xticks(range(len(names)), names, fontsize=6)
     axes.set_ylabel("seconds")
-    axes.legend(fontsize=8)
+    put_legend_below(axes)

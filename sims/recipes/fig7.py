@@ -12,6 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
+from sims.charts import put_legend_below
 from sims.outcome import Check, Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
@@ -167,5 +168,4 @@ def _draw(dataset: str, found: Mapping[Case, Trained], axes: Axes) -> None:
     axes.tick_params(axis="x", labelsize=7)
     axes.set_title(dataset, fontsize=9)
     axes.set_ylabel("MB, every byte once")
-    axes.set_ylim(top=4 * axes.get_ylim()[1])
-    axes.legend(fontsize=8, loc="upper left", ncols=2)
+    put_legend_below(axes)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
-from sims.charts import ALGORITHM_COLORS, focus
+from sims.charts import ALGORITHM_COLORS, focus, put_legend_below
 from sims.outcome import Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
@@ -119,7 +119,7 @@ def _draw_accuracy(axes: Axes, lines: Lines) -> None:
     _draw(axes, lines, lambda ours: [one.accuracy for one in ours])
     focus(axes, [one.accuracy for ours in lines.values() for one in ours])
     axes.set_ylabel("test accuracy, mean of seeds")
-    axes.legend(fontsize=8)
+    put_legend_below(axes)
 
 
 def _draw_bytes(axes: Axes, lines: Lines) -> None:

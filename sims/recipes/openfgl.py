@@ -152,4 +152,3 @@ def _draw(dataset: str, cells: Cells, axes: Axes) -> None:
     focus(axes, [value for groups in series.values() for values in groups for value in values])
     axes.set_title(dataset, fontsize=9)
     axes.set_ylabel("global test accuracy (dots: seeds)")
-    axes.legend(fontsize=7, loc="lower left")

@@ -118,4 +118,3 @@ def _draw(axes: Axes, dataset: str, cells: Cells) -> None:
     axes.set_title(dataset, fontsize=9)
     axes.set_ylim(0, 1)
     axes.set_ylabel("test accuracy (dots: seeds)")
-    axes.legend(fontsize=8, loc="lower left")

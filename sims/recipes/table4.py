@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
-from sims.charts import COLORS
+from sims.charts import COLORS, put_legend_below
 from sims.outcome import Outcome, Row
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND, TABLE_4_S
@@ -153,4 +153,4 @@ def _draw(dataset: str, links: tuple[str, ...], found: Mapping[Case, Trained], a
     axes.set_yscale("log")
     axes.set_title(f"{dataset}; measured computing of a client: {measured:.1f} s", fontsize=9)
     axes.set_ylabel("modelled seconds of the network")
-    axes.legend(fontsize=8)
+    put_legend_below(axes)
