@@ -28,15 +28,16 @@ class NetworkTime(NamedTuple):
 def network_time(trained: Trained) -> NetworkTime:
     """Return what the modelled links cost; nothing where they are ideal.
 
-    Greeting and evaluation are left out.
+    Greeting and evaluation are left out, that of each round's weights as well.
     """
     facts: dict[str, Any] | None = trained.result.get("network")
     if not facts:
         return NetworkTime(0.0, 0.0)
-    passing = float(facts["between_clients_s"]["train"])
+    between_s = facts["between_clients_s"]
+    passing_s, validating_s = float(between_s["train"]), float(between_s["validation"])
     return NetworkTime(
-        message_passing_s=float(facts["exchange_s"]) + passing,
-        aggregation_s=float(facts["train_s"]) - passing,
+        message_passing_s=float(facts["exchange_s"]) + passing_s - validating_s,
+        aggregation_s=float(facts["train_s"]) - passing_s,
     )
 
 

@@ -21,11 +21,11 @@ from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Result = TypeVar("Result")
 
-#: Told, of every exchange, the bytes that crossed from a sender to a receiver.
-Watcher = Callable[[Mapping[tuple[int, int], int]], None]
+#: Told, of every exchange, the bytes that crossed from a sender to a receiver, and its purpose.
+Watcher = Callable[[Mapping[tuple[int, int], int], str], None]
 
 
-def no_watch(blocks: Mapping[tuple[int, int], int]) -> None:
+def no_watch(blocks: Mapping[tuple[int, int], int], purpose: str) -> None:
     """Take no notice of an exchange."""
 
 
@@ -79,9 +79,10 @@ def run_round(
         _check_same(exchanges, set(steps) - set(results))
         carrier = _Carrier(exchanges, name, number)
         received = carrier.carry()
-        for client, (purpose, traffic) in carrier.traffic().items():
+        purpose = carrier.purpose
+        for client, traffic in carrier.traffic().items():
             moved[client][purpose] = moved[client].get(purpose, PeerTraffic()) + traffic
-        watch(carrier.blocks)
+        watch(carrier.blocks, purpose)
         number += 1
         asked = {
             client: _resume(steps[client], received[client], client, results)
@@ -105,7 +106,7 @@ def _resume(
 
 
 def _check_same(exchanges: Mapping[int, InnerExchange], running: set[int]) -> None:
-    labels = {item.label: client for client, item in exchanges.items()}
+    labels = {(item.label, item.purpose): client for client, item in exchanges.items()}
     if len(labels) != 1 or set(exchanges) != running:
         raise LocalProtocolError(
             f"clients disagree on the next exchange: {sorted(labels)} from {sorted(exchanges)}"
@@ -140,14 +141,16 @@ class _Carrier:
                 )
         return received
 
-    def traffic(self) -> dict[int, tuple[str, PeerTraffic]]:
-        """Return purpose and bytes of the exchange for each client."""
+    @property
+    def purpose(self) -> str:
+        """What the exchange is for; the same to all clients."""
+        return next(iter(self._exchanges.values())).purpose
+
+    def traffic(self) -> dict[int, PeerTraffic]:
+        """Return the bytes of the exchange at each client."""
         return {
-            client: (
-                exchange.purpose,
-                PeerTraffic(sent=self._sent[client], received=self._received[client]),
-            )
-            for client, exchange in self._exchanges.items()
+            client: PeerTraffic(sent=self._sent[client], received=self._received[client])
+            for client in self._exchanges
         }
 
     def _block(self, sender: int, receiver: int, vectors: np.ndarray) -> np.ndarray:

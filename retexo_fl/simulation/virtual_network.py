@@ -30,11 +30,13 @@ _BUSIEST_LISTED: Final = 3
 class Moment(NamedTuple):
     """A point in virtual time, and how much of the way to it was waiting for blocks of clients.
 
-    The rest was waiting for messages between server and clients. Moments compare by time first.
+    The rest was waiting for messages between server and clients. Of the blocks, some only serve to
+    validate a round's weights. Moments compare by time first.
     """
 
     ticks: int = 0
     between_clients: int = 0
+    validating: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class VirtualNetwork:
         self._spent[self._phase] = Moment(
             spent.ticks + after.ticks - before.ticks,
             spent.between_clients + after.between_clients - before.between_clients,
+            spent.validating + after.validating - before.validating,
         )
 
     # ---- clients among themselves ---------------------------------------------------------------
@@ -154,19 +157,22 @@ class VirtualNetwork:
         """Let a client wait for a block; one that it took before costs nothing."""
         self._wait(receiver, self._arrivals.pop(key, Moment()))
 
-    def exchange(self, blocks: Mapping[tuple[int, int], int]) -> None:
+    def exchange(self, blocks: Mapping[tuple[int, int], int], purpose: str = "train") -> None:
         """Move the blocks of one exchange inside a round, all clients at once.
 
         Every block leaves at its sender's present time; then every receiver waits for its blocks.
 
         Args:
             blocks: Bytes by (sender, receiver), both client indices.
+            purpose: ``train`` or ``evaluate``.
         """
-        arrivals = [
-            (receiver, self._arrival(sender, receiver, size_bytes, self._clocks[sender]))
-            for (sender, receiver), size_bytes in sorted(blocks.items())
-        ]
-        for receiver, arrival in arrivals:
+        clocks = dict(self._clocks)
+        for (sender, receiver), size_bytes in sorted(blocks.items()):
+            leaves = clocks[sender]
+            arrival = self._arrival(sender, receiver, size_bytes, leaves)
+            if purpose == "evaluate":
+                waited = arrival.ticks - leaves.ticks
+                arrival = arrival._replace(validating=leaves.validating + waited)
             self._wait(receiver, arrival)
 
     # ---- results --------------------------------------------------------------------------------
@@ -177,8 +183,8 @@ class VirtualNetwork:
         Returns:
             ``links`` (the configuration's text), ``lines`` (its links by name), ``seconds`` (the
             server's clock), ``PHASE_s`` (how far each phase moved it), ``between_clients_s`` (how
-            much of ``seconds``, and of each phase, was waited for blocks between clients), and
-            ``busiest`` (the links that sent longest).
+            much of ``seconds``, and of each phase, was waited for blocks between clients; of
+            ``train``, how much for ``validation``), and ``busiest`` (the links that sent longest).
         """
         spent = {name: self._spent.get(name, Moment()) for name in (*_PHASES, *self._spent)}
         total = self._clocks[SERVER]
@@ -190,6 +196,7 @@ class VirtualNetwork:
             "between_clients_s": {
                 "total": self._seconds(total.between_clients),
                 **{name: self._seconds(moment.between_clients) for name, moment in spent.items()},
+                "validation": self._seconds(spent["train"].validating),
             },
             "busiest": self._busiest(),
         }
@@ -239,7 +246,7 @@ class VirtualNetwork:
         ticks = lane.free + (1 + 2 * repeats) * lane.delay_ticks
         among_clients = SERVER not in (sender, receiver)
         waited = leaves.between_clients + (ticks - leaves.ticks if among_clients else 0)
-        return Moment(ticks, waited)
+        return Moment(ticks, waited, leaves.validating)
 
     def _new_lane(self, sender: int, receiver: int) -> _Lane:
         link = self._links.between(sender, receiver)

@@ -7,6 +7,9 @@ Graphs with the counts of Reddit and Products, made or at hand. Three things sta
 * gamma is measured where trainings fit: in graphs of the same mean degree with fewer nodes and
   narrower layers, over two rounds a layer, extrapolated to the paper's rounds, since every round
   moves the same. It stands beside equation 2 for the same sizes.
+
+At Reddit's counts one end-to-end round of two clients takes 9.6 GB and minutes, even with features
+cut to 14 values and layers to 8; hence the smaller graphs.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def test_exchanges_inside_rounds_are_waited_for(tmp_path: Path) -> None:
     passes = 2
     assert network["train_s"] == float(ROUNDS * (2 + 3 * passes) * Fraction(1, 20))
     assert network["between_clients_s"]["train"] == float(ROUNDS * 3 * passes * Fraction(1, 20))
+    assert network["between_clients_s"]["validation"] == float(ROUNDS * passes * Fraction(1, 20))
     assert network["evaluate_s"] == float(2 * (2 + passes) * Fraction(1, 20))
     assert network["exchange_s"] == 0.2
 

@@ -82,8 +82,14 @@ def test_run_round_counts_what_each_client_sent() -> None:
 def test_run_round_tells_of_every_exchange() -> None:
     steps = {client: walk(client)(np.ones(WIDTH), 1) for client in range(3)}
     seen: list[Mapping[tuple[int, int], int]] = []
-    outcome = run_round(steps, RoundName(job="walk"), seen.append)
-    assert len(seen) == 2
+    purposes: list[str] = []
+
+    def watch(blocks: Mapping[tuple[int, int], int], purpose: str) -> None:
+        seen.append(blocks)
+        purposes.append(purpose)
+
+    outcome = run_round(steps, RoundName(job="walk"), watch)
+    assert purposes == ["train", "evaluate"]
     wire = [
         sum(getattr(outcome.moved[c][purpose].sent, kind).wire for c in range(3))
         for purpose in ("train", "evaluate")

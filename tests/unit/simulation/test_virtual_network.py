@@ -93,13 +93,15 @@ def test_phases_add_up_and_tell_what_was_waited_for() -> None:
     modelled.exchange({(1, 0): 1})
     for client in (0, 1):
         modelled.reply_to_server(client, 1)
-    modelled.send_to_clients({0: 1}, phase="train")
+    modelled.send_to_clients({0: 1, 1: 1}, phase="train")
+    modelled.exchange({(0, 1): 1}, "train")
+    modelled.exchange({(1, 0): 1, (0, 1): 1}, "evaluate")
     modelled.reply_to_server(0, 1)
     facts = modelled.facts()
-    assert facts["seconds"] == 14
-    assert (facts["exchange_s"], facts["train_s"], facts["hello_s"]) == (8, 6, 0)
+    assert facts["seconds"] == 16
+    assert (facts["exchange_s"], facts["train_s"], facts["hello_s"]) == (8, 8, 0)
     assert facts["between_clients_s"] == {
-        **{"total": 2, "hello": 0, "exchange": 2, "train": 0, "evaluate": 0}
+        **{"total": 4, "hello": 0, "exchange": 2, "train": 2, "evaluate": 0, "validation": 1}
     }
 
 
