@@ -21,6 +21,4 @@ def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw | None
         present[nodes + peer.receive.slots[draw.mine[peer.peer]]] = True
     kept = present[inputs.indices]
     indptr = np.concatenate(([0], np.cumsum(kept)))[inputs.indptr]
-    return replace(
-        inputs, indptr=indptr, indices=inputs.indices[kept], neighbours=np.diff(indptr)
-    )
+    return replace(inputs, indptr=indptr, indices=inputs.indices[kept], neighbours=np.diff(indptr))
