@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from retexo_fl.graph import load_dataset
 from sims.catalogue import Setting
 from sims.charts import put_legend_below
 from sims.outcome import Check, Outcome, Row
@@ -55,7 +57,10 @@ def run(setting: Setting) -> Outcome:
     cases = [Case(*values) for values in product(datasets, VARIANTS, CODECS)]
     keys = {case: _keys(setting, case) for case in cases}
     found = trainings.all(keys)
-    forms = {case: closed_form(keys[case], found[case]) for case in cases}
+    widths = {name: _input_width(setting, name) for name in datasets}
+    forms = {
+        case: closed_form(keys[case], found[case], inputs=widths[case.dataset]) for case in cases
+    }
     return Outcome(
         title=f"RETEXO, figure 7: message passing beside all bytes, {MODEL}, two clients",
         setting=described(
@@ -80,16 +85,20 @@ def _keys(setting: Setting, case: Case) -> dict[str, Any]:
     return {**keys, **variant, "codec": case.codec, "seed": SEED}
 
 
-def closed_form(keys: Mapping[str, Any], trained: Trained) -> int:
+def closed_form(keys: Mapping[str, Any], trained: Trained, *, inputs: int) -> int:
     """Return the bytes of dense message passing between two clients of a two-layer model.
 
     Lazy ``V (H_0 + H_1)``, standard ``V (H_0 + 2 R H_1)``, sampled ``V H_0`` and in every round
     ``k`` vectors of each client forward and backward, with their numbers.
 
+    Args:
+        keys: The configuration.
+        trained: Tells the vectors of an exchange.
+        inputs: H_0, width of the input features.
+
     Source: RETEXO, appendix A.1. Counted once, at the sender; the paper counts both ends.
     """
     hidden, rounds = int(keys["hidden"]), int(keys["rounds"])
-    inputs = _input_width(trained)
     vectors = [int(row["boundary_vectors_out"]) for row in trained.result["client_table"]]
     features = sum(vectors) * inputs * _FLOAT_BYTES
     if keys["algorithm"] == "lazy":
@@ -100,14 +109,9 @@ def closed_form(keys: Mapping[str, Any], trained: Trained) -> int:
     return features + rounds * sampled * (2 * hidden * _FLOAT_BYTES + _NUMBER_BYTES)
 
 
-def _input_width(trained: Trained) -> int:
-    """Return H_0, from the dense size of the exchange of input features."""
-    raw = sum(
-        int(line["raw"])
-        for line in trained.moved
-        if (line["kind"], line["purpose"], line["layer"]) == ("boundary", "exchange", 0)
-    )
-    return raw // (trained.vectors * _FLOAT_BYTES)
+def _input_width(setting: Setting, dataset: str) -> int:
+    graph = load_dataset(dataset, data_dir=Path(setting.folder_with(dataset)))
+    return int(graph.features.shape[1])
 
 
 def _rows(dataset: str, found: Mapping[Case, Trained], forms: Mapping[Case, int]) -> list[Row]:

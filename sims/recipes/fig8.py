@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PURPOSE: Final = "accuracy and bytes with 2 to 24 clients: RETEXO, figure 8"
 
-DATASETS: Final = ("cora", "pubmed")
+DATASETS: Final = ("cora",)
 MODEL: Final = "sage"
 CLIENTS: Final = (2, 4, 6, 8, 16, 24)
 QUICK_CLIENTS: Final = (2, 4)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PURPOSE: Final = "time over slow links, modelled: RETEXO, table 4"
 
-DATASETS: Final = ("cora", "pubmed")
+DATASETS: Final = ("cora",)
 MODEL: Final = "sage"
 #: As the paper: a delay before each message. Then two links that are slow as well.
 LINKS: Final[Mapping[str, str]] = {
