@@ -38,7 +38,7 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
 
 
 def check_algorithm(values: Mapping[str, Any]) -> None:
-    """Check what an algorithm demands of other keys.
+    """Check what training by an algorithm demands of other keys; predicting demands nothing.
 
     Args:
         values: A configuration by kebab-case keys, each allowed by itself.

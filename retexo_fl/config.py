@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from retexo_fl.algorithms import ALGORITHMS, Algorithm, check_algorithm
+from retexo_fl.algorithms import ALGORITHMS, Algorithm
 from retexo_fl.config_keys import KeyInfo, Scalar, formed, number, one_of, text, whole
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
@@ -146,7 +146,6 @@ class RunConfig:
         if bool(self.nodes) != bool(self.edges):
             absent, there = ("nodes", "edges") if self.edges else ("edges", "nodes")
             raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-        check_algorithm(config_values(self))
         if self.links != "ideal" and self.engine != "inline":
             raise ConfigurationError(
                 f"links: {_shown(self.links)} cannot be modelled by engine {self.engine}; "

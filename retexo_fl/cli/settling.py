@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
+from retexo_fl.algorithms import check_algorithm
 from retexo_fl.cli.options import Values
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
@@ -38,9 +39,10 @@ def settled(values: Values, file: Path | None) -> RunConfig:
     elif merged.get("nodes"):
         _refuse(_OF_TABLES & values.keys(), "nodes and edges, which are the graph")
     config = make_config(merged)
-    if "clients" in merged or (counted := count_attribute_clients(config)) is None:
-        return config
-    return make_config({**merged, "clients": counted})
+    if "clients" not in merged and (counted := count_attribute_clients(config)) is not None:
+        config = make_config({**merged, "clients": counted})
+    check_algorithm(config_values(config))
+    return config
 
 
 def _refuse(contradicting: Set[str], others: str) -> None:
@@ -70,4 +72,6 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
         read_checkpoint(run_path / "checkpoint.safetensors")
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
-    return make_config({**config_values(stored), **values})
+    config = make_config({**config_values(stored), **values})
+    check_algorithm(config_values(config))
+    return config

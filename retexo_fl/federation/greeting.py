@@ -53,17 +53,7 @@ def greet(
             train node.
         RoundIncomplete: Not all clients were there in time.
     """
-    nodes = messenger.wait_for_nodes(clients)
-    messages = messenger.addressed(nodes, ticket, records.HELLO)
-    found: dict[int, tuple[int, HelloAnswer]] = {}
-    for _, reply in messenger.ask(messages, stage=-1, purpose="hello"):
-        answer = records.read_hello(reply)
-        node = _node_of(reply)
-        if answer.client in found:
-            raise PartitionError(
-                f"two nodes say that they are client {answer.client}; each part has one owner"
-            )
-        found[answer.client] = (node, answer)
+    found = _ask_all(messenger, ticket, clients)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients)
     if to_train and not any(answer.train for answer in answers):
@@ -77,6 +67,23 @@ def greet(
         features=answers[0].features,
         classes=answers[0].classes,
     )
+
+
+def _ask_all(
+    messenger: Messenger, ticket: Ticket, clients: int
+) -> dict[int, tuple[int, HelloAnswer]]:
+    """Return, by client index, the Flower node and what it told."""
+    nodes = messenger.wait_for_nodes(clients)
+    messages = messenger.addressed(nodes, ticket, records.HELLO)
+    found: dict[int, tuple[int, HelloAnswer]] = {}
+    for _, reply in messenger.ask(messages, stage=-1, purpose="hello"):
+        answer = records.read_hello(reply)
+        if answer.client in found:
+            raise PartitionError(
+                f"two nodes say that they are client {answer.client}; each part has one owner"
+            )
+        found[answer.client] = (_node_of(reply), answer)
+    return found
 
 
 def _node_of(reply: Message) -> int:

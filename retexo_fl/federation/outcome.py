@@ -15,6 +15,7 @@ from retexo_fl.agent.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import RunDirectory, describe_machine
+from retexo_fl.federation.stage_loop import StageOutcome
 from retexo_fl.report import write_report
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.selection import Score
@@ -70,17 +71,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         # micro average of F1 over classes is the accuracy.
         "micro_f1": outcome.test.accuracy,
         **_metric(config, outcome.test),
-        "stages": [
-            {
-                "layer": stage.stage,
-                "rounds": stage.rounds,
-                "best_round": stage.best_round,
-                "val_accuracy": stage.score.accuracy,
-                "val_loss": stage.score.loss,
-                **_metric(config, stage.score),
-            }
-            for stage in job.outcomes
-        ],
+        "stages": [_stage_row(config, stage) for stage in job.outcomes],
         "bytes": job.ledger.totals(),
         "seconds": {
             "total": total_s,
@@ -98,6 +89,17 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         "plan": _plan(outcome, [stage.rounds for stage in job.outcomes]),
         "versions": _versions(),
         "hardware": describe_machine(),
+    }
+
+
+def _stage_row(config: RunConfig, stage: StageOutcome) -> dict[str, object]:
+    return {
+        "layer": stage.stage,
+        "rounds": stage.rounds,
+        "best_round": stage.best_round,
+        "val_accuracy": stage.score.accuracy,
+        "val_loss": stage.score.loss,
+        **_metric(config, stage.score),
     }
 
 

@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.job_state import JobState
@@ -70,6 +71,7 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
     Raises:
         RetexoError: Any named failure.
     """
+    check_algorithm(config_values(config))
     check_links(grid, config)
     if config.resume:
         run = RunDirectory(Path(config.resume).absolute())

@@ -36,7 +36,11 @@ class TrainedModel:
     @property
     def digest(self) -> str:
         """64 hex digits that name everything in the model that decides a prediction."""
-        facts = {**asdict(self.shape), "feature_normalisation": self.config.feature_normalisation}
+        facts = {
+            **asdict(self.shape),
+            "feature_normalisation": self.config.feature_normalisation,
+            "drops_edges": self.config.traits.drops_edges,
+        }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for weights in self.weights:
             digest.update(weights.tobytes())

@@ -39,13 +39,11 @@ class BoundaryPlan:
 
     Attributes:
         client: Whose plan this is.
-        kind: ``rows`` or ``cover``.
         peers: Ascending by peer.
         edges: What a stage reads, from own rows and from the received block.
     """
 
     client: int
-    kind: str
     peers: tuple[PeerPlan, ...]
     edges: StageEdges
 
@@ -66,7 +64,7 @@ class BoundaryPlan:
             raise PartitionError(f"boundary plan {kind!r}; expected {' or '.join(PLAN_KINDS)}")
         if not partition.num_boundary:
             edges = StageEdges.of_rows(partition)
-            return cls(client=partition.client, kind=kind, peers=(), edges=edges)
+            return cls(client=partition.client, peers=(), edges=edges)
         cut = CutEdges.of(partition)
         digests = _digests(partition, cut, kind)
         if kind == "cover":
@@ -74,7 +72,7 @@ class BoundaryPlan:
             peers, edges = covered.peer_plans(digests), covered.stage_edges(partition)
         else:
             peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
-        return cls(client=partition.client, kind=kind, peers=tuple(peers), edges=edges)
+        return cls(client=partition.client, peers=tuple(peers), edges=edges)
 
     @property
     def num_slots(self) -> int:

@@ -29,8 +29,8 @@ class BoundarySampling:
 
     Attributes:
         rate: p in (0, 1].
-        scaled: Divide sampled vectors by their share of all: unbiased for sums and means, and a
-            shift of attention for GAT.
+        scaled: Divide sampled vectors by their share of all: unbiased for sums and means, but a
+            shift of attention (GAT) and of maxima (sage-pool).
         seed: Of the training.
     """
 

@@ -192,6 +192,9 @@ class EndToEndTrainer:
     def _loss(self, logits: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Return the train nodes' summed loss and its gradient at the (R, C) logits."""
         labels, loss = self._labels("train"), self._plan.recipe.loss
+        if not len(labels):
+            # A loss of the user's own need not know what no nodes cost.
+            return 0.0, torch.zeros_like(logits)
         if not self._loss_checked:
             check_loss(loss, logits, labels)
             self._loss_checked = True
@@ -204,8 +207,7 @@ class EndToEndTrainer:
         """Return what makes the batch of layer ``m``: all nodes, or of the last one ``which``."""
         model = self._layer(m)
         target = which if model.is_last else "inner"
-        sampled = m > 0 and draw is not None and not model.layer.sums_messages
-        if sampled:
+        if m and draw is not None and not model.layer.sums_messages:
             # A sum takes zeros for what was not drawn; attention must not see those edges.
             inputs = with_slots(self._inputs, self._boundary.plan, draw)
             return model.layer.trained_batches(inputs, self._rows(target))

@@ -11,14 +11,15 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.training.boundary_sampling import BoundaryDraw
 
 
-def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw | None) -> StageInput:
-    """Leave out edges from slots that were not drawn, under a plan of rows."""
-    assert draw is not None
-    nodes = inputs.num_nodes
-    present = np.zeros(nodes + len(inputs.slot_hashes), dtype=bool)
-    present[:nodes] = True
+def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw) -> StageInput:
+    """Leave out the plan's edges from slots that were not drawn."""
+    absent = np.ones(plan.num_slots, dtype=bool)
     for peer in plan.peers:
-        present[nodes + peer.receive.slots[draw.mine[peer.peer]]] = True
-    kept = present[inputs.indices]
-    indptr = np.concatenate(([0], np.cumsum(kept)))[inputs.indptr]
-    return replace(inputs, indptr=indptr, indices=inputs.indices[kept], neighbours=np.diff(indptr))
+        absent[peer.receive.slots[draw.mine[peer.peer]]] = False
+    edges = plan.edges.without(absent.nonzero()[0])
+    return replace(
+        inputs,
+        indptr=edges.indptr,
+        indices=np.asarray(edges.indices, np.int64),
+        neighbours=edges.neighbour_counts,
+    )

@@ -59,7 +59,9 @@ class LayerUpdate:
 
 @torch.no_grad()
 def tally(logits: torch.Tensor, labels: torch.Tensor, recipe: Recipe) -> Tally:
-    """Judge (R, C) logits of nodes with (R,) int64 labels."""
+    """Judge (R, C) logits of nodes with (R,) int64 labels; without any, no loss is asked."""
+    if not len(labels):
+        return Tally()
     sums: tuple[float, ...] = ()
     if recipe.metric is not None:
         sums = tuple(float(item) for item in metric_sums(recipe.metric, logits, labels))

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.cli import CommandLine
 from tests.support.data import data_dir
+from tests.support.predictions import SMALL, write_small
 from tests.support.runs import configured, largest_difference, ledger_of, result_of, train
 
 TOLERANCE = 1e-9
-KEYS = {
+KEYS: dict[str, Any] = {
     "dataset": "cora",
     "hidden": 16,
     "heads": 4,
@@ -46,6 +49,18 @@ def test_standard_training_of_three_layers_over_24_clients(tmp_path: Path) -> No
     central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
     run = train(tmp_path / "many", algorithm="standard", clients=24, **keys)
     assert largest_difference(central, run) < TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_clients_without_train_nodes_take_part(tmp_path: Path, model: str) -> None:
+    write_small(tmp_path / "small.npz")
+    keys = {**KEYS, **SMALL, "data_dir": tmp_path, "model": model, "layers": 3, "rounds": 2}
+    central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
+    run = train(tmp_path / "run", algorithm="standard", clients=12, **keys)
+    assert any(row["train"] == 0 for row in result_of(run)["client_table"])
+    assert largest_difference(central, run) < TOLERANCE
+    weights = 8 * sum(_parameters(run))
+    assert ledger_of(run).sum(kind="updates_up").raw == 12 * 2 * weights
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
@@ -160,10 +175,14 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> 
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(
-    tmp_path: Path, keys: dict[str, object], named: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], keys: dict[str, object], named: str
 ) -> None:
+    config = configured(tmp_path / "run", **keys)
     with pytest.raises(ConfigurationError, match=f"^{named}: .*algorithm {keys['algorithm']}"):
-        configured(tmp_path / "run", **keys)
+        run_inline(config, [])
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
+    assert f"{named}: " in CommandLine(capfd).refused("run", *options, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def _parameters(run: Path) -> list[int]:

@@ -108,6 +108,46 @@ def test_one_node_per_client_predicts_what_one_client_does(
     assert summary_of(single)["clients"] == 40
 
 
+@pytest.mark.parametrize("algorithm", ["standard", "bns", "central"])
+def test_models_trained_end_to_end_predict_over_any_parts(
+    tmp_path: Path, retexo: CommandLine, algorithm: str
+) -> None:
+    write_small(tmp_path / "small.npz")
+    keys = {**SMALL, "data_dir": tmp_path}
+    clients = 1 if algorithm == "central" else 3
+    run = train(tmp_path / "run", **keys, algorithm=algorithm, clients=clients, hidden=8, rounds=3)
+    found = []
+    for number in (1, 3):
+        parts = cut(tmp_path / f"{number}", **keys, clients=number)
+        # What training demands of its peers, predicting does not.
+        retexo.done("predict", run, "--partitions", parts, "--missing-peers", "drop")
+        found.append(read_csv(parts))
+        test = summary_of(parts)["labelled"]["test"]
+        assert test["right"] / test["nodes"] == result_of(run)["test_accuracy"]
+    assert found[0].keys == found[1].keys
+    assert np.abs(found[0].probabilities - found[1].probabilities).max() < TOLERANCE
+
+
+def test_a_model_that_drops_edges_predicts_without_them(
+    tmp_path: Path, retexo: CommandLine
+) -> None:
+    write_small(tmp_path / "small.npz")
+    keys = {**SMALL, "data_dir": tmp_path}
+    parts = cut(tmp_path / "parts", **keys, clients=3)
+    found = []
+    # On one client both train the same weights, yet they predict differently over three.
+    for algorithm in ("central", "drop"):
+        run = train(
+            tmp_path / algorithm, **keys, algorithm=algorithm, clients=1, hidden=8, rounds=3
+        )
+        told = retexo.done("predict", run, "--partitions", parts, "--overwrite")
+        found.append(read_csv(parts))
+    assert "of which between clients 0 B" in told
+    assert np.abs(found[0].probabilities - found[1].probabilities).max() > 1e-3
+    refused = retexo.refused("predict", tmp_path / "central", "--partitions", parts)
+    assert "--overwrite" in refused
+
+
 def test_training_parts_give_the_accuracy_of_the_run(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:

@@ -57,7 +57,8 @@ class Aggregator(Protocol):
         Args:
             client: Its index, larger than that of the client before.
             update_sum: (P,) its mean update times ``count``; read-only.
-            count: Its train nodes, as it says; at least 1.
+            count: Its train nodes, as it says; at least 1, or 0 where ``needs`` is ``sum`` and the
+                client hands on gradients of its peers' losses (end-to-end training).
         """
         ...
 

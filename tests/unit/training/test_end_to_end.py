@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 
 from retexo_fl.agent.api import (
@@ -23,7 +25,7 @@ from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.stage_input import stage_input
 from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.graph import BoundaryPlan, Graph, make_split
+from retexo_fl.graph import BoundaryPlan, make_split
 from retexo_fl.graph.synthetic import make_synthetic
 from retexo_fl.layers.base import LayerShape, StageInput
 from retexo_fl.layers.gcn import GcnLayer
@@ -100,17 +102,30 @@ def test_distributed_gradient_equals_finite_differences(model: str) -> None:
 
 
 def test_a_client_without_train_nodes_hands_on_its_peers_gradients(tmp_path: Path) -> None:
-    # Client 2 owns validation and test nodes only.
-    graph = load_graph()
-    nobody = np.zeros(graph.num_nodes, dtype=np.int64)
-    split = make_split(graph, nobody, split="random:0.5/0.2/0.3", seed=0)
-    owners = np.where(split.train, np.arange(len(split.train)) % 2, 2)
     path = tmp_path / "owners.txt"
-    path.write_text("\n".join(map(str, owners)))
+    path.write_text("\n".join(map(str, owners_without_train_nodes())))
     federation = Federation(model="gcn", partitioner=f"file:{path}")
     answer = federation.round(federation.weights())[2]
     assert answer.examples == 0
     assert np.abs(answer.update_sum).max() > 1e-3
+
+
+def mean_based(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A sum over nodes that is no number for none."""
+    return F.cross_entropy(logits, labels) * len(labels)
+
+
+def test_a_loss_is_not_asked_what_no_nodes_cost(tmp_path: Path) -> None:
+    path = tmp_path / "owners.txt"
+    path.write_text("\n".join(map(str, owners_without_train_nodes())))
+    keys = {"model": "gcn", "partitioner": f"file:{path}"}
+    federations = Federation(**keys), Federation(**keys, loss=f"{__name__}:mean_based")
+    first, second = (each.round(each.weights()) for each in federations)
+    for plain, own in zip(first, second, strict=True):
+        np.testing.assert_allclose(own.update_sum, plain.update_sum, rtol=0, atol=1e-12)
+        assert own.loss_sum == pytest.approx(plain.loss_sum, abs=1e-12)
+        assert own.validation_loss_sum == pytest.approx(plain.validation_loss_sum, abs=1e-12)
+    assert (second[2].examples, second[2].validation_examples) == (0, 0)
 
 
 def test_a_diverged_training_is_named() -> None:
@@ -182,8 +197,12 @@ def test_a_peer_that_asks_for_vectors_that_there_are_not_is_refused(numbers: lis
         read_numbers(np.array(numbers).reshape(-1, 1), vectors=5, peer=4)
 
 
-def load_graph() -> Graph:
-    return make_synthetic(GRAPH)
+def owners_without_train_nodes() -> np.ndarray:
+    """Return each node's owner; client 2 owns the test nodes."""
+    graph = make_synthetic(GRAPH)
+    nobody = np.zeros(graph.num_nodes, dtype=np.int64)
+    split = make_split(graph, nobody, split="random:0.5/0.2/0.3", seed=0)
+    return np.where(split.test, 2, np.arange(graph.num_nodes) % 2)
 
 
 def no_rows(plan: BoundaryPlan) -> np.ndarray:

@@ -50,6 +50,20 @@ def test_only_clients_with_train_nodes_are_handed_on() -> None:
     assert inner.added == [(0, 1), (2, 1)]
 
 
+def test_gradients_of_clients_without_train_nodes_are_summed_but_not_counted() -> None:
+    inner = Noting()
+    updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]
+    assert combined(CheckedAggregator("noting", inner), updates).tolist() == [4.5]
+    assert inner.added == [(0, 2), (1, 0)]
+
+
+def test_aggregators_of_single_updates_see_no_client_without_train_nodes() -> None:
+    inner = Noting()
+    inner.needs = "each"
+    combined(CheckedAggregator("noting", inner), [*means([1.0]), (np.array([3.0]), 0)])
+    assert inner.added == [(0, 1)]
+
+
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
