@@ -116,8 +116,9 @@ def _vector_table(facts: dict[str, Any]) -> Table:
         sizes = (format_bytes(plan["first_exchange"][codec]) for codec in ("dense", "lossless"))
         style = "bold" if kind == chosen else None
         table.add_row(_PLAN_WORDS[kind], format_count(plan["vectors"]), *sizes, style=style)
-    if facts["partial_sums"] is not None:
-        table.add_row("sums only", format_count(facts["partial_sums"]), UNKNOWN, UNKNOWN)
+    better = facts["better_of_rows_and_sums"]
+    if better is not None:
+        table.add_row("rows or sums, pair by pair", format_count(better), UNKNOWN, UNKNOWN)
     return table
 
 

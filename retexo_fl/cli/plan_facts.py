@@ -9,7 +9,7 @@ from typing import Any, Final
 from retexo_fl.agent.preparation import load_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
-from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
 from retexo_fl.layers.base import layer_class
 from retexo_fl.training.coded_size import lossless_bytes, sent_features
 from retexo_fl.training.effective_plan import effective_plan
@@ -65,14 +65,9 @@ def plan_facts(config: RunConfig) -> dict[str, Any]:
             }
             for part, plan in zip(parts, plans[chosen], strict=True)
         ],
-        "partial_sums": _partial_sums(plans["rows"]) if len(kinds) > 1 else None,
+        "better_of_rows_and_sums": count_plans(parts).better if len(kinds) > 1 else None,
         "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
     }
-
-
-def _partial_sums(plans: list[BoundaryPlan]) -> int:
-    """Return how many vectors it would be if peers sent nothing but sums for destinations."""
-    return sum(plan.num_receive for plan in plans)
 
 
 def _plan_facts(

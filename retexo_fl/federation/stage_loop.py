@@ -85,7 +85,9 @@ class StageLoop:
             ticket,
             participants,
             messenger=messenger,
-            aggregator=make_aggregator(config.aggregator),
+            aggregator=make_aggregator(
+                config.aggregator, takes_uncounted=config.traits.exchanges_in_rounds
+            ),
             optimizer=self._optimizer,
             seed=config.seed,
             metric=make_metric(config.metric),

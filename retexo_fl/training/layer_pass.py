@@ -54,7 +54,7 @@ class LayerPass:
         found = torch.autograd.grad(
             rows, wanted, upstream, allow_unused=True, materialize_grads=True
         )
-        del self._rows
+        del self._rows, self._stacked
         return list(found[:-1]), found[-1]
 
     def _computed(self) -> torch.Tensor:

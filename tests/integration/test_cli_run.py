@@ -163,7 +163,7 @@ def test_plan_explains_itself_and_gives_json(retexo: CommandLine) -> None:
     facts = json.loads(retexo.done("plan", "--clients", "3", "--rounds", "10", "--json"))
     rows, cover = facts["plans"]["rows"], facts["plans"]["cover"]
     assert rows["vectors"] == sum(row["vectors_out"] for row in facts["clients"])
-    assert cover["vectors"] <= min(rows["vectors"], facts["partial_sums"])
+    assert cover["vectors"] <= facts["better_of_rows_and_sums"] <= rows["vectors"]
     assert list(rows["algorithms"]) == ["lazy", "standard", "bns", "drop", "central"]
     assert cover["algorithms"]["bns"] is None
     for name, volume in rows["algorithms"].items():
@@ -187,7 +187,7 @@ def test_plan_of_attention_keeps_rows(retexo: CommandLine) -> None:
     facts = json.loads(retexo.done("plan", *keys, "--json"))
     assert facts["boundary_plan"] == "rows"
     assert list(facts["plans"]) == ["rows"]
-    assert facts["partial_sums"] is None
+    assert facts["better_of_rows_and_sums"] is None
 
 
 def test_plan_predicts_the_raw_bytes_of_the_run(retexo: CommandLine, finished: Path) -> None:

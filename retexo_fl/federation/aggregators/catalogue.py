@@ -37,13 +37,15 @@ _BUILT_IN: Final[Mapping[str, Callable[[str], Aggregator]]] = MappingProxyType(
 _METHODS: Final = ("start", "add", "finish")
 
 
-def make_aggregator(name: str) -> CheckedAggregator:
+def make_aggregator(name: str, *, takes_uncounted: bool = False) -> CheckedAggregator:
     """Build the aggregator that the configuration calls ``name``.
 
     Args:
         name: A built-in name with its number, or ``module:attribute``: a factory without
             parameters (such as a class) of an :class:`Aggregator` or of a Flower ``Strategy``,
             whose aggregation is then used.
+        takes_uncounted: Updates of clients without train nodes count as well: of algorithms in
+            which they hand on the gradients of their peers' losses.
 
     Raises:
         ConfigurationError: The text is none of these.
@@ -51,11 +53,15 @@ def make_aggregator(name: str) -> CheckedAggregator:
     """
     parse_value("aggregator", name)
     kind, _, number = name.partition(":")
-    if kind in _BUILT_IN:
-        return CheckedAggregator(name, _BUILT_IN[kind](number))
+    inner = _BUILT_IN[kind](number) if kind in _BUILT_IN else _loaded(name)
+    return CheckedAggregator(name, inner, takes_uncounted=takes_uncounted)
+
+
+def _loaded(name: str) -> Aggregator:
+    """Return what ``module:attribute`` makes."""
     made = load_callable("aggregator", name)()
     if isinstance(made, Strategy):
-        return CheckedAggregator(name, FlowerAggregator(made))
+        return FlowerAggregator(made)
     missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
     if missing:
         raise PluginError(
@@ -70,4 +76,5 @@ def make_aggregator(name: str) -> CheckedAggregator:
         raise PluginError(
             f"aggregator {name!r}: least_clients is {least!r}; expected a whole number from 1"
         )
-    return CheckedAggregator(name, made)
+    loaded: Aggregator = made
+    return loaded

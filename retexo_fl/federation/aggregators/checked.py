@@ -18,7 +18,7 @@ from retexo_fl.federation.aggregators.base import Aggregator, RoundFacts
 class CheckedAggregator:
     """Checks what every aggregator may rely on, and what is expected of it; an aggregator itself.
 
-    Clients without train nodes are left out here, unless sums are added and theirs is not zero.
+    Clients without train nodes are left out here, unless it ``takes_uncounted`` updates.
 
     Attributes:
         needs: See :class:`Aggregator`.
@@ -27,8 +27,9 @@ class CheckedAggregator:
 
     needs: Literal["sum", "each"]
 
-    def __init__(self, name: str, inner: Aggregator) -> None:
+    def __init__(self, name: str, inner: Aggregator, *, takes_uncounted: bool = False) -> None:
         """Stand before ``inner``, which the configuration calls ``name``."""
+        self._takes_uncounted = takes_uncounted
         self._name = name
         self._inner = inner
         self.least_clients: int = getattr(inner, "least_clients", 1)
@@ -61,8 +62,7 @@ class CheckedAggregator:
                 f"client {client}: got a {update_sum.dtype} update of shape "
                 f"{update_sum.shape}; expected {dtype} of {shape}"
             )
-        # A client without train nodes may still hand on the gradients of its peers' losses.
-        if count > 0 or (self.needs == "sum" and update_sum.any()):
+        if count > 0 or self._takes_uncounted:
             self._clients += count > 0
             with np.errstate(over="ignore", invalid="ignore"):
                 self._inner.add(client, update_sum, count)

@@ -50,18 +50,19 @@ def test_only_clients_with_train_nodes_are_handed_on() -> None:
     assert inner.added == [(0, 1), (2, 1)]
 
 
-def test_gradients_of_clients_without_train_nodes_are_summed_but_not_counted() -> None:
+def test_gradients_of_clients_without_train_nodes_are_summed_where_they_hand_on_others() -> None:
     inner = Noting()
     updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]
-    assert combined(CheckedAggregator("noting", inner), updates).tolist() == [4.5]
+    aggregator = CheckedAggregator("noting", inner, takes_uncounted=True)
+    assert combined(aggregator, updates).tolist() == [4.5]
     assert inner.added == [(0, 2), (1, 0)]
 
 
-def test_aggregators_of_single_updates_see_no_client_without_train_nodes() -> None:
+def test_a_client_that_says_it_has_no_train_nodes_moves_nothing_elsewhere() -> None:
     inner = Noting()
-    inner.needs = "each"
-    combined(CheckedAggregator("noting", inner), [*means([1.0]), (np.array([3.0]), 0)])
-    assert inner.added == [(0, 1)]
+    updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]
+    assert combined(CheckedAggregator("noting", inner), updates).tolist() == [3.0]
+    assert inner.added == [(0, 2)]
 
 
 @pytest.mark.parametrize(
