@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from retexo_fl.federation.run_directory import describe_machine
+from sims.origin import commit
 from tests.bench.measure import Spread
-
-_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,7 @@ class Outcome:
         return {
             "name": self.name,
             "command": " ".join(["python", "-m", "tests.bench", *sys.argv[1:]]),
-            "commit": _commit(),
+            "commit": commit(),
             "hardware": {**describe_machine(), "load": os.getloadavg()},
             "versions": _versions(),
             "setting": dict(self.setting),
@@ -113,13 +111,3 @@ def _sentence(row: Mapping[str, Any]) -> str:
 def _versions() -> dict[str, str]:
     names = ("torch", "flwr", "numpy", "scipy")
     return {"python": platform.python_version()} | {name: version(name) for name in names}
-
-
-def _commit() -> str:
-    """Return the commit, marked where the tree differs from it; ``unknown`` outside a clone."""
-    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"

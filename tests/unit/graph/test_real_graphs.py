@@ -99,6 +99,7 @@ def test_cora_split_per_client_and_class_has_openfgl_counts() -> None:
             assert int(((split.train | split.val) & cell).sum()) == size * 6 // 10
 
 
+@pytest.mark.system
 def test_cora_with_one_node_per_client_can_be_cut_and_stored(tmp_path: Path) -> None:
     graph = load_dataset("cora", data_dir=data_dir())
     owners = assign_nodes(graph, partitioner="one-node", clients=2708, seed=0)
@@ -125,6 +126,7 @@ def test_real_partitions_agree_after_a_trip_to_disk(tmp_path: Path, partitioner:
     assert sum(part.train for part in report.parts) == 662  # floor(0.2 * 3312)
 
 
+@pytest.mark.system
 def test_largest_graph_can_be_cut() -> None:
     graph = load_dataset("fb100_union8", data_dir=data_dir())
     nodes, edges, _, classes, _ = _SIZES["fb100_union8"]
