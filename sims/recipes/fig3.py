@@ -80,7 +80,6 @@ def run(setting: Setting) -> Outcome:
             computing="measured, all clients one after the other, on average a client",
             network="modelled: message passing is exchanges and waiting for clients in rounds, "
             "aggregation is waiting for the server",
-            rounds_of_standard_and_bns="with the exchanges of their validation",
             published=NOT_AT_HAND["fig3"],
         ),
         rows=[row for place in places for row in _rows(place, cells)],

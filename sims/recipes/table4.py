@@ -76,7 +76,6 @@ def run(setting: Setting) -> Outcome:
             reference="standard training of ours; of seconds a round, RETEXO's lazy training",
             network="modelled, exact; exchanges and rounds, without greeting and evaluation",
             computing="measured, all clients one after the other, on average a client",
-            rounds_of_standard_and_bns="with the exchanges of their validation",
             published=NOT_AT_HAND["table4"],
         ),
         rows=[*_rows(found, links), *_added(found, datasets), *_computing(found)],
