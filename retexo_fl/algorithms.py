@@ -57,7 +57,7 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
         "local-steps": 1,
         "aggregator": "mean",
         "missing-peers": "wait",
-        "engine": "inline",
+        "min-clients": 0,
     }
     if name == "bns":
         demanded["boundary-plan"] = "rows"
@@ -67,3 +67,8 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
                 f"{key}: {values[key]!r} does not go with algorithm {name}, whose clients exchange "
                 f"in every round; expected {expected!r}"
             )
+    if values.get("engine") == "flower":
+        raise ConfigurationError(
+            f"engine: 'flower' does not go with algorithm {name}, whose clients exchange in every "
+            "round; expected 'inline' or 'deployment'"
+        )

@@ -8,7 +8,6 @@ Flower's run configuration can carry: ``bool``, ``int``, ``float``, ``str``.
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -18,13 +17,22 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
-from retexo_fl.config_keys import KeyInfo, Scalar, formed, number, one_of, text, whole
+from retexo_fl.config_checks import check_alone, check_together, shown
+from retexo_fl.config_keys import (
+    KeyInfo,
+    Scalar,
+    formed,
+    number,
+    one_of,
+    switch,
+    text,
+    value_of,
+    whole,
+    widened,
+)
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
 from retexo_fl.value_forms import AGGREGATOR, LINKS, PARTITIONER, SPLIT
-
-#: Characters of a refused value that an error repeats.
-_MOST_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +136,39 @@ class RunConfig:
     exchange_deadline_s: float = number(
         600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0
     )
+    exchange_poll_s: float = number(
+        60.0, "Most seconds between looks at a deployed exchange.", "above 0", lambda v: v > 0
+    )
     message_timeout_s: float = number(
         3600.0, "Seconds a client may take to answer a message.", "above 0", lambda v: v > 0
     )
+    min_clients: int = whole(
+        0,
+        "Clients that are enough to close a round at round-deadline-s; 0 waits for all.",
+        least=0,
+    )
+    round_deadline_s: float = number(
+        0.0,
+        "Seconds after which a round goes on without clients that have not answered; 0 never does.",
+        "at least 0",
+        lambda v: v >= 0,
+    )
     checkpoint_every: int = whole(1, "Rounds between checkpoints.", least=1)
 
+    # ---- how clients on machines of their own find each other
+    introductions: bool = switch(
+        "The server hands all clients' certificates and addresses to clients without a roster."
+    )
+    relay: bool = switch(
+        "The server passes on what clients have for each other that cannot reach each other."
+    )
+
     # ---- where it runs
-    engine: str = one_of("inline", "In-process, or Flower's simulation.", "inline", "flower")
+    engine: str = one_of(
+        "inline",
+        "In-process, Flower's simulation, or clients on machines of their own.",
+        *("inline", "flower", "deployment"),
+    )
     links: str = formed("ideal", "Network that the inline engine models, in virtual time.", LINKS)
     out: str = text("", "Run directory; default runs/DATASET-MODEL-TIME.")
     resume: str = text("", "Run directory of an interrupted run to go on with.")
@@ -143,19 +177,7 @@ class RunConfig:
         """Check types, ranges and what keys demand of each other."""
         for key, value in config_values(self).items():
             _check_value(key, value)
-        if bool(self.nodes) != bool(self.edges):
-            absent, there = ("nodes", "edges") if self.edges else ("edges", "nodes")
-            raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-        if self.links != "ideal" and self.engine != "inline":
-            raise ConfigurationError(
-                f"links: {_shown(self.links)} cannot be modelled by engine {self.engine}; "
-                "expected ideal, or engine inline"
-            )
-        if self.model == "gat" and self.hidden % self.heads:
-            raise ConfigurationError(
-                f"hidden: {self.hidden} cannot be shared by {self.heads} heads; "
-                "expected a multiple of heads"
-            )
+        check_together(config_values(self))
 
     @property
     def traits(self) -> Algorithm:
@@ -164,9 +186,14 @@ class RunConfig:
 
     @property
     def graph_name(self) -> str:
-        """What a run calls its graph: the folder of parts, the table of nodes, or the data set."""
+        """What a run calls its graph: the folder of parts, the table of nodes, or the data set.
+
+        In a deployment the data set is a name and no more; without one, the graph is ``parts``.
+        """
         if self.partitions:
             return Path(self.partitions).name
+        if self.engine == "deployment" and self.dataset == default_values()["dataset"]:
+            return "parts"
         return bare_name(Path(self.nodes)) if self.nodes else self.dataset
 
 
@@ -218,7 +245,9 @@ def make_config(values: Mapping[str, object]) -> RunConfig:
     Raises:
         ConfigurationError: A key is unknown, or its value has the wrong type or range.
     """
-    named: dict[str, Any] = {field_of(key): _widened(key, value) for key, value in values.items()}
+    named: dict[str, Any] = {
+        field_of(key): widened(value, type(default_values()[key])) for key, value in values.items()
+    }
     return RunConfig(**named)
 
 
@@ -231,22 +260,11 @@ def parse_value(key: str, text: str) -> Scalar:
     field_of(key)
     info = key_infos()[key]
     try:
-        value: Scalar = type(default_values()[key])(text)
+        value = value_of(text, type(default_values()[key]))
     except ValueError as error:
-        raise ConfigurationError(f"{key}: got {_shown(text)}; expected {info.expected}") from error
+        raise ConfigurationError(f"{key}: got {shown(text)}; expected {info.expected}") from error
     _check_value(key, value)
     return value
-
-
-def _widened(key: str, value: object) -> object:
-    """Return a float where a whole number stands for one."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not isinstance(default_values()[key], float):
-        return value
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return math.inf
 
 
 def config_values(config: RunConfig) -> dict[str, Scalar]:
@@ -270,25 +288,11 @@ def read_config_file(path: Path) -> dict[str, object]:
     for key, value in values.items():
         try:
             field_of(key)
-            _check_value(key, _widened(key, value))
+            _check_value(key, widened(value, type(default_values()[key])))
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from error
     return values
 
 
 def _check_value(key: str, value: object) -> None:
-    info, wanted = key_infos()[key], type(default_values()[key])
-    if type(value) is not wanted:
-        raise ConfigurationError(
-            f"{key}: got {_shown(value)} of type {type(value).__name__}; "
-            f"expected {wanted.__name__}: {info.expected}"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigurationError(f"{key}: got {value!r}; expected a finite number")
-    if not info.check(value):
-        raise ConfigurationError(f"{key}: got {_shown(value)}; expected {info.expected}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    check_alone(key, value, key_infos()[key], type(default_values()[key]))

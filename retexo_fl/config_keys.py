@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.plugins import is_plugin
@@ -46,6 +48,11 @@ def text(default: str, help_text: str) -> Any:
     return key(default, help_text, str.isprintable, expected="printable text", brief="")
 
 
+def switch(help_text: str) -> Any:
+    """Declare a field that is false unless it is set."""
+    return key(False, help_text, lambda value: True, expected="true or false", brief="")
+
+
 def whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) -> Any:
     """Declare a field of whole numbers."""
     return key(
@@ -77,3 +84,29 @@ def one_of(default: str, help_text: str, *choices: str, plugin: bool = False) ->
 def formed(default: str, help_text: str, form: ValueForm) -> Any:
     """Declare a field of texts of one form."""
     return key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
+
+
+_SWITCH: Final = MappingProxyType({"true": True, "false": False})
+
+
+def value_of(text: str, wanted: type[Scalar]) -> Scalar:
+    """Read a value as a command line writes it.
+
+    Raises:
+        ValueError: The text is no such value.
+    """
+    if wanted is bool:
+        if text not in _SWITCH:
+            raise ValueError(text)
+        return _SWITCH[text]
+    return wanted(text)
+
+
+def widened(value: object, wanted: type) -> object:
+    """Return a float where a whole number stands for one."""
+    if wanted is not float or not isinstance(value, int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -49,6 +49,10 @@ class RunDirectoryError(InputError):
     """A run directory holds another run, or is not a run that can be resumed or reported."""
 
 
+class IdentityError(InputError):
+    """A key, a certificate or a roster cannot be used, or they do not belong together."""
+
+
 # ---- failures of a run ------------------------------------------------------------------------
 
 
@@ -80,12 +84,20 @@ class ChannelTimedOut(ChannelError):
     """The channel did not answer within its time-out."""
 
 
+class PeerRefused(ChannelError):
+    """A peer is not who it says, offered what it may not, or took more than its share."""
+
+
 class ExchangeIncomplete(RetexoError):
     """An exchange was closed while vectors of a peer were missing."""
 
 
 class ClientFailed(RetexoError):
     """A client answered with an error, or its process ended."""
+
+
+class AgentUnreachable(RetexoError):
+    """The agent of this machine does not answer on its socket."""
 
 
 class RoundIncomplete(RetexoError):

@@ -33,11 +33,24 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
                 file.flush()
                 os.fsync(file.fileno())
         beside.replace(path)
+        if durable:
+            _force_names(path.parent)
     except BaseException:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
     return written
+
+
+def _force_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, too."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def bare_name(path: Path) -> str:

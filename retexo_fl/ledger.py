@@ -83,6 +83,20 @@ class TrafficLedger:
         if _is_counted(account):
             self._total += volume
 
+    def raise_to(self, account: Account, total: Volume) -> None:
+        """Add to an account what it lacks of ``total``: a sum that may be told more than once."""
+        known = self._volumes.get(account, Volume())
+        wire = None
+        if total.wire is not None and known.wire is not None:
+            wire = max(0, total.wire - known.wire)
+        lacking = Volume(
+            messages=max(0, total.messages - known.messages),
+            raw=max(0, total.raw - known.raw),
+            payload=max(0, total.payload - known.payload),
+            wire=wire,
+        )
+        self.add(account, lacking)
+
     def lines(self) -> list[tuple[Account, Volume]]:
         """Return all accounts, ordered by attempt, layer, kind, purpose, client, peer."""
         return sorted(self._volumes.items(), key=lambda item: _PLACE(item[0]))

@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from retexo_fl.live_view import LiveView, plain_text
-from retexo_fl.progress_state import Event, RunCourse, StageRow, integer
+from retexo_fl.progress_state import (
+    Event,
+    RunCourse,
+    StageRow,
+    clients_named,
+    integer,
+    lacks_named,
+    number,
+)
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_duration, format_share
 
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
@@ -49,8 +57,8 @@ class LiveTable(LiveView):
         """Take the next event of the run, as ``metrics.jsonl`` holds it.
 
         Args:
-            event: Fields by name; ``event`` is ``start``, ``exchange``, ``round``, ``stage_end`` or
-                ``finish``. Another kind is passed over.
+            event: Fields by name; ``event`` is ``start``, ``exchange``, ``round``, ``stage_end``,
+                ``waiting`` or ``finish``. Another kind is passed over.
         """
         before = _tenth_so_far(event, self._course)
         self._course.take(event)
@@ -132,6 +140,10 @@ def _foot(course: RunCourse) -> str:
     text = f"{format_bytes(course.moved_bytes or 0)} moved in {_short(course.elapsed_s)}"
     if course.missing:
         text += f", {format_count(course.missing)} vectors missing"
+    if course.awaited:
+        text += f", waits for {clients_named(course.awaited)}"
+    elif course.absent:
+        text += f", without {clients_named(course.absent)}"
     return text + (", stopped" if course.stopped else "")
 
 
@@ -154,10 +166,12 @@ def _plain_line(
         line = _head(course, names)
     elif name == "finish":
         line = _summary(course)
+    elif name == "waiting" and stage is not None:
+        return _plain_wait(event, stage, course.awaited)
     elif name == "exchange" and stage is not None:
         line = _plain_exchange(event, stage)
     elif name == "round" and stage is not None and _tenth_so_far(event, course) != before:
-        line = _plain_round(stage, course.rows[stage])
+        line = _plain_round(stage, course.rows[stage], course.absent)
     elif name == "stage_end" and stage is not None:
         best = integer(event, "best_round")
         where = "" if best is None else f", best round {best}"
@@ -165,6 +179,16 @@ def _plain_line(
     if line is None or name in {"start", "finish"}:
         return line
     return f"{line}, {format_bytes(course.moved_bytes)} moved"
+
+
+def _plain_wait(event: Event, stage: int, awaited: tuple[int, ...]) -> str:
+    lacks, open_s = event.get("lacks"), number(event, "open_s")
+    if isinstance(lacks, list):
+        told = lacks_named(dict(zip(awaited, lacks, strict=True)))
+        return f"stage {stage}: exchange open for {format_duration(open_s)}: {told}"
+    round_number = integer(event, "round")
+    what = f"round {round_number}" if round_number else str(event.get("purpose"))
+    return f"stage {stage}: {what} waits for {clients_named(awaited)}"
 
 
 def _plain_exchange(event: Event, stage: int) -> str:
@@ -175,12 +199,13 @@ def _plain_exchange(event: Event, stage: int) -> str:
     )
 
 
-def _plain_round(stage: int, row: StageRow) -> str:
+def _plain_round(stage: int, row: StageRow, absent: tuple[int, ...]) -> str:
     left = "" if not row.left_s else f", {_short(row.left_s)} left"
     return (
         f"stage {stage}: round {row.round}/{row.rounds}{left}, "
         f"loss {UNKNOWN if row.loss is None else _loss(row.loss)}, "
         f"validation {format_share(row.accuracy)}, best {format_share(row.best)}"
+        + (f", without {clients_named(absent)}" if absent else "")
     )
 
 

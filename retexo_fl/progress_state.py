@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _PACE_ROUNDS: Final = 20  # rounds that the estimate of the time left looks back
+_MOST_NAMED: Final = 10  # clients that a line names
 
 Event = Mapping[str, object]
 
@@ -60,6 +61,10 @@ class RunCourse:
         self.moved_bytes: int | None = None
         self.test_accuracy: float | None = None
         self.missing = 0
+        #: Clients that are waited for, and those that the last round was closed without.
+        self.awaited: tuple[int, ...] = ()
+        self.absent: tuple[int, ...] = ()
+        self._never_came: tuple[int, ...] = ()
         self.finished = False
         self.stopped = False
         self._time_s = 0.0
@@ -78,6 +83,11 @@ class RunCourse:
         moved_bytes = integer(event, "bytes_payload")
         self.moved_bytes = self.moved_bytes if moved_bytes is None else moved_bytes
         name = event.get("event")
+        self.awaited = integers(event, "clients") if name == "waiting" else ()
+        if name == "start":
+            self._never_came = integers(event, "absent")
+        if name in {"start", "round"}:
+            self.absent = tuple(sorted({*self._never_came, *integers(event, "absent")}))
         if name == "start":
             self._start(event)
         elif name == "finish":
@@ -136,3 +146,27 @@ def integer(event: Event, key: str) -> int | None:
     """Return a whole number of an event; None when it is absent or null."""
     value = event.get(key)
     return value if isinstance(value, int) else None
+
+
+def integers(event: Event, key: str) -> tuple[int, ...]:
+    """Return the whole numbers of an event's list; none when it is absent."""
+    values = event.get(key)
+    if not isinstance(values, list):
+        return ()
+    return tuple(value for value in values if isinstance(value, int))
+
+
+def lacks_named(lacks: Mapping[int, int | None]) -> str:
+    """Return what clients lack as a line says it; None stands for a client that does not answer."""
+    named = [
+        f"client {client} does not answer" if count is None else f"client {client} lacks {count}"
+        for client, count in list(lacks.items())[:_MOST_NAMED]
+    ]
+    more = len(lacks) - len(named)
+    return ", ".join(named) + (f", and {more} clients more" if more else "")
+
+
+def clients_named(clients: tuple[int, ...]) -> str:
+    """Return some clients as a line names them."""
+    numbers = ", ".join(map(str, clients))
+    return f"client{'' if len(clients) == 1 else 's'} {numbers}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -16,6 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # every run, so that a change is judged by what it changed; elsewhere they are new each time.
 settings.register_profile("retexo", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("retexo")
+
+
+def pytest_configure() -> None:
+    """Have a SIGTERM end tests as Ctrl-C does: what they started ends with them."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -53,6 +53,8 @@ class HelloAnswer:
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
+        member: Its entry for the roster of others, TOML; empty unless the server introduces
+            clients to each other.
     """
 
     version: int
@@ -68,6 +70,7 @@ class HelloAnswer:
     vectors_out: int
     vectors_in: int
     vectors_drawn: int = 0
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,7 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAnswer:
-    """Vectors sent, and their bytes as they left."""
+    """Vectors sent, and their bytes as they left; an agent tells all of the attempt."""
 
     vectors: int
     traffic: Traffic
@@ -142,7 +145,7 @@ class CollectAnswer:
         complete: Every vector has arrived.
         missing: Vectors that have not.
         missing_peers: How many peers owe them.
-        traffic: Bytes that arrived since the last answer.
+        traffic: Bytes that arrived since the last answer; an agent tells all of the attempt.
     """
 
     complete: bool

@@ -88,6 +88,16 @@ class GraphClient:
         self._recipe = Recipe.of(config)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
 
+    @property
+    def plan(self) -> BoundaryPlan:
+        """What it and its peers send each other in an exchange."""
+        return self._plan
+
+    @property
+    def shape(self) -> ModelShape:
+        """Sizes of the model that it trains."""
+        return self._shape
+
     def hello(self, ticket: Ticket) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
         self._admit(ticket)
@@ -123,6 +133,16 @@ class GraphClient:
             self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         traffic = self._mailbox.send(ticket, self._scaled(rows))
         return PublishAnswer(vectors=self._plan.num_send, traffic=traffic)
+
+    def send_again(self, ticket: Ticket) -> None:
+        """Hand over the vectors of an exchange once more, if they were made.
+
+        A power cut may have taken what was published; what is in the outbox, or was delivered, is
+        not sent twice.
+        """
+        rows = self._rows(ticket.stage, ticket.weights_digest)
+        if rows is not None:
+            self._mailbox.send(ticket, self._scaled(rows))
 
     def collect(self, request: CollectRequest) -> CollectAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""

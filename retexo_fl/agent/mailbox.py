@@ -6,6 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from retexo_fl.agent.api import Ticket, Traffic
+from retexo_fl.agent.headers import StageExchange
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.exchange import (
@@ -57,9 +58,7 @@ class Mailbox:
         """
         traffic = Traffic()
         for peer in self._plan.peers:
-            header = self._header(
-                ticket, peer, incoming=False, width=rows.shape[1], dtype=str(rows.dtype)
-            )
+            header = self._exchange_of(ticket, rows.shape[1], str(rows.dtype)).outgoing(peer)
             block = encode_block(header, peer.send.gather(rows), codec=self._codec)
             moved = self._channel.send_block(
                 self._key(ticket, self._client, peer.peer), block.frames
@@ -86,7 +85,7 @@ class Mailbox:
             stream = self._channel.receive_block(self._key(ticket, peer.peer, self._client))
             if not stream:
                 continue
-            expected = self._header(ticket, peer, incoming=True, width=width, dtype=dtype)
+            expected = self._exchange_of(ticket, width, dtype).incoming(peer)
             vectors, counted = decode_block(expected, stream)
             if vectors is not None:
                 self._decoded[peer.peer] = vectors
@@ -137,9 +136,7 @@ class Mailbox:
             stream = self._channel.receive_block(self._key(ticket, sender, self._client))
             if stream:
                 nothing = PeerPlan.of_stranger(sender)
-                decode_block(
-                    self._header(ticket, nothing, incoming=True, width=width, dtype=dtype), stream
-                )
+                decode_block(self._exchange_of(ticket, width, dtype).incoming(nothing), stream)
 
     def _key(self, ticket: Ticket, sender: int, receiver: int) -> BlockKey:
         return BlockKey(
@@ -150,24 +147,12 @@ class Mailbox:
             receiver=receiver,
         )
 
-    def _header(
-        self,
-        ticket: Ticket,
-        peer: PeerPlan,
-        *,
-        incoming: bool,
-        width: int,
-        dtype: str,
-    ) -> BlockHeader:
-        return BlockHeader(
+    def _exchange_of(self, ticket: Ticket, width: int, dtype: str) -> StageExchange:
+        return StageExchange(
             job=self._job,
             layer=ticket.stage,
-            sender=peer.peer if incoming else self._client,
-            receiver=self._client if incoming else peer.peer,
             weights_digest=ticket.weights_digest,
-            num_edges=peer.num_edges,
-            plan_digest=peer.digest,
-            num_vectors=peer.receive.count if incoming else peer.send.count,
+            client=self._client,
             width=width,
             dtype=dtype,
         )

@@ -89,10 +89,16 @@ class MemoryStore:
 
 
 class FolderStore:
-    """A folder for each client and job; files are written beside and renamed."""
+    """A folder for each client and job; files are written beside and renamed.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Belongs to this store alone.
+        durable: What is put outlives a power cut, not only the process.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._folder = folder
+        self._durable = durable
 
     def attempt(self) -> int:
         """See :class:`ClientStore`."""
@@ -100,6 +106,8 @@ class FolderStore:
             return int((self._folder / "attempt").read_text(encoding="ascii"))
         except FileNotFoundError:
             return 0
+        except ValueError as error:
+            raise CheckpointError(f"{self._folder}: the attempt is damaged") from error
 
     def set_attempt(self, attempt: int) -> None:
         """See :class:`ClientStore`."""
@@ -113,7 +121,7 @@ class FolderStore:
             )
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise CheckpointError(f"{self._folder}: rows of stage {stage} ({error})") from error
         return rows
 
@@ -132,7 +140,12 @@ class FolderStore:
             text = (self._folder / _name(stage, digest, "json")).read_text(encoding="ascii")
         except FileNotFoundError:
             return None
-        return tuple(json.loads(text))
+        try:
+            return tuple(json.loads(text))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self._folder}: the end of exchange {stage} is damaged"
+            ) from error
 
     def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
         """See :class:`ClientStore`."""
@@ -144,7 +157,7 @@ class FolderStore:
 
     def _write(self, name: str, *content: bytes) -> None:
         try:
-            write_whole(self._folder / name, content)
+            write_whole(self._folder / name, content, durable=self._durable)
         except OSError as error:
             raise CheckpointError(
                 f"{self._folder / name}: could not be written ({error.strerror})"

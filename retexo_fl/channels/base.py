@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from retexo_fl.exchange.link_key import BlockKey
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockKey:
-    """The mailbox of one block: the vectors of one sender for one receiver in one exchange.
-
-    Attributes:
-        job: Name of the training.
-        layer: Stage index of the exchange.
-        weights_digest: 32 bytes that name the weights which made the vectors.
-        sender: Client index.
-        receiver: Client index.
-    """
-
-    job: str
-    layer: int
-    weights_digest: bytes
-    sender: int
-    receiver: int
+__all__ = ["BlockKey", "Channel"]
 
 
 @runtime_checkable

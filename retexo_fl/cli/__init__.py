@@ -11,7 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 from retexo_fl import __version__
-from retexo_fl.cli import datasets, partition, plan, predict, report, run
+from retexo_fl.cli import (
+    agent,
+    bluetooth,
+    datasets,
+    doctor,
+    keys,
+    partition,
+    plan,
+    predict,
+    report,
+    run,
+)
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
 from retexo_fl.cli.signals import stoppable
@@ -49,8 +60,12 @@ run.add_to(app)
 plan.add_to(app)
 predict.add_to(app)
 report.add_to(app)
+doctor.add_to(app)
 datasets.add_to(app)
 partition.add_to(app, _Commands)
+agent.add_to(app, _Commands)
+keys.add_to(app, _Commands)
+bluetooth.add_to(app, _Commands)
 
 
 @app.callback(invoke_without_command=True)

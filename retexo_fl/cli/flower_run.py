@@ -53,7 +53,7 @@ def run_on_flower(
             except EngineFailed as failure:
                 raise named_error(failure, run_path, before) from failure
             except KeyboardInterrupt:
-                _note_end(run_path, before, "interrupted", None)
+                note_end(run_path, before, "interrupted", None)
                 raise
 
 
@@ -73,7 +73,7 @@ def named_error(failure: EngineFailed, run_path: Path, before: object) -> Retexo
     told = _told_error(run_path, before) or _logged_error(log)
     if told is not None:
         return told
-    _note_end(run_path, before, "failed", f"EngineFailed: {first}")
+    note_end(run_path, before, "failed", f"EngineFailed: {first}")
     place = run_path / LOG_NAME if run_path.is_dir() else run_path.with_name(f"{run_path.name}.log")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -106,17 +106,19 @@ def _of_name(name: str, sentence: str) -> RetexoError | None:
     return None
 
 
-def _note_end(run_path: Path, before: object, state: str, error: str | None) -> None:
+def note_end(run_path: Path, before: object, state: str, error: str | None) -> None:
     """Write how the run ended, if its ServerApp was ended before it could."""
     from retexo_fl.federation.run_directory import RunDirectory
 
-    path = run_path / "status.json"
-    if (
-        mark_of(path) == before
-        or json.loads(path.read_text(encoding="utf-8"))["state"] != "running"
-    ):
+    if mark_of(run_path / "status.json") == before or state_of(run_path) != "running":
         return
     RunDirectory(run_path).write_status(state, error)
+
+
+def state_of(run_path: Path) -> str:
+    """Return the state in the ``status.json`` of a run."""
+    state: str = json.loads((run_path / "status.json").read_text(encoding="utf-8"))["state"]
+    return state
 
 
 def mark_of(path: Path) -> tuple[int, int] | None:
@@ -128,9 +130,15 @@ def mark_of(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def follow(path: Path, handle: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Return a function that hands on the lines which a file has gained since its last call."""
-    position = path.stat().st_size if path.exists() else 0
+def follow(
+    path: Path, handle: Callable[[dict[str, Any]], None], *, begin: int | None = None
+) -> Callable[[], None]:
+    """Return a function that hands on the lines which a file has gained since its last call.
+
+    The first call hands on what is new since now, or what lies beyond ``begin`` bytes.
+    """
+    now = path.stat().st_size if path.exists() else 0
+    position = now if begin is None else begin
 
     def look() -> None:
         nonlocal position

@@ -34,8 +34,10 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "Exchange": ("boundary-plan", "codec"),
         "Faults and time": (
-            *("missing-peers", "exchange-deadline-s", "message-timeout-s", "checkpoint-every"),
+            *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
+            *("min-clients", "round-deadline-s", "checkpoint-every"),
         ),
+        "Clients that find each other": ("introductions", "relay"),
         "Where it runs": ("engine", "links", "out", "resume"),
     }
 )
@@ -43,14 +45,17 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _METAVARS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("data-dir", "partitions", "out"), "DIR"),
-        **dict.fromkeys(("exchange-deadline-s", "message-timeout-s"), "SECS"),
+        **dict.fromkeys(("exchange-deadline-s", "exchange-poll-s"), "SECS"),
+        **dict.fromkeys(("message-timeout-s", "round-deadline-s"), "SECS"),
         **dict.fromkeys(("nodes", "edges"), "FILE"),
         **dict.fromkeys(("split", "links"), "SPEC"),
         "resume": "RUN",
     }
 )
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
-_TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType({int: "N", float: "X", str: "NAME"})
+_TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
+    {bool: "true|false", int: "N", float: "X", str: "NAME"}
+)
 
 
 def config_command(
@@ -126,5 +131,6 @@ def _help(key: str, default: str | None) -> str:
     if info.brief:
         sentence += f" ({info.brief})"
     own = f"{value:g}" if isinstance(value, float) else str(value)
+    own = own.lower() if isinstance(value, bool) else own
     shown = own if default is None else default
     return styled(f"{sentence}.") + (f" [dim]\\[default: {escape(shown)}][/dim]" if shown else "")

@@ -24,16 +24,18 @@ _HELP = """Predict what a training will move, before it is started.
 
 Prints boundary nodes and vectors of each client, what each boundary plan and codec makes of the \
 vectors, and the bytes of every algorithm, with gamma: how many times more than lazy training it \
-moves. The chosen algorithm stands first.
+moves. The chosen algorithm stands first. With links, also the time that a deployment on them \
+spends with messages under way.
 """
 _EXAMPLES = examples(
     "retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100",
     "retexo plan --model gcn --boundary-plan cover --algorithm standard --json",
+    "retexo plan --clients 5 --links rate:13.6mbit/delay:100ms",
 )
 _PANELS = {
     panel: kept
     for panel, keys in PANELS.items()
-    if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine", "links"}])
+    if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
 }
 #: Clients that a terminal shows one by one.
 _MOST_SHOWN: Final = 20
@@ -85,7 +87,16 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         "Bytes of dense vectors, each counted once. Gamma: how many times more than lazy\n"
         "training it moves, counted at the clients, where a vector is sent and received;\n"
         "without evaluation (RETEXO, equation 2).",
+        *_network_lines(facts),
     )
+
+
+def _network_lines(facts: dict[str, Any]) -> list[Table | str]:
+    if "network" not in facts:
+        return []
+    from retexo_fl.cli.plan_network import NETWORK_NOTE, network_table
+
+    return [network_table(facts["network"]), NETWORK_NOTE]
 
 
 def _head(config: RunConfig, facts: dict[str, Any]) -> str:

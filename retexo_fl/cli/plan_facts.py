@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from retexo_fl.agent.preparation import load_parts
+from retexo_fl.cli.plan_network import network_facts
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
@@ -67,7 +68,17 @@ def plan_facts(config: RunConfig) -> dict[str, Any]:
         ],
         "better_of_rows_and_sums": count_plans(parts).better if len(kinds) > 1 else None,
         "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
+        **_network(config, parts, plans[chosen]),
     }
+
+
+def _network(
+    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
+) -> dict[str, Any]:
+    """Return ``network`` where links are given."""
+    if config.links == "ideal":
+        return {}
+    return {"network": network_facts(config, parts, plans)}
 
 
 def _plan_facts(

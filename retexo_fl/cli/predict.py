@@ -14,7 +14,7 @@ import typer
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import Interrupted, RetexoError
+from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
 from retexo_fl.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ _PANELS = {
     "Where it runs": ("engine",),
 }
 _DEFAULTS: Final = dict.fromkeys(_PANELS["Faults and time"], "as the run has it")
-#: Keys of a run that say what it was trained on.
-_OF_TRAINING_GRAPH: Final = frozenset(
+#: Keys of a run that say what it was trained on, by whom.
+_OF_TRAINING: Final = frozenset(
     {"dataset", "data-dir", "nodes", "edges", "partitioner", "split", "links"}
+    | {"introductions", "relay", "min-clients", "round-deadline-s"}
 )
 
 
@@ -117,6 +118,11 @@ def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form
     from retexo_fl.federation.trained_model import read_trained_model
 
     check_form(form)
+    if values.get("engine") == "deployment":
+        raise ConfigurationError(
+            "engine: a deployment cannot predict, since all parts must be on one machine; expected "
+            "inline or flower"
+        )
     model = read_trained_model(run)
     parts = open_parts(partitions)
     model.check_fits(
@@ -124,7 +130,7 @@ def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_keys(part.node_keys, form, source=str(path))
-    trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING_GRAPH}
+    trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
     config = make_config({**trained, **places, **values})
     return Inference(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +13,10 @@ import typer
 
 from retexo_fl.cli.options import PANELS, Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
-from retexo_fl.cli.settling import resumed, settled
+from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
+from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import Interrupted, PluginError, RetexoError
+from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
 from retexo_fl.progress import LiveTable
 from retexo_fl.units import format_bytes, format_duration
 
@@ -23,11 +25,14 @@ _HELP = """Train a GNN over a partitioned graph and write a run directory.
 Without options it trains on handwritten digits, a graph that comes with the installation, \
 split over five clients. Stop it with Ctrl-C and go on with `--resume`.
 """
+#: Heading of the options of a deployment, which are no keys: they say where to train, once.
+_DEPLOYMENT = "Deployment"
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
     "retexo run --resume runs/first",
+    "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
 )
 
 
@@ -47,26 +52,62 @@ def _run(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="Train with the clients of a SuperLink: engine deployment.",
+            metavar="HOST:PORT",
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Reach the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
+        ),
+    ] = False,
 ) -> None:
-    from retexo_fl.federation.run_directory import check_free, default_path
-
+    address = deployment_address(superlink, root_certificates, insecure=insecure)
+    if address is not None:
+        values = deployed_values(values)
     chosen = resumed(values, config) if "resume" in values else settled(values, config)
-    if chosen.resume:
-        run_path = Path(chosen.resume).absolute()
-    else:
-        run_path = Path(chosen.out).absolute() if chosen.out else default_path(chosen)
-        check_free(run_path)
-        chosen = make_config({**config_values(chosen), "out": str(run_path)})
+    chosen, run_path = _placed(chosen, deployed=address is not None)
     _check_plugins(chosen)
+    _check_address(chosen, address)
     try:
-        _train(chosen, run_path, quiet=quiet)
+        is_here = _train(chosen, run_path, address=address, quiet=quiet)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {_what_now(run_path)}") from None
+        raise Interrupted(f"interrupted; {_what_now(run_path, address)}") from None
     except RetexoError as error:
         if error.exit_code != 1:
             raise
-        raise type(error)(f"{error}; {_what_now(run_path)}") from error
-    tell(_summary(run_path))
+        raise type(error)(f"{error}; {_what_now(run_path, address)}") from error
+    tell(_summary(run_path) if is_here else f"results         {run_path} where the SuperLink runs")
+
+
+def _placed(config: RunConfig, *, deployed: bool) -> tuple[RunConfig, Path]:
+    """Return the configuration with an absolute run directory, and that."""
+    from retexo_fl.federation.run_directory import check_free, default_path
+
+    if config.resume:
+        path = Path(config.resume).absolute()
+        return make_config({**config_values(config), "resume": str(path)}), path
+    path = Path(config.out).absolute() if config.out else default_path(config)
+    # In a deployment it is made where the SuperLink runs.
+    if not deployed or os.path.exists(path):  # noqa: PTH110 - never raises
+        check_free(path)
+    return make_config({**config_values(config), "out": str(path)}), path
+
+
+def _check_address(config: RunConfig, address: Address | None) -> None:
+    if config.engine == "deployment" and address is None:
+        raise ConfigurationError(
+            "engine: a deployment is reached by its SuperLink; expected --superlink HOST:PORT"
+        )
 
 
 def _check_plugins(config: RunConfig) -> None:
@@ -81,32 +122,41 @@ def _check_plugins(config: RunConfig) -> None:
         layer_class(config.model)
     except PluginError as error:
         raise PluginError(f"model: {error}") from error
-    make_aggregator(config.aggregator).check_clients(config.clients)
+    make_aggregator(config.aggregator).check_clients(config.min_clients or config.clients)
     read_links(config.links, clients=config.clients)
 
 
-def _train(config: RunConfig, run_path: Path, *, quiet: bool) -> None:
+def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool) -> bool:
+    """Train; return whether the run directory is on this machine."""
     table = LiveTable(
         dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
     )
+    if address is not None:
+        from retexo_fl.cli.deployed_run import run_deployed
+
+        return run_deployed(config, run_path, table, address=address, quiet=quiet)
     if config.engine == "flower":
         from retexo_fl.cli.flower_run import run_on_flower
 
         run_on_flower(config, run_path, table, quiet=quiet)
-        return
+        return True
     from retexo_fl.agent.preparation import load_parts
     from retexo_fl.simulation.inline_engine import run_inline
 
     parts = load_parts(config, quiet=quiet)
     with table:
         run_inline(config, parts, [table.handle])
+    return True
 
 
-def _what_now(run_path: Path) -> str:
+def _what_now(run_path: Path, address: Address | None) -> str:
     if (run_path / "result.json").exists():
         return f"the training had ended: its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():
-        return f"go on with: retexo run --resume {shlex.quote(str(run_path))}"
+        where = f" {address.options()}" if address else ""
+        return f"go on with: retexo run --resume {shlex.quote(str(run_path))}{where}"
+    if address and not run_path.exists():
+        return f"if there is a checkpoint, it is in {run_path} where the SuperLink runs"
     return "there is no checkpoint to go on from"
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Set
 from pathlib import Path
+from typing import Final
 
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.cli.options import Values
+from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
+from retexo_fl.config_checks import DATA_PATH_KEYS, FREE_KEYS
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 
 #: A resume takes everything from the run but these.
-_MOVABLE = frozenset({"resume", "engine", "partitions", "data-dir", "nodes", "edges"})
+_MOVABLE: Final = FREE_KEYS - {"out"}
+#: What only a deployment knows.
+_OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
 _OF_PARTS = frozenset({"dataset", "data-dir", "nodes", "edges", "partitioner", "split"})
+#: What says where a graph lies; a deployment's clients know that themselves.
+_WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 #: What stands for the tables of a graph.
 _OF_TABLES = frozenset({"dataset", "data-dir"})
 
@@ -38,11 +45,44 @@ def settled(values: Values, file: Path | None) -> RunConfig:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
     elif merged.get("nodes"):
         _refuse(_OF_TABLES & values.keys(), "nodes and edges, which are the graph")
+    if merged.get("engine") == "deployment" and "clients" not in merged:
+        raise ConfigurationError("clients: missing; expected how many clients the deployment has")
     config = make_config(merged)
     if "clients" not in merged and (counted := count_attribute_clients(config)) is not None:
         config = make_config({**merged, "clients": counted})
     check_algorithm(config_values(config))
     return config
+
+
+def deployment_address(
+    superlink: str | None, root_certificates: Path | None, *, insecure: bool
+) -> Address | None:
+    """Return where the SuperLink of a deployment is; None where none is named.
+
+    Raises:
+        ConfigurationError: What belongs to a SuperLink is given without one, or contradicts.
+    """
+    if superlink is None:
+        if root_certificates is not None or insecure:
+            name = "insecure" if insecure else "root-certificates"
+            raise ConfigurationError(f"{name}: expected beside --superlink HOST:PORT only")
+        return None
+    if insecure and root_certificates is not None:
+        raise ConfigurationError("insecure: expected it or --root-certificates, not both")
+    return Address(superlink=superlink, root_certificates=root_certificates, insecure=insecure)
+
+
+def deployed_values(values: Values) -> Values:
+    """Return options that choose the engine of a SuperLink's clients.
+
+    Raises:
+        ConfigurationError: They choose another one.
+    """
+    if values.get("engine", "deployment") != "deployment":
+        raise ConfigurationError(
+            f"engine: {values['engine']!r} does not go with --superlink; expected deployment"
+        )
+    return {**values, "engine": "deployment"}
 
 
 def _refuse(contradicting: Set[str], others: str) -> None:
@@ -72,6 +112,9 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
         read_checkpoint(run_path / "checkpoint.safetensors")
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
-    config = make_config({**config_values(stored), **values})
+    moved = config_values(stored)
+    if "engine" in values:
+        moved |= _WHERE_GRAPHS_LIE if values["engine"] == "deployment" else _OF_DEPLOYMENTS
+    config = make_config({**moved, **values})
     check_algorithm(config_values(config))
     return config

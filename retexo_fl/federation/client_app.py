@@ -9,23 +9,30 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from retexo_fl.agent.api import ClientApi, Ticket
-from retexo_fl.config import RunConfig, make_config
+from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.client_handlers import build_client_app
 
 if TYPE_CHECKING:
     from retexo_fl.agent.factory import WorkerClients
+    from retexo_fl.config import RunConfig
 
 
 def make_client_app(predictions: str = "") -> ClientApp:
-    """Return the ClientApp for Flower's simulation.
+    """Return the ClientApp.
+
+    A node whose configuration names an ``agent`` passes every message on to it; other nodes are
+    those of Flower's simulation.
 
     Args:
-        predictions: Folder that clients write their predictions to; empty where they make none.
+        predictions: Folder that clients of a simulation write their predictions to; empty where
+            they make none.
     """
     workers: list[WorkerClients] = []
 
     def find_client(context: Context, ticket: Ticket) -> ClientApi:
+        if "agent" in context.node_config:
+            return RemoteClient(agent_socket(context), context.run_config)
         # Imported at the first message: torch stays out of the processes that only load the app.
         from retexo_fl.agent.factory import WorkerClients
 
@@ -41,6 +48,20 @@ def make_client_app(predictions: str = "") -> ClientApp:
     return build_client_app(find_client)
 
 
+def agent_socket(context: Context) -> Path:
+    """Return where the agent of a Flower node is reached.
+
+    Raises:
+        ConfigurationError: The node's ``agent`` is no absolute path.
+    """
+    path = context.node_config["agent"]
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise ConfigurationError(
+            f"node-config: agent is {path!r}; expected the absolute path of the agent's socket"
+        )
+    return Path(path)
+
+
 def client_index(context: Context) -> int:
     """Return which client a Flower node is.
 
@@ -50,10 +71,14 @@ def client_index(context: Context) -> int:
     index = context.node_config.get("partition-id")
     if not isinstance(index, int):
         raise ConfigurationError(
-            f"node {context.node_id} has no partition-id; expected a node of Flower's simulation"
+            f"node {context.node_id} has neither an agent nor a partition-id; expected "
+            "--node-config 'agent=\"/run/retexo/agent.sock\"', or a node of Flower's simulation"
         )
     return index
 
 
 def _run_config(context: Context) -> RunConfig:
+    # The agent reads its configuration itself.
+    from retexo_fl.config import make_config
+
     return make_config(dict(context.run_config))

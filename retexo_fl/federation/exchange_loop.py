@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -13,14 +12,21 @@ import numpy as np
 from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, Traffic
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation import records
+from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
-from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger
+from retexo_fl.federation.peering import Relay
+from retexo_fl.federation.waiting import UNWATCHED, LookPace, OpenExchange, Watch
+from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
+from retexo_fl.progress_state import lacks_named
 
 logger = logging.getLogger(__name__)
 
-#: Pause between two rounds of questions; no client is asked to wait: fewer may run than exist.
-_PAUSE_S: Final = 0.2
+#: Longest pause between two rounds of questions to clients of this process, or of a simulation. No
+#: client is asked to wait: fewer may run than exist.
+_LONGEST_PAUSE_S: Final = 0.2
+#: The same where the server carries the vectors: they wait for it, and after 30 s without it agents
+#: give the relay to another run.
+_LONGEST_RELAY_PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +36,12 @@ class Exchanged:
     Attributes:
         vectors: Vectors that clients sent.
         missing: Vectors that it was closed without.
+        closed: Clients that have closed it, so that they can go on.
     """
 
     vectors: int
     missing: int
+    closed: frozenset[int]
 
 
 def run_exchange(
@@ -43,50 +51,149 @@ def run_exchange(
     previous: Ticket | None,
     weights: np.ndarray | None,
     config: RunConfig,
-    ledger: TrafficLedger,
+    clients: Sequence[int] | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Exchanged:
     """Have every client send its vectors of a stage, and see that they arrive.
 
+    In a deployment it stays open until its deadline, whoever does not answer meanwhile.
+
     Args:
-        messenger: The way to the clients.
+        messenger: The way to the clients; its ledger is told what moved.
         ticket: Names the stage.
         previous: Names the stage before; None for stage 0.
         weights: (P,) selected weights of the stage before; None for stage 0.
         config: ``missing-peers`` and ``exchange-deadline-s`` decide what happens to late vectors.
-        ledger: Told what moved.
+        clients: Who takes part, ascending; all clients if None.
+        watch: Its clock, and who is told whom it waits for.
 
     Raises:
         ExchangeIncomplete: Vectors were missing at the deadline and ``missing-peers`` is ``wait``.
+        RoundIncomplete: A client did not answer when it had to: at the beginning, or when the
+            deadline was over.
     """
     request = PublishRequest(
         ticket=ticket,
         previous_digest=previous.weights_digest if previous else b"",
         weights=weights,
     )
-    messages = messenger.messages(messenger.clients, request, records.PUBLISH)
-    vectors = 0
-    for client, reply in messenger.ask(messages, stage=ticket.stage, purpose="publish"):
-        published = records.read_published(reply)
-        vectors += published.vectors
-        count_exchanged(ledger, ticket, client, published.traffic, direction="out")
-    missing = _collect(messenger, ticket, config, ledger)
-    return Exchanged(vectors=vectors, missing=missing)
+    everyone = messenger.clients if clients is None else clients
+    vectors = publish(messenger, request, everyone)
+    collecting = _Collecting(messenger=messenger, ticket=ticket, clients=everyone)
+    missing = _collect(collecting, config, watch, all_there=len(vectors) == config.clients)
+    return Exchanged(
+        vectors=sum(vectors.values()), missing=missing, closed=frozenset(collecting.closed)
+    )
 
 
-def _collect(messenger: Messenger, ticket: Ticket, config: RunConfig, ledger: TrafficLedger) -> int:
+def publish(
+    messenger: Messenger,
+    request: PublishRequest,
+    clients: Sequence[int],
+    *,
+    counted: Set[int] | None = None,
+) -> dict[int, int]:
+    """Have clients send their vectors; return how many, by client that has answered.
+
+    Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
+    """
+    stage = request.ticket.stage
+    messages = messenger.messages(clients, request, records.PUBLISH)
+    answers = messenger.ask(messages, stage=stage, purpose="publish", counted=counted)
+    vectors = {}
+    for client, reply in answers:
+        published = answer_records.read_published(reply)
+        vectors[client] = published.vectors
+        _count_stage(messenger, request.ticket, client, published.traffic, direction="out")
+    return vectors
+
+
+def collect(
+    messenger: Messenger,
+    request: CollectRequest,
+    clients: Sequence[int],
+    *,
+    within_s: float | None = None,
+) -> dict[int, int]:
+    """Return, by client that has answered, how many vectors have not arrived.
+
+    Where rounds may be closed early, nobody has to answer. In a deployment, nobody has to
+    ``within_s`` either, unless it is None.
+    """
+    stage = request.ticket.stage
+    messages = messenger.messages(clients, request, records.COLLECT)
+    answers = messenger.ask(
+        messages, stage=stage, purpose="collect", counted=frozenset(), within_s=within_s
+    )
+    missing = {}
+    for client, reply in answers:
+        collected = answer_records.read_collected(reply)
+        _count_stage(messenger, request.ticket, client, collected.traffic, direction="in")
+        missing[client] = 0 if collected.complete else collected.missing
+    return missing
+
+
+@dataclass(slots=True, kw_only=True)
+class _Collecting:
+    """Asks clients what they lack, and remembers who has closed the exchange.
+
+    Attributes:
+        lacks: By client that has not closed it, how many vectors it lacks; None: not told yet.
+    """
+
+    messenger: Messenger
+    ticket: Ticket
+    clients: Sequence[int]
+    closed: set[int] = field(default_factory=set)
+    lacks: dict[int, int | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with knowing nothing."""
+        self.lacks = dict.fromkeys(self.clients)
+
+    def look(self, clients: Iterable[int], *, within_s: float | None = None) -> None:
+        """Ask clients what they lack.
+
+        Whoever does not answer ``within_s`` is asked the next time; where rounds may be closed
+        early, it is not waited for any more.
+        """
+        told = self._ask(sorted(clients), close=False, within_s=within_s)
+        if self.messenger.patience.may_close_early:
+            self.lacks = {}
+        for client, count in told.items():
+            self.lacks.pop(client, None)
+            if count:
+                self.lacks[client] = count
+        self.lacks = dict(sorted(self.lacks.items()))
+
+    def close(self) -> int:
+        """Have clients train on what is there; return how many vectors are not."""
+        return sum(self._ask(list(self.lacks), close=True).values())
+
+    def _ask(
+        self, clients: Sequence[int], *, close: bool, within_s: float | None = None
+    ) -> dict[int, int]:
+        request = CollectRequest(ticket=self.ticket, wait_s=0.0, close=close)
+        missing = collect(self.messenger, request, clients, within_s=within_s)
+        self.closed |= missing.keys() if close else {c for c in missing if not missing[c]}
+        return missing
+
+
+def _collect(collecting: _Collecting, config: RunConfig, watch: Watch, *, all_there: bool) -> int:
     """Ask until all vectors are there; return how many the exchange was closed without."""
-    deadline = time.monotonic() + config.exchange_deadline_s
-    missing = _missing(messenger, ticket, messenger.clients, ledger)
-    while missing and time.monotonic() < deadline:
-        time.sleep(_PAUSE_S)
-        missing = _missing(messenger, ticket, list(missing), ledger)
-    if missing:
+    ticket, everyone = collecting.ticket, collecting.clients
+    within_s = config.exchange_deadline_s
+    if not all_there and config.missing_peers == "drop":
+        # Whose round is over is not waited for here either.
+        within_s = min(within_s, config.round_deadline_s or within_s)
+    _look_until_complete(collecting, config, watch, within_s=within_s)
+    if collecting.lacks:
         # Everyone once more: vectors may be waited for in vain because their client does not know
         # of the edge, and that client sees so by a block that came after it was asked.
-        missing = _missing(messenger, ticket, messenger.clients, ledger)
-    if not missing:
+        collecting.look(everyone)
+    if not collecting.lacks:
         return 0
-    owed = ", ".join(f"client {c} lacks {count}" for c, count in list(missing.items())[:10])
+    owed = lacks_named(collecting.lacks)
     if config.missing_peers == "wait":
         raise ExchangeIncomplete(
             f"stage {ticket.stage}: vectors are missing after {config.exchange_deadline_s:g} s "
@@ -94,27 +201,44 @@ def _collect(messenger: Messenger, ticket: Ticket, config: RunConfig, ledger: Tr
             "missing-peers set to drop"
         )
     logger.warning("stage %d goes on without vectors: %s", ticket.stage, owed)
-    return sum(_missing(messenger, ticket, list(missing), ledger, close=True).values())
+    return collecting.close()
 
 
-def _missing(
-    messenger: Messenger,
-    ticket: Ticket,
-    clients: Sequence[int],
-    ledger: TrafficLedger,
-    *,
-    close: bool = False,
-) -> dict[int, int]:
-    """Return, by client, how many vectors have not arrived."""
-    request = CollectRequest(ticket=ticket, wait_s=0.0, close=close)
-    messages = messenger.messages(clients, request, records.COLLECT)
-    missing = {}
-    for client, reply in messenger.ask(messages, stage=ticket.stage, purpose="collect"):
-        collected = records.read_collected(reply)
-        count_exchanged(ledger, ticket, client, collected.traffic, direction="in")
-        if not collected.complete:
-            missing[client] = collected.missing
-    return missing
+def _look_until_complete(
+    collecting: _Collecting, config: RunConfig, watch: Watch, *, within_s: float
+) -> None:
+    """Look at an exchange from time to time, until nothing is missing or its time is over."""
+    messenger = collecting.messenger
+    longest_s = config.exchange_poll_s if messenger.patience.returns else _LONGEST_PAUSE_S
+    if config.relay:
+        longest_s = min(longest_s, _LONGEST_RELAY_PAUSE_S)
+    pace = LookPace(watch.clock, within_s=within_s, longest_s=longest_s)
+    relay = Relay(messenger, collecting.ticket) if config.relay else None
+    collecting.look(collecting.clients, within_s=pace.left_s)
+    while collecting.lacks and pace.left_s > 0:
+        if pace.shall_tell():
+            watch.on_wait(
+                OpenExchange(
+                    stage=collecting.ticket.stage,
+                    open_s=pace.open_s,
+                    lacks=dict(collecting.lacks),
+                )
+            )
+        if relay is None or not relay.run(collecting.clients, left_s=lambda: pace.left_s):
+            pace.rest()
+        collecting.look(collecting.lacks, within_s=pace.left_s)
+
+
+def _count_stage(
+    messenger: Messenger, ticket: Ticket, client: int, traffic: Traffic, *, direction: str
+) -> None:
+    """Enter what a client tells of the exchange of a stage.
+
+    An agent tells the sum of the attempt each time: an answer may be lost, or given again.
+    """
+    ledger = messenger.ledger
+    enter = ledger.raise_to if messenger.patience.returns else ledger.add
+    _enter(enter, ticket, client, traffic, direction=direction, purpose="exchange")
 
 
 def count_exchanged(
@@ -124,9 +248,21 @@ def count_exchanged(
     traffic: Traffic,
     *,
     direction: str,
-    purpose: str = "exchange",
+    purpose: str,
 ) -> None:
     """Enter what a client moved to (``out``) or from (``in``) all its peers together."""
+    _enter(ledger.add, ticket, client, traffic, direction=direction, purpose=purpose)
+
+
+def _enter(
+    enter: Callable[[Account, Volume], None],
+    ticket: Ticket,
+    client: int,
+    traffic: Traffic,
+    *,
+    direction: str,
+    purpose: str,
+) -> None:
     for kind, volume in (("boundary", traffic.boundary), ("control", traffic.control)):
         account = Account(
             attempt=ticket.attempt,
@@ -137,4 +273,4 @@ def count_exchanged(
             peer=ALL_PEERS,
             direction=direction,
         )
-        ledger.add(account, volume)
+        enter(account, volume)

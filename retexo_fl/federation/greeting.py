@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr.app import Message
-
 from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, Ticket
 from retexo_fl.errors import PartitionError
-from retexo_fl.federation import records
+from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.strategy import Participants
 
@@ -19,7 +17,7 @@ class Federation:
     """The clients of a job.
 
     Attributes:
-        answers: One for each client, by ascending index.
+        answers: One for each client that is there, by ascending index.
         participants: Who takes part in what.
         features: Width of the input features, equal on all clients.
         classes: Number of classes, equal on all clients.
@@ -40,6 +38,8 @@ def greet(
     all_train: bool = False,
 ) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
+
+    Where rounds may be closed early, so may this: the others are absent for the whole attempt.
 
     Args:
         messenger: The way to the clients.
@@ -73,21 +73,16 @@ def _ask_all(
     messenger: Messenger, ticket: Ticket, clients: int
 ) -> dict[int, tuple[int, HelloAnswer]]:
     """Return, by client index, the Flower node and what it told."""
-    nodes = messenger.wait_for_nodes(clients)
-    messages = messenger.addressed(nodes, ticket, records.HELLO)
     found: dict[int, tuple[int, HelloAnswer]] = {}
-    for _, reply in messenger.ask(messages, stage=-1, purpose="hello"):
-        answer = records.read_hello(reply)
+    replies = messenger.ask_whoever_comes(ticket, records.HELLO, count=clients, purpose="hello")
+    for node, reply in replies:
+        answer = answer_records.read_hello(reply)
         if answer.client in found:
             raise PartitionError(
                 f"two nodes say that they are client {answer.client}; each part has one owner"
             )
-        found[answer.client] = (_node_of(reply), answer)
+        found[answer.client] = (node, answer)
     return found
-
-
-def _node_of(reply: Message) -> int:
-    return reply.metadata.src_node_id
 
 
 def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -30,6 +30,7 @@ class JobState:
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
+        absences: By client, how many rounds were closed without its answer.
         exchange_s: Seconds in exchanges.
         train_s: Seconds in which the server waited for clients in rounds.
     """
@@ -40,6 +41,7 @@ class JobState:
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     outcomes: list[StageOutcome] = field(default_factory=list)
     missing: dict[int, int] = field(default_factory=dict)
+    absences: dict[int, int] = field(default_factory=dict)
     exchange_s: float = 0.0
     train_s: float = 0.0
     _restored: Checkpoint | None = None
@@ -59,6 +61,7 @@ class JobState:
             partitioning=str(facts["partitioning"]),
             ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
             missing={int(stage): count for stage, count in facts["missing"].items()},
+            absences={int(client): count for client, count in facts.get("absences", {}).items()},
             exchange_s=float(facts["exchange_s"]),
             train_s=float(facts["train_s"]),
             _restored=checkpoint,
@@ -82,6 +85,8 @@ class JobState:
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
             "ledger": self.ledger.to_csv(),
             "missing": self.missing,
+            "absences": self.absences,
+            "absent": list(state.absent),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,
         }
@@ -115,9 +120,14 @@ class JobState:
                 f"{run.path / 'model'}: the layers are not those of the checkpoint"
             )
 
+    def note_absent(self, clients: Iterable[int]) -> None:
+        """Count a round that was closed without the answers of ``clients``."""
+        for client in clients:
+            self.absences[client] = self.absences.get(client, 0) + 1
+
     def is_restored(self, stage: int) -> bool:
         """Say whether an earlier attempt has told of this stage's exchange already."""
-        return self._restored is not None and stage <= int(self._restored.facts["stage"])
+        return self._restored is not None and str(stage) in self._restored.facts["missing"]
 
     def stage_state(self, stage: int) -> StageState | None:
         """Return where a checkpoint left this stage, or None."""
@@ -129,6 +139,7 @@ class JobState:
             loss=facts["loss"],
             best=_best(facts, tensors),
             weights=tensors["weights"],
+            absent=tuple(facts.get("absent", ())),
             optimizer={name: item for name, item in tensors.items() if name.startswith("adam.")},
         )
 

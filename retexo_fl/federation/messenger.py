@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from retexo_fl.agent.api import Ticket
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.record_fields import content_volumes
+from retexo_fl.federation.bounded_grid import BoundedGrid
+from retexo_fl.federation.errands import Errand, Errands, Post, who
+from retexo_fl.federation.message_bytes import count_message
+from retexo_fl.federation.pace import Pace, Question, Silence
+from retexo_fl.federation.patience import Patience
+from retexo_fl.federation.record_fields import group_of, round_of
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
-#: Pauses between looks for replies: short at first for an engine in this process, then longer for
-#: one that answers over a network. Flower's own loop waits 0.1 s to 3 s.
-_FIRST_PAUSE_S: Final = 0.002
-_LONGEST_PAUSE_S: Final = 0.1
+logger = logging.getLogger(__name__)
+
 #: Replies that may be held because an earlier one has not come; bounds the server's memory.
 _REPLIES_AHEAD: Final = 32
 
@@ -25,7 +30,12 @@ _REPLIES_AHEAD: Final = 32
 class Messenger:
     """Knows the clients by index, counts what passes, and waits no longer than it was told.
 
-    ``on_answer`` is called with stage and purpose at every reply, for those who show progress.
+    Args:
+        grid: The way to the clients' Flower nodes.
+        ledger: Told of every message.
+        patience: How long answers are waited for, and of how many clients.
+        on_answer: Called with stage and purpose at every reply, for those who show progress.
+        on_silence: Called every 30 s while a question waits for clients on other machines.
     """
 
     def __init__(
@@ -33,21 +43,27 @@ class Messenger:
         grid: Grid,
         *,
         ledger: TrafficLedger,
-        timeout_s: float,
+        patience: Patience,
         on_answer: Callable[[int, str], None] = lambda stage, purpose: None,
+        on_silence: Callable[[Silence], None] = lambda silence: None,
     ) -> None:
-        self._grid = grid
+        self._post: Post = BoundedGrid(grid) if patience.returns else grid
         self._ledger = ledger
-        self._timeout_s = timeout_s
+        self._patience = patience
         self._on_answer = on_answer
+        self._on_silence = on_silence
         self._attempt = 1
         self._node_of: Mapping[int, int] = {}
+        self._client_of: dict[str, int] = {}
+        self._overdue: dict[int, str] = {}
+        #: Clients that the last question was closed without, ascending.
+        self.absent: tuple[int, ...] = ()
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0
 
     @property
     def clients(self) -> Sequence[int]:
-        """All client indices, ascending."""
+        """Indices of all clients of this attempt, ascending."""
         return sorted(self._node_of)
 
     @property
@@ -55,9 +71,23 @@ class Messenger:
         """The account of what passes."""
         return self._ledger
 
+    @property
+    def patience(self) -> Patience:
+        """How long answers are waited for."""
+        return self._patience
+
     def introduce(self, node_of: Mapping[int, int], attempt: int) -> None:
         """Take over which Flower node each client is, and the attempt that bytes count for."""
         self._node_of, self._attempt = dict(node_of), attempt
+
+    def connected(self) -> Set[int]:
+        """Return the clients whose Flower node is connected."""
+        nodes = set(self._post.get_node_ids())
+        return {client for client, node in self._node_of.items() if node in nodes}
+
+    def client_of(self, reply: Message) -> int:
+        """Return which client an answer to the present question is from."""
+        return self._client_of[reply.metadata.reply_to_message_id]
 
     def messages(
         self, clients: Iterable[int], request: records.Request, message_type: str
@@ -70,101 +100,200 @@ class Messenger:
     ) -> list[Message]:
         """Address one request to many Flower nodes; its content is built once and shared."""
         content = records.request_content(request)
+        ticket = request if isinstance(request, Ticket) else request.ticket
         return [
-            Message(content, dst_node_id=node, message_type=message_type, ttl=self._timeout_s)
+            Message(
+                content,
+                dst_node_id=node,
+                message_type=message_type,
+                ttl=self._patience.timeout_s,
+                group_id=group_of(ticket),
+            )
             for node in nodes
         ]
 
-    def wait_for_nodes(self, count: int) -> list[int]:
-        """Return the ids of ``count`` Flower nodes, ascending, once so many are connected.
+    def ask_whoever_comes(
+        self, request: records.Request, message_type: str, *, count: int, purpose: str
+    ) -> Iterator[tuple[int, Message]]:
+        """Ask every node that is connected or becomes so; yield (node, reply) as they come.
+
+        It ends with ``count`` answers, or with enough of them when the deadline is over.
 
         Raises:
-            RoundIncomplete: Fewer were connected when the time was over.
+            RoundIncomplete: There were fewer when the time was over.
+            RetexoError: A client's own named failure.
         """
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            nodes = sorted(self._grid.get_node_ids())
-            if len(nodes) >= count:
-                return nodes
-            if time.monotonic() > deadline:
-                raise RoundIncomplete(
-                    f"{len(nodes)} of {count} clients were connected after {self._timeout_s:g} s "
-                    "(message-timeout-s); start the others, or lower clients"
-                )
-            time.sleep(_LONGEST_PAUSE_S)
+        asked = Question(stage=-1, purpose=purpose)
+        known: set[int] = set()
+        questions: list[Errands] = []
+        answers = 0
+        pace = Pace(self._patience)
+        while answers < count and not pace.is_enough(answers, count):
+            looked_s = time.monotonic()
+            fresh = sorted({*self._post.get_node_ids()} - known)
+            if fresh:
+                known.update(fresh)
+                questions.append(self._errands(self.addressed(fresh, request, message_type), asked))
+            came = [pair for question in questions for pair in question.look()]
+            if not came:
+                self._check_time(pace, len(known), answers, count)
+                pace.rest()
+            self.waited_s += time.monotonic() - looked_s
+            for errand, reply in came:
+                answers += 1
+                self._take(errand, reply, asked)
+                yield errand.node, reply
 
     def ask(
-        self, messages: Iterable[Message], *, stage: int, purpose: str
+        self,
+        messages: Iterable[Message],
+        *,
+        stage: int,
+        purpose: str,
+        counted: Set[int] | None = None,
+        within_s: float | None = None,
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
 
         Replies are handed on as soon as their turn comes, so that their consumer need not hold
-        them all.
+        them all. Where the patience allows to close early, they come when all have answered or
+        the deadline is over; ``absent`` then names those whose answers are not among them.
 
         Args:
             messages: One for each client; made with :meth:`messages`.
             stage: Stage index for the ledger, -1 for none.
             purpose: For the ledger: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
                 ``predict``.
+            counted: Clients of whom enough must answer; all that are asked if None.
+            within_s: In a deployment, go on then with who has answered; ``counted`` is empty.
 
         Raises:
             RoundIncomplete: Replies were missing when the time was over; names the clients.
             RetexoError: A client's own named failure.
         """
         sent = list(messages)
+        number = round_of(sent[0].metadata.group_id) if sent else 0
+        asked = Question(stage=stage, purpose=purpose, round=number)
+        self.absent, self._client_of = (), {}
+        begun_s = time.monotonic()
+        question = self._errands(sent, asked)
+        self.waited_s += time.monotonic() - begun_s
+        patience = self._patience if within_s is None else self._patience.nobody_within(within_s)
+        answers = (
+            self._until_closed(question, asked, counted, patience)
+            if patience.may_close_early
+            else self._one_by_one(question, asked)
+        )
+        for errand, reply in answers:
+            self._take(errand, reply, asked)
+            yield errand.client, reply
+
+    def _errands(self, messages: Sequence[Message], asked: Question) -> Errands:
         client_of = {node: client for client, node in self._node_of.items()}
-        clients = [client_of.get(m.metadata.dst_node_id, -1) for m in sent]
-        for client, message in zip(clients, sent, strict=True):
-            self._count(message, client, stage, purpose, "in")
-        begun = time.monotonic()
-        ids = list(self._grid.push_messages(sent))
-        self.waited_s += time.monotonic() - begun
-        replies = self._in_order(ids, clients)
-        for client, reply in zip(clients, replies, strict=True):
-            records.raise_failure(reply, f"client {client}" if client >= 0 else "a client")
-            self._count(reply, client, stage, purpose, "out")
-            self._on_answer(stage, purpose)
-            yield client, reply
+        errands = [
+            Errand(message=item, client=client_of.get(item.metadata.dst_node_id, -1), place=place)
+            for place, item in enumerate(messages)
+        ]
+        nodes = [errand.node for errand in errands]
+        return Errands(
+            self._post,
+            errands,
+            timeout_s=self._patience.timeout_s,
+            returns=self._patience.returns,
+            overdue={n: self._overdue.pop(n) for n in nodes if n in self._overdue},
+            on_send=lambda errand: self._count(errand.message, errand.client, asked, "in"),
+        )
 
-    def _in_order(self, ids: Sequence[str], clients: Sequence[int]) -> Iterator[Message]:
-        arrived: dict[str, Message] = {}
-        begun = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
-        for place, wanted in enumerate(ids):
-            while wanted not in arrived:
-                looked = time.monotonic()
-                near = [name for name in ids[place : place + _REPLIES_AHEAD] if name not in arrived]
-                for reply in self._grid.pull_messages(near):
-                    arrived[reply.metadata.reply_to_message_id] = reply
-                    pause_s = _FIRST_PAUSE_S
-                if wanted not in arrived:
-                    self._give_up_after(begun, clients[place:])
-                    time.sleep(pause_s)
-                    pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
-                self.waited_s += time.monotonic() - looked
-            yield arrived.pop(wanted)
+    def _one_by_one(self, question: Errands, asked: Question) -> Iterator[tuple[Errand, Message]]:
+        """Yield all answers in order, as soon as their turn comes."""
+        arrived: dict[int, tuple[Errand, Message]] = {}
+        pace = Pace(self._patience)
+        for place in range(len(question.open)):
+            while place not in arrived:
+                came = self._look(question, asked, pace, before=place + _REPLIES_AHEAD)
+                arrived |= {errand.place: (errand, reply) for errand, reply in came}
+            yield arrived.pop(place)
 
-    def _give_up_after(self, begun: float, silent: Sequence[int]) -> None:
-        if time.monotonic() - begun > self._timeout_s:
+    def _until_closed(
+        self, question: Errands, asked: Question, counted: Set[int] | None, patience: Patience
+    ) -> Iterator[tuple[Errand, Message]]:
+        """Yield the answers in order that came before the question was closed."""
+        arrived: list[tuple[Errand, Message]] = []
+        wanted = {errand.client for errand in question.open}
+        wanted = wanted if counted is None else wanted & counted
+        pace = Pace(patience)
+        while question.open:
+            enough = len(wanted.intersection(errand.client for errand, _ in arrived))
+            if pace.is_enough(enough, len(wanted)):
+                break
+            arrived += self._look(question, asked, pace, before=None)
+        self.absent = tuple(sorted(errand.client for errand in question.open))
+        self._overdue |= question.overdue
+        yield from sorted(arrived, key=lambda pair: pair[0].place)
+
+    def _look(
+        self, question: Errands, asked: Question, pace: Pace, *, before: int | None
+    ) -> list[tuple[Errand, Message]]:
+        """Look for answers once, and rest where there were none."""
+        looked_s = time.monotonic()
+        came = question.look(before)
+        if came:
+            pace.hurry()
+        elif pace.is_over:
+            came = self._last_look(question)
+        else:
+            if pace.shall_tell():
+                clients = tuple(sorted(errand.client for errand in question.open))
+                self._on_silence(Silence(question=asked, clients=clients))
+            pace.rest()
+        self.waited_s += time.monotonic() - looked_s
+        return came
+
+    def _last_look(self, question: Errands) -> list[tuple[Errand, Message]]:
+        """Return what has come by the end of the time.
+
+        Raises:
+            RoundIncomplete: Answers are missing.
+        """
+        within = f"within {self._patience.timeout_s:g} s (message-timeout-s)"
+        if not (self._patience.returns or self._patience.may_close_early):
+            # Others are not looked at: in one process, clients run when they are.
             raise RoundIncomplete(
-                f"no answer from client {silent[0]} within {self._timeout_s:g} s "
-                f"(message-timeout-s), and {len(silent) - 1} behind it were not looked at"
+                f"no answer from client {question.open[0].client} {within}, and "
+                f"{len(question.open) - 1} behind it were not looked at"
             )
+        came = question.look()
+        if question.open:
+            raise RoundIncomplete(f"no answer from {question.silent()} {within}")
+        return came
 
-    def _count(
-        self, message: Message, client: int, stage: int, purpose: str, direction: str
-    ) -> None:
-        weights, other = content_volumes(message.content)
-        kind = "weights_down" if direction == "in" else "updates_up"
-        for of_kind, volume in ((kind, weights), ("control", other)):
-            if volume.payload:
-                account = Account(
-                    attempt=self._attempt,
-                    kind=of_kind,
-                    layer=stage,
-                    purpose=purpose,
-                    client=client,
-                    peer=SERVER,
-                    direction=direction,
-                )
-                self._ledger.add(account, volume)
+    def _check_time(self, pace: Pace, connected: int, answers: int, count: int) -> None:
+        so_far = f"{connected} of {count} clients were connected"
+        if connected >= count:
+            so_far += f" and {answers} of them answered hello"
+        if pace.is_over:
+            raise RoundIncomplete(
+                f"{so_far} after {self._patience.timeout_s:g} s (message-timeout-s); start the "
+                "others, or lower clients"
+            )
+        if pace.shall_tell():
+            logger.warning("hello waits: %s so far", so_far)
+
+    def _take(self, errand: Errand, reply: Message, asked: Question) -> None:
+        """Check and count an answer whose turn has come."""
+        records.raise_failure(reply, who(errand.client))
+        self._client_of[reply.metadata.reply_to_message_id] = errand.client
+        self._count(reply, errand.client, asked, "out")
+        self._on_answer(asked.stage, asked.purpose)
+
+    def _count(self, message: Message, client: int, asked: Question, direction: str) -> None:
+        account = Account(
+            attempt=self._attempt,
+            kind="control",
+            layer=asked.stage,
+            purpose=asked.purpose,
+            client=client,
+            peer=SERVER,
+            direction=direction,
+        )
+        count_message(self._ledger, message, account)

@@ -84,6 +84,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[
         "client_table": _client_rows(job, outcome.answers),
         "seed": config.seed,
         "missing_rows": sum(job.missing.values()),
+        "absences": {str(client): rounds for client, rounds in sorted(job.absences.items())},
         "job": job.job,
         "attempts": job.attempt,
         "plan": _plan(outcome, [stage.rounds for stage in job.outcomes]),

@@ -14,17 +14,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flwr.serverapp import Grid
 
 from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
-from retexo_fl.federation import records
+from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.exchange_loop import run_exchange
 from retexo_fl.federation.greeting import greet
 from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.patience import Patience
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.ledger import TrafficLedger
 
@@ -98,7 +99,7 @@ class PredictionLoop:
         messenger = Messenger(
             self.grid,
             ledger=self._ledger,
-            timeout_s=self.config.message_timeout_s,
+            patience=Patience.for_all(self.config),
             on_answer=self._note_answer,
         )
         job = f"predict-{secrets.token_hex(6)}"
@@ -123,9 +124,8 @@ class PredictionLoop:
             previous=self.model.ticket(job, stage - 1) if stage else None,
             weights=self.model.weights[stage - 1] if stage else None,
             config=self.config,
-            ledger=self._ledger,
         )
-        self._tell("exchange", stage=stage, **asdict(exchanged))
+        self._tell("exchange", stage=stage, vectors=exchanged.vectors, missing=exchanged.missing)
         return exchanged.missing
 
     def _predict(self, messenger: Messenger, job: str) -> dict[int, PredictAnswer]:
@@ -135,7 +135,7 @@ class PredictionLoop:
         )
         messages = messenger.messages(messenger.clients, request, records.PREDICT)
         return {
-            client: records.read_predicted(reply)
+            client: answer_records.read_predicted(reply)
             for client, reply in messenger.ask(messages, stage=last, purpose="predict")
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import fields
 from typing import Any
 
@@ -28,6 +29,37 @@ def field_key(field_name: str) -> str:
     return field_name.replace("_", "-")
 
 
+def settings_of(record: object, *, without: Container[str] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass as settings.
+
+    Lists and texts that are empty are left out: Flower's records have no empty lists, and what is
+    not used costs no byte.
+    """
+    settings: dict[str, Any] = {}
+    for item in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, item.name)
+        if item.name in without or (isinstance(value, tuple | str) and not value):
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        if isinstance(value, np.ndarray):
+            value = value.tobytes()
+        settings[field_key(item.name)] = value
+    return settings
+
+
+def counts(settings: ConfigRecord, key: str) -> tuple[int, ...]:
+    """Return a setting that is a list of counts, empty where it is missing.
+
+    Raises:
+        RemoteProtocolError: It is something else.
+    """
+    values = settings.get(key, [])
+    if not isinstance(values, list) or not all(type(item) is int and item >= 0 for item in values):
+        raise RemoteProtocolError(f"setting {key!r} is {values!r}; expected counts")
+    return tuple(int(item) for item in values)
+
+
 def ticket_settings(ticket: Ticket) -> dict[str, Any]:
     """Return a ticket as settings."""
     return {field_key(item.name): getattr(ticket, item.name) for item in fields(ticket)}
@@ -42,6 +74,16 @@ def ticket_of(settings: ConfigRecord) -> Ticket:
         round=take(settings, "round", int),
         weights_digest=take(settings, "weights-digest", bytes),
     )
+
+
+def group_of(ticket: Ticket) -> str:
+    """Return what Flower copies from a message to its reply: attempt, stage and round."""
+    return f"{ticket.attempt}.{ticket.stage}.{ticket.round}"
+
+
+def round_of(group: str) -> int:
+    """Return the round in :func:`group_of`."""
+    return int(group.rpartition(".")[2])
 
 
 def take(settings: ConfigRecord, key: str, wanted: type) -> Any:

@@ -30,24 +30,27 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
+from retexo_fl.agent.peering import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
+from retexo_fl.federation.peering_records import (
+    introduce_of,
+    relay_of,
+)
 from retexo_fl.federation.record_fields import (
-    count,
     field_key,
-    number,
-    numbers,
     peer_traffic_metrics,
-    peer_traffic_of,
+    settings_of,
     take,
     ticket_of,
     ticket_settings,
     traffic_metrics,
-    traffic_of,
 )
 
 HELLO: Final = "query.hello"
+INTRODUCE: Final = "query.introduce"
 PUBLISH: Final = "query.publish"
+RELAY: Final = "query.relay"
 COLLECT: Final = "query.collect"
 TRAIN: Final = "train.layer"
 EVALUATE: Final = "evaluate.layer"
@@ -56,10 +59,22 @@ PREDICT: Final = "query.predict"
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
-_FAILURE: Final = "failure"
+#: Record of a reply that says by name why there is no answer.
+FAILURE: Final = "failure"
 
-Request = Ticket | PublishRequest | CollectRequest | TrainRequest | EvaluateRequest | PredictRequest
-Answer = HelloAnswer | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer | PredictAnswer
+Peering = IntroduceRequest | RelayRequest
+Request = (
+    Ticket
+    | PublishRequest
+    | CollectRequest
+    | TrainRequest
+    | EvaluateRequest
+    | PredictRequest
+    | Peering
+)
+#: Answers that are settings; the others are counts and sums.
+Told = HelloAnswer | IntroduceAnswer | RelayAnswer
+Answer = Told | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer | PredictAnswer
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -92,10 +107,7 @@ def request_content(request: Request) -> RecordDict:
     if isinstance(request, Ticket):
         return RecordDict({_SETTINGS: ConfigRecord(ticket_settings(request))})
     settings = ticket_settings(request.ticket)
-    for item in fields(request):
-        value = getattr(request, item.name)
-        if item.name not in {"ticket", _WEIGHTS}:
-            settings[field_key(item.name)] = value
+    settings |= settings_of(request, without={"ticket", _WEIGHTS})
     content = RecordDict({_SETTINGS: ConfigRecord(settings)})
     weights: np.ndarray | None = getattr(request, _WEIGHTS, None)
     if weights is not None:
@@ -103,24 +115,34 @@ def request_content(request: Request) -> RecordDict:
     return content
 
 
+def read_introduce(message: Message) -> IntroduceRequest:
+    """Read a ``query.introduce``."""
+    return introduce_of(settings_record(message))
+
+
+def read_relay(message: Message) -> RelayRequest:
+    """Read a ``query.relay``."""
+    return relay_of(settings_record(message))
+
+
 def read_ticket(message: Message) -> Ticket:
     """Return what a request belongs to."""
-    return ticket_of(_settings(message))
+    return ticket_of(settings_record(message))
 
 
 def read_publish(message: Message) -> PublishRequest:
     """Read a ``query.publish``."""
-    settings = _settings(message)
+    settings = settings_record(message)
     return PublishRequest(
         ticket=ticket_of(settings),
         previous_digest=take(settings, "previous-digest", bytes),
-        weights=_weights(message) if _WEIGHTS in message.content else None,
+        weights=weights_in(message) if _WEIGHTS in message.content else None,
     )
 
 
 def read_collect(message: Message) -> CollectRequest:
     """Read a ``query.collect``."""
-    settings = _settings(message)
+    settings = settings_record(message)
     return CollectRequest(
         ticket=ticket_of(settings),
         wait_s=take(settings, "wait-s", float),
@@ -130,15 +152,15 @@ def read_collect(message: Message) -> CollectRequest:
 
 def read_train(message: Message) -> TrainRequest:
     """Read a ``train.layer``."""
-    return TrainRequest(ticket=read_ticket(message), weights=_weights(message))
+    return TrainRequest(ticket=read_ticket(message), weights=weights_in(message))
 
 
 def read_evaluate(message: Message) -> EvaluateRequest:
     """Read an ``evaluate.layer``."""
-    settings = _settings(message)
+    settings = settings_record(message)
     return EvaluateRequest(
         ticket=ticket_of(settings),
-        weights=_weights(message),
+        weights=weights_in(message),
         nodes=take(settings, "nodes", str),
         last=take(settings, "last", bool),
     )
@@ -146,9 +168,9 @@ def read_evaluate(message: Message) -> EvaluateRequest:
 
 def read_predict(message: Message) -> PredictRequest:
     """Read a ``query.predict``."""
-    settings = _settings(message)
+    settings = settings_record(message)
     return PredictRequest(
-        ticket=ticket_of(settings), weights=_weights(message), form=take(settings, "form", str)
+        ticket=ticket_of(settings), weights=weights_in(message), form=take(settings, "form", str)
     )
 
 
@@ -157,9 +179,8 @@ def read_predict(message: Message) -> PredictRequest:
 
 def answer_content(answer: Answer) -> RecordDict:
     """Return the content of a reply."""
-    if isinstance(answer, HelloAnswer):
-        settings = {field_key(item.name): getattr(answer, item.name) for item in fields(answer)}
-        return RecordDict({_SETTINGS: ConfigRecord(settings)})
+    if isinstance(answer, Told):
+        return RecordDict({_SETTINGS: ConfigRecord(settings_of(answer))})
     metrics: dict[str, Any] = {}
     for item in fields(answer):
         value = getattr(answer, item.name)
@@ -181,7 +202,7 @@ def answer_content(answer: Answer) -> RecordDict:
 def failure_content(error: RetexoError) -> RecordDict:
     """Return the content of a reply that says by name why there is no answer."""
     failure = ConfigRecord({"name": type(error).__name__, "message": str(error)})
-    return RecordDict({_FAILURE: failure})
+    return RecordDict({FAILURE: failure})
 
 
 def raise_failure(reply: Message, who: str) -> None:
@@ -194,76 +215,14 @@ def raise_failure(reply: Message, who: str) -> None:
     if reply.has_error():
         reason = " ".join(str(reply.error.reason).split())
         raise ClientFailed(f"{who}: {reason} (Flower error code {reply.error.code})")
-    if _FAILURE not in reply.content:
+    if FAILURE not in reply.content:
         return
-    failure = reply.content.config_records[_FAILURE]
+    failure = reply.content.config_records[FAILURE]
     name, sentence = str(failure.get("name")), str(failure.get("message"))
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, RetexoError):
         raise known(sentence if sentence.startswith("client ") else f"{who}: {sentence}")
     raise ClientFailed(f"{who}: {name}: {sentence}")
-
-
-def read_hello(reply: Message) -> HelloAnswer:
-    """Read the reply to a ``query.hello``."""
-    settings = _settings(reply)
-    values: dict[str, Any] = {
-        item.name: take(settings, field_key(item.name), str if item.type == "str" else int)
-        for item in fields(HelloAnswer)
-    }
-    return HelloAnswer(**values)
-
-
-def read_published(reply: Message) -> PublishAnswer:
-    """Read the reply to a ``query.publish``."""
-    metrics = _metrics(reply)
-    return PublishAnswer(vectors=count(metrics, "vectors"), traffic=traffic_of(metrics))
-
-
-def read_collected(reply: Message) -> CollectAnswer:
-    """Read the reply to a ``query.collect``."""
-    metrics = _metrics(reply)
-    return CollectAnswer(
-        complete=bool(count(metrics, "complete")),
-        missing=count(metrics, "missing"),
-        missing_peers=count(metrics, "missing-peers"),
-        traffic=traffic_of(metrics),
-    )
-
-
-def read_update(reply: Message) -> TrainAnswer:
-    """Read the reply to a ``train.layer``."""
-    metrics = _metrics(reply)
-    return TrainAnswer(
-        update_sum=_weights(reply),
-        examples=count(metrics, "num-examples"),
-        loss_sum=number(metrics, "loss-sum"),
-        validation_examples=count(metrics, "validation-examples"),
-        validation_loss_sum=number(metrics, "validation-loss-sum"),
-        validation_correct=count(metrics, "validation-correct"),
-        validation_metric=numbers(metrics, "validation-metric"),
-        training_traffic=peer_traffic_of(metrics, "training-traffic"),
-        validation_traffic=peer_traffic_of(metrics, "validation-traffic"),
-    )
-
-
-def read_evaluated(reply: Message) -> EvaluateAnswer:
-    """Read the reply to an ``evaluate.layer``."""
-    metrics = _metrics(reply)
-    return EvaluateAnswer(
-        examples=count(metrics, "num-examples"),
-        loss_sum=number(metrics, "loss-sum"),
-        correct=count(metrics, "correct"),
-        metric=numbers(metrics, "metric"),
-        traffic=peer_traffic_of(metrics, "traffic"),
-    )
-
-
-def read_predicted(reply: Message) -> PredictAnswer:
-    """Read the reply to a ``query.predict``."""
-    metrics = _metrics(reply)
-    names = [item.name for item in fields(PredictAnswer)]
-    return PredictAnswer(**{name: count(metrics, field_key(name)) for name in names})
 
 
 # ---- pieces -------------------------------------------------------------------------------------
@@ -272,21 +231,36 @@ def read_predicted(reply: Message) -> PredictAnswer:
 _METRIC_NAMES: Final = {"examples": "num-examples"}
 
 
-def _settings(message: Message) -> ConfigRecord:
+def settings_record(message: Message) -> ConfigRecord:
+    """Return a message's settings.
+
+    Raises:
+        RemoteProtocolError: It has none.
+    """
     record = message.content.get(_SETTINGS)
     if not isinstance(record, ConfigRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'retexo'")
     return record
 
 
-def _metrics(message: Message) -> MetricRecord:
+def metrics_record(message: Message) -> MetricRecord:
+    """Return a reply's counts and sums.
+
+    Raises:
+        RemoteProtocolError: It has none.
+    """
     record = message.content.get(_METRICS)
     if not isinstance(record, MetricRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'metrics'")
     return record
 
 
-def _weights(message: Message) -> np.ndarray:
+def weights_in(message: Message) -> np.ndarray:
+    """Return the (P,) weights or sums of a message.
+
+    Raises:
+        RemoteProtocolError: It has none.
+    """
     record = message.content.get(_WEIGHTS)
     if not isinstance(record, ArrayRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'weights'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from retexo_fl.federation.checkpoints import (
     replace_file,
     write_checkpoint,
 )
+from retexo_fl.federation.file_lock import lock_run
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     layer_path,
@@ -93,19 +93,7 @@ class RunDirectory:
 
     def _lock(self) -> None:
         """Hold the run for this process; the system lets go when the process ends."""
-        self._held = (self.path / "config.toml").open("rb")
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.close()
-            raise RunDirectoryError(
-                f"resume: another process is at work on the run in {self.path}; expected none"
-            ) from error
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is anything to go on from."""
-        return (self.path / "checkpoint.safetensors").exists()
+        self._held = lock_run(self.path / "config.toml")
 
     def remove(self) -> None:
         """Take the folder away, with a run that came to nothing."""

@@ -12,7 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
@@ -24,6 +25,7 @@ from retexo_fl.federation.run_directory import (
     default_path,
 )
 from retexo_fl.federation.server_loop import ServerLoop
+from retexo_fl.federation.waiting import THIS_MACHINE, Clock
 from retexo_fl.progress import LiveTable
 
 Listener = Callable[[Event], None]
@@ -55,18 +57,30 @@ def _flower_log(config: RunConfig) -> Listener:
     table = LiveTable(
         dataset=config.graph_name,
         model=config.model,
-        engine="flower",
+        engine=config.engine,
         console=Console(stderr=True, force_terminal=False),
     )
     return table.handle
 
 
-def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = ()) -> Path:
+def run_training(
+    grid: Grid,
+    config: RunConfig,
+    listeners: Sequence[Listener] = (),
+    *,
+    clock: Clock = THIS_MACHINE,
+) -> Path:
     """Train, or go on training, and return the run directory.
 
     Nothing is written before every client has answered and their parts fit together. A run that
     ends early says so in ``status.json`` and can be resumed from its last checkpoint. What only the
     first exchange shows (parts that list other edges) leaves no run directory either.
+
+    Args:
+        grid: The way to the clients' Flower nodes.
+        config: What to train; ``resume`` names a run to go on with.
+        listeners: Called with every event.
+        clock: By which exchanges are waited for.
 
     Raises:
         RetexoError: Any named failure.
@@ -81,7 +95,7 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
         check_free(run.path)
         job = JobState.begin()
-    loop = ServerLoop(grid=grid, config=config, run=run, job=job)
+    loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
     try:
         loop.greet()
     except BaseException:
@@ -94,7 +108,7 @@ def run_training(grid: Grid, config: RunConfig, listeners: Sequence[Listener] = 
     try:
         _train(loop, run)
     except InputError:
-        if not (config.resume or run.has_checkpoint):
+        if not (config.resume or job.missing):
             run.remove()
         raise
     return run.path
@@ -104,11 +118,12 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
     run.write_status("running")
     try:
         loop.train()
-    except KeyboardInterrupt:
-        run.write_status("interrupted")
-        raise
-    except BaseException as error:
+    except Exception as error:
         run.write_status("failed", f"{type(error).__name__}: {error}")
+        raise
+    except BaseException:
+        # Ctrl-C, or Flower ends its ServerApp: because of `flwr stop`, or its SuperLink is gone.
+        run.write_status("interrupted")
         raise
     finally:
         run.close()
@@ -116,10 +131,9 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
 
 def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:
     """Refuse to resume with a configuration that would train something else."""
-    free = PLACE_KEYS | {"engine", "partitions", "data-dir", "nodes", "edges"}
     stored_values = config_values(stored)
     for key, value in config_values(asked).items():
-        if key not in free and value != stored_values[key]:
+        if key not in FREE_KEYS and value != stored_values[key]:
             raise ConfigurationError(
                 f"{key}: {value!r}, but the run in {path} has {stored_values[key]!r}; a resume "
                 f"takes the configuration of {path / 'config.toml'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class StageState:
         best: The best candidate of w(1)..w(round - 1).
         weights: (P,) w(round).
         optimizer: State of the server's optimizer.
+        absent: Clients whose answers the last round was closed without, ascending.
     """
 
     round: int
@@ -57,10 +58,11 @@ class StageState:
     best: BestWeights
     weights: np.ndarray
     optimizer: Mapping[str, np.ndarray]
+    absent: tuple[int, ...] = ()
 
 
 class StageLoop:
-    """Trains one stage; ``on_round`` and ``on_state`` tell the outside about it."""
+    """Trains one stage."""
 
     def __init__(
         self,
@@ -75,6 +77,8 @@ class StageLoop:
         self._config = config
         self._grid = grid
         self._messenger = messenger
+        self._participants = participants
+        self._absent = state.absent
         self._stage = ticket.stage
         self._round = state.round
         self._loss = state.loss
@@ -111,20 +115,38 @@ class StageLoop:
             best=self._best,
             weights=self._optimizer.weights,
             optimizer=self._optimizer.state(),
+            absent=self._absent,
         )
 
-    def train_round(self) -> dict[str, Any] | None:
-        """Train one round; return what became known of w(round - 1), or None in the first."""
+    def train_round(self, behind: Set[int] = frozenset()) -> dict[str, Any] | None:
+        """Train one round; return what became known of w(round - 1), or None in the first.
+
+        Clients ``behind`` are not asked, nor until the next round.
+        """
         number = self._round + 1
+        self._strategy.behind = behind
         sent = self._optimizer.weights.copy()
         messages = self._strategy.configure_train(
             number, records.weights_record(sent), ConfigRecord(), self._grid
         )
-        replies = self._messenger.ask(messages, stage=self._stage, purpose="train")
+        replies = self._messenger.ask(
+            messages,
+            stage=self._stage,
+            purpose="train",
+            counted={*self._participants.training},
+        )
         _, metrics = self._strategy.aggregate_train(number, (reply for _, reply in replies))
         known = None if self._round == 0 else self._offer(sent, read_score(metrics, "validation-"))
         self._round, self._loss = number, _loss(metrics)
+        self._absent = tuple(
+            sorted({*self._messenger.absent, *behind} & {*self._participants.asked})
+        )
         return known
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Clients whose answers the last round was closed without, ascending."""
+        return self._absent
 
     def close(self) -> tuple[dict[str, Any], StageOutcome]:
         """Validate the last weights; return what became known of them, and the outcome."""
@@ -162,6 +184,7 @@ class StageLoop:
             "round": self._round,
             "rounds": self._config.rounds,
             "loss": self._loss,
+            **({"absent": list(self._absent)} if self._absent else {}),
             "val_loss": score.loss,
             "val_accuracy": score.accuracy,
             **({} if score.metric is None else {"val_metric": score.metric}),

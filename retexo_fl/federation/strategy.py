@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.federation import records
+from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts
 from retexo_fl.federation.exchange_loop import count_exchanged
 from retexo_fl.federation.messenger import Messenger
@@ -74,7 +74,8 @@ class LazyMessagePassing(Strategy):
         self._optimizer = optimizer
         self._seed = seed
         self._metric = metric
-        self._evaluating: tuple[int, ...] = ()
+        #: Clients that are not asked, because they have yet to catch up with the exchange.
+        self.behind: Set[int] = frozenset()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -82,8 +83,10 @@ class LazyMessagePassing(Strategy):
         """Address the weights to every client that trains or validates, in client order."""
         del config, grid
         ticket, weights = replace(self._ticket, round=server_round), records.weights_of(arrays)
-        training = self._participants.training
-        validating = sorted({*self._participants.validation} - {*training})
+        training = self._present(self._participants.training)
+        validating = self._present(
+            sorted({*self._participants.validation} - {*self._participants.training})
+        )
         train = TrainRequest(ticket=ticket, weights=weights)
         evaluate = EvaluateRequest(ticket=ticket, weights=weights, nodes="validation")
         addressed = [
@@ -97,15 +100,21 @@ class LazyMessagePassing(Strategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Sum the updates in the order given, divide once, take one optimizer step.
 
+        Args:
+            server_round: Round of the stage.
+            replies: In client order; of fewer clients than were asked where the round was closed
+                without some.
+
         Raises:
             TrainingDiverged: The new weights are not finite.
         """
         self._aggregator.start(self._round_facts(server_round))
         validation, examples, loss_sum = ScoreSums(), 0, 0.0
         training = {*self._participants.training}
-        for client, reply in zip(self._participants.asked, replies, strict=True):
+        for reply in replies:
+            client = self._messenger.client_of(reply)
             if client in training:
-                update = records.read_update(reply)
+                update = answer_records.read_update(reply)
                 self._count(client, update.training_traffic, "train")
                 self._count(client, update.validation_traffic, "evaluate")
                 self._aggregator.add(client, update.update_sum, update.examples)
@@ -155,15 +164,15 @@ class LazyMessagePassing(Strategy):
             nodes=nodes,
             last=nodes == "test",
         )
-        self._evaluating = asked.everyone if nodes == "test" else asked.validation
-        return self._evaluations(self._evaluating, request)
+        evaluating = asked.everyone if nodes == "test" else asked.validation
+        return self._evaluations(self._present(evaluating), request)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
         """Add up counts and sums: ``examples``, ``loss-sum``, ``correct`` and maybe ``metric``."""
         del server_round
         sums = ScoreSums()
-        for client, reply in zip(self._evaluating, replies, strict=True):
-            self._add_evaluated(sums, client, reply)
+        for reply in replies:
+            self._add_evaluated(sums, self._messenger.client_of(reply), reply)
         return _score_record(sums.score(self._metric), "")
 
     def summary(self) -> None:
@@ -175,11 +184,14 @@ class LazyMessagePassing(Strategy):
             len(self._participants.training),
         )
 
+    def _present(self, clients: Iterable[int]) -> list[int]:
+        return [client for client in clients if client not in self.behind]
+
     def _evaluations(self, clients: Iterable[int], request: EvaluateRequest) -> list[Message]:
         return self._messenger.messages(clients, request, records.EVALUATE)
 
     def _add_evaluated(self, sums: ScoreSums, client: int, reply: Message) -> None:
-        answer = records.read_evaluated(reply)
+        answer = answer_records.read_evaluated(reply)
         self._count(client, answer.traffic, "evaluate")
         sums.add(answer.examples, answer.correct, answer.loss_sum, answer.metric)
 

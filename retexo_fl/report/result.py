@@ -116,6 +116,7 @@ class Result:
     client_table: tuple[ClientRow, ...]
     seed: int
     missing_rows: int
+    absences: Mapping[str, int]
     job: str
     attempts: int
     plan: Plan | None
@@ -151,6 +152,7 @@ def parse_result(fields: Fields) -> Result:
         client_table=tuple(_client(item) for item in fields.tables("client_table")),
         seed=fields.integer("seed"),
         missing_rows=fields.integer("missing_rows"),
+        absences=_absences(fields.table_or_none("absences")),
         job=fields.text("job"),
         attempts=fields.integer("attempts"),
         plan=_plan(fields.table_or_none("plan")),
@@ -158,6 +160,10 @@ def parse_result(fields: Fields) -> Result:
         versions=fields.table("versions").texts(),
         hardware=fields.table("hardware").texts(),
     )
+
+
+def _absences(fields: Fields | None) -> dict[str, int]:
+    return {} if fields is None else {client: fields.integer(client) for client in fields.values}
 
 
 def _by_kind(fields: Fields) -> ByKind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from html import escape
 from typing import Final
@@ -23,6 +24,8 @@ from retexo_fl.units import (
 
 _WIDE: Final = Size(width=1032, height=220)
 _PHONE: Final = Size(width=360, height=270)
+#: Absent clients that a note names.
+_MOST_ABSENT: Final = 10
 
 
 def header(run: RunRecord) -> str:
@@ -69,10 +72,20 @@ def notes(run: RunRecord) -> str:
             f"{format_count(missing)} boundary rows were missing when their exchange was closed; "
             "the stages were trained without them."
         )
+    if run.result and run.result.absences:
+        # Only where rounds may be closed early is anybody absent.
+        found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
     if not found:
         return ""
     items = "".join(f"<p>{escape(note)}</p>" for note in found)
     return f'<div class="notes" role="note">{items}</div>'
+
+
+def _counted(absences: Mapping[str, int]) -> str:
+    """Return the clients that were absent most often, and how often."""
+    most = sorted(absences.items(), key=lambda item: (-item[1], int(item[0])))
+    shown = [f"client {client}: {rounds}" for client, rounds in most[:_MOST_ABSENT]]
+    return ", ".join([*shown, *(["..."] if len(most) > _MOST_ABSENT else [])])
 
 
 def cards(run: RunRecord) -> str:

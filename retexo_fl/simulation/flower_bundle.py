@@ -106,7 +106,7 @@ def _project(run_config: Mapping[str, Scalar]) -> dict[str, object]:
             "name": BUNDLE_NAME,
             # The bundle lives for one run, so its version tells nothing.
             "version": "0.0.0",
-            "description": "One run of retexo_fl in Flower's simulation",
+            "description": "One run of retexo_fl",
             "license": "Apache-2.0",
             # What the components import is installed already; Flower must not install again.
             "dependencies": [],

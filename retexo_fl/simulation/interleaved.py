@@ -6,7 +6,6 @@ as frames of the exchange protocol, and the steps go on. No step ever waits.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -14,9 +13,10 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retexo_fl.agent.api import PeerTraffic, Traffic
+from retexo_fl.agent.headers import InnerBlock, RoundName
 from retexo_fl.agent.mailbox import counted_traffic, decode_block
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange import BlockHeader, encode_block, to_dense
+from retexo_fl.exchange import encode_block, to_dense
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Result = TypeVar("Result")
@@ -40,21 +40,6 @@ class RoundOutcome(Generic[Result]):
 
     results: Mapping[int, Result]
     moved: Mapping[int, Mapping[str, PeerTraffic]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundName:
-    """What the frames of a round say of it.
-
-    Attributes:
-        job: Name of the training.
-        layer: Stage index, 0 for algorithms that train all layers at once.
-        codec: How vectors are written.
-    """
-
-    job: str
-    layer: int = 0
-    codec: str = "lossless"
 
 
 def run_round(
@@ -161,7 +146,15 @@ class _Carrier:
                 f"{exchange.label}: client {sender} sends {vectors.shape} to client "
                 f"{receiver}, which expects {wanted} of width {exchange.width}"
             )
-        header = self._header(exchange.label, vectors, sender, receiver)
+        header = InnerBlock(
+            label=exchange.label,
+            number=self._number,
+            sender=sender,
+            receiver=receiver,
+            vectors=len(vectors),
+            width=vectors.shape[1],
+            dtype=str(vectors.dtype),
+        ).header(self._name)
         block = encode_block(header, vectors, codec=self._name.codec)
         stream = b"".join(block.frames)
         decoded, counted = decode_block(header, stream)
@@ -170,19 +163,3 @@ class _Carrier:
         self._received[receiver] += counted_traffic(counted, counted.wire_bytes)
         self.blocks[sender, receiver] = len(stream)
         return to_dense(decoded)
-
-    def _header(self, label: str, vectors: np.ndarray, sender: int, receiver: int) -> BlockHeader:
-        name = f"{label}/{self._number}/{sender}/{receiver}/{len(vectors)}".encode()
-        return BlockHeader(
-            job=self._name.job,
-            layer=self._name.layer,
-            sender=sender,
-            receiver=receiver,
-            weights_digest=hashlib.sha256(b"round " + name).digest(),
-            # Not by a plan: what goes along which edges is agreed on by the exchange's label.
-            num_edges=0,
-            plan_digest=hashlib.sha256(b"plan " + name).digest(),
-            num_vectors=len(vectors),
-            width=vectors.shape[1],
-            dtype=str(vectors.dtype),
-        )

@@ -29,13 +29,8 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.simulation.interleaved import (
-    RoundName,
-    RoundOutcome,
-    Watcher,
-    no_watch,
-    run_round,
-)
+from retexo_fl.agent.headers import RoundName
+from retexo_fl.simulation.interleaved import RoundOutcome, Watcher, no_watch, run_round
 from retexo_fl.training.rounds import Steps
 
 FindClient = Callable[[str, int], ClientApi]

@@ -13,10 +13,12 @@ from tests.integration import test_local_steps as local_steps
 from tests.support.cli import TINY, CommandLine, write_graph
 
 KEYS = tuple(key_infos())
-WHOLE = tuple(key for key, value in default_values().items() if isinstance(value, int))
+WHOLE = tuple(key for key, value in default_values().items() if type(value) is int)
+SWITCHES = tuple(key for key, value in default_values().items() if isinstance(value, bool))
 NUMBERS = tuple(key for key, value in default_values().items() if isinstance(value, float))
-CHOSEN = tuple(key for key in KEYS if key not in WHOLE + NUMBERS and key_infos()[key].brief)
-TEXTS = tuple(key for key in KEYS if key not in WHOLE + NUMBERS + CHOSEN)
+OTHERS = tuple(key for key in KEYS if key not in WHOLE + NUMBERS + SWITCHES)
+CHOSEN = tuple(key for key in OTHERS if key_infos()[key].brief)
+TEXTS = tuple(key for key in OTHERS if key not in CHOSEN)
 
 
 @pytest.fixture
@@ -44,6 +46,23 @@ def test_run_refuses_what_is_no_whole_number_in_range(
     assert told.startswith(f"{key}: got ")
     assert "expected a whole number from " in told
     assert len(told) < 200
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+@pytest.mark.parametrize("text", ["x", "", "1", "True", "yes"])
+def test_run_refuses_what_is_neither_true_nor_false(
+    retexo: CommandLine, tmp_path: Path, key: str, text: str
+) -> None:
+    told = retexo.refused("run", f"--{key}", text, "--out", "new")
+    assert told == f"{key}: got {text!r}; expected true or false"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+def test_switches_are_for_deployments(retexo: CommandLine, tmp_path: Path, key: str) -> None:
+    told = retexo.refused("run", f"--{key}", "true", "--out", "new")
+    assert told.endswith("expected engine deployment")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,10 +243,11 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
         **{"links": "delay:5ms", "boundary-plan": "cover"},
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
-        **{"codec": "dense"},
+        **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
+        **{"exchange-poll-s": "4"},
     }
     only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
-    assert set(other) == set(KEYS) - only_default - PLACE_KEYS
+    assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")
     assert {

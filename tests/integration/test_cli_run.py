@@ -145,7 +145,8 @@ def test_help_of_run_shows_panels_choices_and_defaults(retexo: CommandLine) -> N
     for panel in ("Graph", "Model and training", "Faults and time", "Where it runs"):
         assert f"─ {panel} ─" in shown
     assert "--rounds N Rounds per layer, or of the whole model (at least 1)." in shown
-    assert "--engine NAME In-process, or Flower's simulation (inline, flower)." in shown
+    assert "or clients on machines of their own (inline, flower, deployment)." in shown
+    assert "─ Deployment ─" in shown
 
 
 def test_datasets_without_a_folder_says_how_to_give_one(retexo: CommandLine) -> None:

@@ -130,10 +130,10 @@ def test_a_run_is_resumed_from_tables_that_have_moved(
     retexo.done("run", *keys, "--out", "whole")
     ask = StageLoop.train_round
 
-    def stop_in_round_two(loop: StageLoop) -> object:
+    def stop_in_round_two(loop: StageLoop, away: frozenset[int]) -> object:
         if loop.state().round == 2:
             raise KeyboardInterrupt
-        return ask(loop)
+        return ask(loop, away)
 
     with monkeypatch.context() as patch:
         patch.setattr(StageLoop, "train_round", stop_in_round_two)

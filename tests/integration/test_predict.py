@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -372,6 +373,10 @@ def test_runs_that_cannot_predict_are_refused(
         (("--partitions", "none"), "none: no folder part-0; expected one made by"),
         (("--partitions", "parts", "--format", "xls"), "format: got 'xls'; expected one of csv, "),
         (("--partitions", "parts", "--engine", "x"), "engine: got 'x'; expected one of inline, "),
+        (
+            ("--partitions", "parts", "--engine", "deployment"),
+            "engine: a deployment cannot predict",
+        ),
         (("--partitions", "parts", "--out", "run"), "out: run is a run; expected another folder"),
         (("--partitions", "parts", "--out", "parts/part-1"), "out: parts/part-1 is a part; "),
         (("--partitions", "parts", "--out", "small.npz"), "out: small.npz cannot be written to; "),
@@ -390,6 +395,23 @@ def test_options_that_make_no_sense_are_refused(
     before = files_in(tmp_path)
     assert retexo.refused("predict", small_run.name, *options).startswith(expected)
     assert files_in(tmp_path) == before
+
+
+def test_a_run_of_a_deployment_predicts_over_parts_on_this_machine(
+    tmp_path: Path, retexo: CommandLine, small_run: Path
+) -> None:
+    """What concerned its clients' machines does not concern the parts here, which may be fewer."""
+    settings = (small_run / "config.toml").read_text()
+    deployed = re.sub(
+        r"(?m)^(engine|introductions|relay|min-clients|round-d|data-dir).*\n", "", settings
+    )
+    (small_run / "config.toml").write_text(
+        'engine = "deployment"\nintroductions = true\nrelay = true\nmin-clients = 2\n'
+        f"round-deadline-s = 5.0\n{deployed}"
+    )
+    cut(tmp_path / "one", **{**SMALL, "data_dir": tmp_path, "clients": 1})
+    retexo("predict", small_run, "--partitions", "one")
+    assert summary_of(tmp_path / "one")["clients"] == 1
 
 
 def test_damaged_parts_are_refused(tmp_path: Path, retexo: CommandLine, small_run: Path) -> None:

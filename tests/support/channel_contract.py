@@ -11,7 +11,14 @@ FRAMES = (b"first frame", b"", b"second" * 1000)
 
 
 class ChannelContract:
-    """Give ``ends`` in a subclass whose name begins with ``Test``."""
+    """Give ``ends`` in a subclass whose name begins with ``Test``.
+
+    A channel that looks at what it carries needs ``frames_of`` as well.
+    """
+
+    def frames_of(self, key: BlockKey) -> tuple[bytes, ...]:
+        """Return the frames that are sent under a key."""
+        return FRAMES
 
     def ends(self) -> tuple[Channel, Channel]:
         """Return the sender's and the receiver's end of one fresh transport."""
@@ -19,13 +26,14 @@ class ChannelContract:
 
     def test_receive_returns_whole_frames_in_order(self) -> None:
         sender, receiver = self.ends()
-        assert sender.send_block(KEY, FRAMES) == sum(map(len, FRAMES))
-        assert receiver.receive_block(KEY) == b"".join(FRAMES)
-        assert receiver.receive_block(KEY) == b"".join(FRAMES)
+        frames = self.frames_of(KEY)
+        assert sender.send_block(KEY, frames) == sum(map(len, frames))
+        assert receiver.receive_block(KEY) == b"".join(frames)
+        assert receiver.receive_block(KEY) == b"".join(frames)
 
     def test_receive_of_what_was_not_sent_is_none(self) -> None:
         sender, receiver = self.ends()
-        sender.send_block(KEY, FRAMES)
+        sender.send_block(KEY, self.frames_of(KEY))
         for other in (
             replace(KEY, job="job-2"),
             replace(KEY, layer=1),
@@ -37,9 +45,10 @@ class ChannelContract:
 
     def test_sending_again_moves_nothing(self) -> None:
         sender, receiver = self.ends()
-        sender.send_block(KEY, FRAMES)
-        assert sender.send_block(KEY, FRAMES) == 0
-        assert receiver.receive_block(KEY) == b"".join(FRAMES)
+        frames = self.frames_of(KEY)
+        sender.send_block(KEY, frames)
+        assert sender.send_block(KEY, frames) == 0
+        assert receiver.receive_block(KEY) == b"".join(frames)
 
     def test_senders_are_those_of_one_exchange_and_receiver(self) -> None:
         sender, receiver = self.ends()
@@ -52,7 +61,7 @@ class ChannelContract:
             replace(KEY, sender=5, receiver=2),
             replace(KEY, sender=6, job="job-2"),
         ):
-            sender.send_block(key, FRAMES)
+            sender.send_block(key, self.frames_of(key))
         assert self._senders(receiver) == {0, 12}
         receiver.forget_job("job-1", 1)
         assert self._senders(receiver) == frozenset()
@@ -65,7 +74,7 @@ class ChannelContract:
         sender, receiver = self.ends()
         others = (replace(KEY, job="job-2"), replace(KEY, receiver=2))
         for key in (KEY, *others):
-            sender.send_block(key, FRAMES)
+            sender.send_block(key, self.frames_of(key))
         receiver.forget_job("job-1", 1)
         receiver.forget_job("job-1", 1)
         assert receiver.receive_block(KEY) is None

@@ -22,7 +22,13 @@ def run(out: Path, *options: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("model", "algorithm"), [("gcn", "lazy"), ("sage", "lazy"), ("gat", "lazy"), ("gcn", "drop")]
+    ("model", "algorithm"),
+    [
+        ("sage", "lazy"),
+        ("gcn", "drop"),
+        pytest.param("gcn", "lazy", marks=pytest.mark.slow),
+        pytest.param("gat", "lazy", marks=pytest.mark.slow),
+    ],
 )
 def test_both_engines_leave_the_same_model_and_the_same_account(
     tmp_path: Path, model: str, algorithm: str

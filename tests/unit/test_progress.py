@@ -75,6 +75,20 @@ def test_live_table_shows_exchange_of_next_stage() -> None:
     assert re.search(r"^1 +exchange *$", text, re.M)
 
 
+def test_open_exchange_is_a_line_that_says_who_lacks_what() -> None:
+    waiting = {
+        **{"event": "waiting", "time_s": 7600.0, "stage": 0, "round": 0, "purpose": "exchange"},
+        **{"clients": [1, 4], "lacks": [1200, None], "open_s": 7500.0},
+    }
+    lines = _shown([*events(Recipe())[:1], waiting], terminal=False).splitlines()
+    assert lines[-1] == (
+        "stage 0: exchange open for 2 h 05 min: client 1 lacks 1200, client 4 does not answer"
+    )
+    many = {**waiting, "clients": list(range(13)), "lacks": [2] * 13}
+    told = _shown([*events(Recipe())[:1], many], terminal=False).splitlines()[-1]
+    assert told.endswith("client 9 lacks 2, and 3 clients more")
+
+
 def test_live_table_fits_80_columns() -> None:
     recipe = Recipe(clients=1_000_000)
     found = events(recipe)

@@ -59,3 +59,33 @@ def test_folder_store_names_damaged_rows(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(CheckpointError, match="rows of stage 0"):
         FolderStore(tmp_path).rows(0, DIGEST)
+
+
+@pytest.mark.parametrize("left", [b"", bytes(200)])
+def test_folder_store_names_what_a_power_cut_left(tmp_path: Path, left: bytes) -> None:
+    store = FolderStore(tmp_path)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    for path in tmp_path.iterdir():
+        path.write_bytes(left)
+    with pytest.raises(CheckpointError, match="attempt"):
+        store.attempt()
+    with pytest.raises(CheckpointError, match="rows of stage 0"):
+        store.rows(0, DIGEST)
+    with pytest.raises(CheckpointError, match="end of exchange 0"):
+        store.missing_peers(0, DIGEST)
+
+
+@pytest.mark.parametrize(("durable", "forced"), [(True, 6), (False, 0)])
+def test_folder_store_forces_files_to_the_disk_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, forced: int
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("os.fsync", seen.append)
+    store = FolderStore(tmp_path, durable=durable)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    # Each file, and the folder that has its name.
+    assert len(seen) == forced

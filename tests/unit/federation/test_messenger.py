@@ -10,6 +10,7 @@ from retexo_fl.agent.api import Ticket
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.patience import Patience
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_grid import InlineGrid
 
@@ -42,7 +43,7 @@ class LateGrid(InlineGrid):
 
 
 def messenger(grid: InlineGrid, timeout_s: float = 5.0) -> Messenger:
-    made = Messenger(grid, ledger=TrafficLedger(), timeout_s=timeout_s)
+    made = Messenger(grid, ledger=TrafficLedger(), patience=Patience(timeout_s=timeout_s))
     made.introduce({client: client + 2 for client in range(4)}, attempt=1)
     return made
 
@@ -74,14 +75,17 @@ def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_wait_for_nodes_gives_up_and_says_how_many_came() -> None:
-    with pytest.raises(RoundIncomplete, match="4 of 5 clients were connected after"):
-        messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=0.01).wait_for_nodes(5)
+def test_hello_gives_up_and_says_how_many_came() -> None:
+    asked = messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=0.01)
+    answers = asked.ask_whoever_comes(TICKET, records.HELLO, count=5, purpose="hello")
+    with pytest.raises(RoundIncomplete, match=r"4 of 5 clients were connected after 0\.01 s"):
+        list(answers)
 
 
 def test_ask_counts_both_ways() -> None:
     ledger = TrafficLedger()
-    asked = Messenger(InlineGrid(echo_app([]), 4, {}), ledger=ledger, timeout_s=5.0)
+    grid = InlineGrid(echo_app([]), 4, {})
+    asked = Messenger(grid, ledger=ledger, patience=Patience(timeout_s=5.0))
     asked.introduce({0: 2}, attempt=3)
     list(asked.ask(asked.messages([0], TICKET, records.HELLO), stage=-1, purpose="hello"))
     lines = {(account.direction, account.attempt): volume for account, volume in ledger.lines()}
@@ -95,7 +99,7 @@ def test_client_app_without_partition_id_is_named() -> None:
     from retexo_fl.federation.client_app import client_index
 
     context = Context(run_id=1, node_id=9, node_config={}, state=RecordDict(), run_config={})
-    with pytest.raises(ConfigurationError, match="node 9 has no partition-id"):
+    with pytest.raises(ConfigurationError, match="node 9 has neither an agent nor a partition-id"):
         client_index(context)
 
 
@@ -103,7 +107,10 @@ def test_every_answer_is_told_to_those_who_show_progress() -> None:
     told: list[tuple[int, str]] = []
     grid = InlineGrid(echo_app([]), 4, {})
     asked = Messenger(
-        grid, ledger=TrafficLedger(), timeout_s=5.0, on_answer=lambda *step: told.append(step)
+        grid,
+        ledger=TrafficLedger(),
+        patience=Patience(timeout_s=5.0),
+        on_answer=lambda *step: told.append(step),
     )
     asked.introduce({client: client + 2 for client in range(4)}, attempt=1)
     answers = asked.ask(asked.messages(range(3), TICKET, records.HELLO), stage=1, purpose="publish")

@@ -24,7 +24,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
 )
 from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
-from retexo_fl.federation import records
+from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.record_fields import content_volumes
 from retexo_fl.ledger import Volume
 
@@ -100,12 +100,12 @@ def test_requests_survive_the_translation(
                 vectors_out=7,
                 vectors_in=8,
             ),
-            records.read_hello,
+            answer_records.read_hello,
         ),
-        (PublishAnswer(vectors=4, traffic=TRAFFIC), records.read_published),
+        (PublishAnswer(vectors=4, traffic=TRAFFIC), answer_records.read_published),
         (
             CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
-            records.read_collected,
+            answer_records.read_collected,
         ),
         (
             TrainAnswer(
@@ -116,9 +116,9 @@ def test_requests_survive_the_translation(
                 validation_loss_sum=0.5,
                 validation_correct=1,
             ),
-            records.read_update,
+            answer_records.read_update,
         ),
-        (EvaluateAnswer(examples=0, loss_sum=0.0, correct=0), records.read_evaluated),
+        (EvaluateAnswer(examples=0, loss_sum=0.0, correct=0), answer_records.read_evaluated),
         (
             PredictAnswer(
                 nodes=2**40,
@@ -129,7 +129,7 @@ def test_requests_survive_the_translation(
                 test=5,
                 test_correct=4,
             ),
-            records.read_predicted,
+            answer_records.read_predicted,
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -201,6 +202,16 @@ def test_report_notes_missing_rows(tmp_path: Path) -> None:
     assert any(text.startswith("1,037 boundary rows were missing") for text in page.said("p"))
     complete = _page(tmp_path / "complete", Recipe())
     assert not any("missing" in text for text in complete.said("p"))
+
+
+def test_report_notes_rounds_without_some_clients(tmp_path: Path) -> None:
+    run = write_run(tmp_path, Recipe())
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"absences": {"2": 3, "10": 1}}))
+    page = Page(write_report(run))
+    assert "Rounds were closed without some clients (client 2: 3, client 10: 1)." in page.said("p")
+    (run / "result.json").write_text(json.dumps(result | {"absences": {}}))
+    assert not any("without some" in text for text in Page(write_report(run)).said("p"))
 
 
 def test_report_sorts_by_plain_values(tmp_path: Path) -> None:

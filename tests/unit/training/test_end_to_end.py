@@ -21,6 +21,7 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.agent.end_to_end_client import EndToEndClient
 from retexo_fl.agent.factory import InProcessClients
+from retexo_fl.agent.headers import RoundName
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.stage_input import stage_input
 from retexo_fl.config import make_config
@@ -30,7 +31,7 @@ from retexo_fl.graph.synthetic import make_synthetic
 from retexo_fl.layers.base import LayerShape, StageInput
 from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.sage import SageLayer
-from retexo_fl.simulation.interleaved import RoundName, run_round
+from retexo_fl.simulation.interleaved import run_round
 from retexo_fl.training.boundary_rows import BoundaryRows
 from retexo_fl.training.boundary_sampling import BoundarySampling, read_numbers
 from retexo_fl.training.rounds import Steps

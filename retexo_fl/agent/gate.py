@@ -1,0 +1,145 @@
+"""Which blocks of a job may come to this client, how they must begin, and how long they may be."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from retexo_fl.agent.api import chain_digest
+from retexo_fl.agent.headers import StageExchange
+from retexo_fl.channels import BlockKey
+from retexo_fl.channels.gate import Admission
+from retexo_fl.config import RunConfig
+from retexo_fl.exchange import HEADER_BYTES
+from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.graph import BoundaryPlan, PeerPlan
+from retexo_fl.training.stage_model import ModelShape
+
+#: A stage has one exchange; a run that goes on from an older checkpoint may make another.
+_DIGESTS_PER_STAGE: Final = 4
+#: A frame holds at least one vector, each frame a header; HELLO and DONE fit the rest.
+_FIXED_BYTES: Final = 4096
+#: The bytes of a number in the sample of ``bns``.
+_NUMBER_BYTES: Final = 8
+
+
+class JobGate:
+    """Implements :class:`~retexo_fl.channels.gate.Gate` for one client and job; thread-safe.
+
+    Args:
+        job: Name of the training.
+        plan: What the client and its peers send each other.
+        config: Of the run.
+        shape: Sizes of the model.
+        clients: How many the partitioning has.
+        end_to_end: All layers are one stage; not so in a job that predicts.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        plan: BoundaryPlan,
+        config: RunConfig,
+        shape: ModelShape,
+        *,
+        clients: int,
+        end_to_end: bool,
+    ) -> None:
+        self._job = job
+        self._client = plan.client
+        self._peers = {peer.peer: peer for peer in plan.peers}
+        self._clients = clients
+        self._dtype = config.dtype
+        self._stages = 1 if end_to_end else shape.layers
+        self._widths = [shape.input_width(stage) for stage in range(self._stages)]
+        self._first = chain_digest(b"", None)
+        #: Vectors that cross inside rounds have this many bytes; 0 where none do.
+        inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1
+        row_bytes = shape.state_width * (8 if config.dtype == "float64" else 4)
+        self._inner_row_bytes = max(row_bytes, _NUMBER_BYTES) if inside else 0
+        # A round and its validation exchange 3 (K - 1) + 1 times, an evaluation K - 1 times; a peer
+        # may be a message ahead.
+        self._most_inner = 8 * shape.layers
+        self._lock = threading.Lock()
+        self._digests: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+
+    def admission(self, key: BlockKey) -> Admission:
+        """Say how a block must begin.
+
+        Raises:
+            PeerRefused: It may not come; the message names the peer and the reason.
+        """
+        self._check(key)
+        peer = self._peers.get(key.sender)
+        if peer is None:
+            return self._admit_stage(key, PeerPlan.of_stranger(key.sender))
+        if key.layer == 0 and key.weights_digest != self._first:
+            return self._admit_inner(key, peer)
+        return self._admit_stage(key, peer)
+
+    def forget(self, keys: Iterable[BlockKey]) -> None:
+        """Take no more account of blocks that were dropped."""
+        with self._lock:
+            for key in keys:
+                self._digests[key.sender, key.layer].discard(key.weights_digest)
+
+    def _check(self, key: BlockKey) -> None:
+        if key.job != self._job or key.receiver != self._client:
+            raise refused(
+                Reason.JOB,
+                f"client {key.sender}: a block of {key.job[:64]!r} for client {key.receiver}; "
+                f"expected {self._job!r} and client {self._client}",
+            )
+        if not 0 <= key.layer < self._stages:
+            raise refused(
+                Reason.PLAN,
+                f"client {key.sender}: a block of layer {key.layer}; expected one below "
+                f"{self._stages}",
+            )
+        if not 0 <= key.sender < self._clients or key.sender == self._client:
+            raise refused(
+                Reason.PLAN, f"client {key.sender} is none of the {self._clients} clients"
+            )
+
+    def _admit_stage(self, key: BlockKey, peer: PeerPlan) -> Admission:
+        if key.layer == 0 and key.weights_digest != self._first:
+            raise refused(
+                Reason.PLAN, f"client {key.sender}: a block of layer 0 that no features made"
+            )
+        self._note(key, _DIGESTS_PER_STAGE)
+        header = StageExchange(
+            job=self._job,
+            layer=key.layer,
+            weights_digest=key.weights_digest,
+            client=self._client,
+            width=self._widths[key.layer],
+            dtype=self._dtype,
+        ).incoming(peer)
+        return Admission(header=header, max_bytes=_most_bytes(header.num_vectors, header.row_bytes))
+
+    def _admit_inner(self, key: BlockKey, peer: PeerPlan) -> Admission:
+        if not self._inner_row_bytes:
+            raise refused(
+                Reason.PLAN, f"client {key.sender}: a block of layer 0 that no features made"
+            )
+        self._note(key, self._most_inner)
+        vectors = max(peer.send.count, peer.receive.count)
+        return Admission(header=None, max_bytes=_most_bytes(vectors, self._inner_row_bytes))
+
+    def _note(self, key: BlockKey, most: int) -> None:
+        """Take account of one more exchange of a peer and layer."""
+        with self._lock:
+            known = self._digests[key.sender, key.layer]
+            if key.weights_digest not in known and len(known) >= most:
+                raise refused(
+                    Reason.FLOOD,
+                    f"client {key.sender}: more than {most} exchanges of layer {key.layer} at once",
+                )
+            known.add(key.weights_digest)
+
+
+def _most_bytes(vectors: int, row_bytes: int) -> int:
+    """Return the most bytes of a block: no coding is longer than the dense values."""
+    return _FIXED_BYTES + vectors * (row_bytes + HEADER_BYTES)

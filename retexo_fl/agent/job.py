@@ -1,0 +1,254 @@
+"""One training at a resident agent: its client, what it must keep, and what it has answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import torch
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    CollectRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    PredictRequest,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.agent.client import GraphClient
+from retexo_fl.agent.end_to_end_client import EndToEndClient, client_class
+from retexo_fl.agent.gate import JobGate
+from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
+from retexo_fl.agent.peer_traffic import CountingChannel, PeerTrafficBook
+from retexo_fl.agent.store import FolderStore
+from retexo_fl.channels import BlockKey, Channel
+from retexo_fl.channels.gate import Gate
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import LocalProtocolError, StaleAttempt
+from retexo_fl.graph import GraphPartition
+from retexo_fl.training.rounds import Steps
+
+Answer = TypeVar("Answer")
+
+#: How a job is called that predicts with trained layers.
+PREDICTION_PREFIX: Final = "predict-"
+#: In rounds that exchange, the account of peers is written so often at most.
+_WRITE_EVERY_S: Final = 5.0
+
+
+class JobDepot(Channel, Protocol):
+    """What a job needs of the depot."""
+
+    def admit_job(self, job: str, gate: Gate) -> None:
+        """Let blocks of a job arrive from now on."""
+        ...
+
+    def drop_blocks(self, job: str, keys: Iterable[BlockKey]) -> None:
+        """Drop blocks of rounds that are over."""
+        ...
+
+
+class KeepingStore(FolderStore):
+    """A folder store that its owner empties, once the job's last answer is on disk."""
+
+    def forget(self) -> None:
+        """Keep everything."""
+
+
+class AgentJob:
+    """One job that is under way; its methods are called in the compute thread.
+
+    Attributes:
+        name: Of the job.
+        config: It trains with.
+        attempt: The highest that was seen.
+        stage: Of the last message; likewise ``round`` and ``message``.
+        state: ``waiting`` for a message, ``computing``, or ``exchanging`` with peers.
+        asked_at: Unix time of the last message.
+        book: Bytes by peer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: RunConfig,
+        partition: GraphPartition,
+        depot: JobDepot,
+        *,
+        store: Path,
+        traffic: Path,
+        predictions: Path | None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.stage, self.round, self.message = -1, 0, ""
+        self.state, self.asked_at = "waiting", time.time()
+        self._depot = depot
+        self._partition = partition
+        self.book = PeerTrafficBook(traffic, partition.client)
+        self._channel = CountingChannel(depot, self.book)
+        kept = KeepingStore(store, durable=True)
+        self.attempt = kept.attempt()
+        predicts = name.startswith(PREDICTION_PREFIX)
+        self._end_to_end = config.traits.end_to_end and not predicts
+        self.client: GraphClient = client_class(end_to_end=self._end_to_end)(
+            partition,
+            config,
+            job=name,
+            channel=self._channel,
+            store=kept,
+            predictions=predictions if predicts else None,
+        )
+        self._gate = JobGate(
+            name,
+            self.client.plan,
+            config,
+            self.client.shape,
+            clients=partition.num_clients,
+            end_to_end=self._end_to_end,
+        )
+        depot.admit_job(name, self._gate)
+        self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
+        self._round_message: RoundMessage | None = None
+        self._round_keys: list[set[BlockKey]] = []
+        self._written_at = 0.0
+        #: Stage and digest of the exchange whose vectors this process knows to be in the outbox.
+        self._sent: tuple[int, bytes] | None = None
+
+    # ---- answers ------------------------------------------------------------------------------
+
+    def begin(self, request: wire.Request) -> None:
+        """Take note of a message.
+
+        Raises:
+            StaleAttempt: A later attempt was seen.
+        """
+        ticket = request.ticket
+        if ticket.attempt < self.attempt:
+            raise StaleAttempt(
+                f"client {self._partition.client}: attempt {ticket.attempt} was superseded by "
+                f"attempt {self.attempt}"
+            )
+        if ticket.attempt > self.attempt:
+            self._kept.clear()
+        # Another job may have set its own.
+        torch.set_num_threads(self.config.threads)
+        self.attempt = self._channel.attempt = ticket.attempt
+        self.stage, self.round, self.message = ticket.stage, ticket.round, request.message
+        self.asked_at = time.time()
+
+    def answer(self, request: wire.Request) -> wire.ClientAnswer:
+        """Answer a message that needs no peer.
+
+        Raises:
+            LocalProtocolError: It is not one for a client.
+        """
+        match request.asked:
+            case Ticket() as ticket:
+                return self.client.hello(ticket)
+            case PublishRequest() as asked:
+                return self._publish(asked)
+            case CollectRequest() as asked:
+                return self.collect(asked)
+            case TrainRequest() as asked:
+                return self.client.train_layer(asked)
+            case EvaluateRequest() as asked:
+                return self.client.evaluate_layer(asked)
+            case PredictRequest() as asked:
+                return self.client.predict(asked)
+        raise LocalProtocolError(f"message {request.message}: not one for a client's part")
+
+    def kept(self, request: wire.Request) -> wire.Parts | None:
+        """Return what was answered to the same question, if it was the last of its kind."""
+        identity, parts = self._kept.get(request.message, (b"", []))
+        return parts if identity == request.identity else None
+
+    def keep(self, request: wire.Request, parts: wire.Parts) -> None:
+        """Remember an answer; what has arrived is told anew each time."""
+        if request.message != "collect":
+            self._kept[request.message] = (request.identity, parts)
+
+    def _publish(self, request: PublishRequest) -> PublishAnswer:
+        answer = self.client.publish(request)
+        self.book.write()
+        ticket = request.ticket
+        self._sent = (ticket.stage, ticket.weights_digest)
+        return replace(answer, traffic=self.book.exchanged(ticket.attempt, ticket.stage, way="out"))
+
+    def collect(self, request: CollectRequest) -> CollectAnswer:
+        """Say what has arrived, without waiting."""
+        ticket = request.ticket
+        answer = self.client.collect(replace(request, wait_s=0.0))
+        if self._sent != (ticket.stage, ticket.weights_digest):
+            # An earlier process published; whether that outlived its end is not known.
+            self.client.send_again(ticket)
+            self._sent = (ticket.stage, ticket.weights_digest)
+        self.book.write()
+        return replace(answer, traffic=self.book.exchanged(ticket.attempt, ticket.stage, way="in"))
+
+    # ---- rounds that exchange -----------------------------------------------------------------
+
+    @property
+    def exchanges_in_rounds(self) -> bool:
+        """Whether its rounds and evaluations exchange."""
+        return self._end_to_end and self.config.traits.exchanges_in_rounds
+
+    def train_runner(self, request: TrainRequest) -> RoundRunner[TrainAnswer]:
+        """Begin a round."""
+        assert isinstance(self.client, EndToEndClient)
+        return self._runner(request, self.client.train_steps(request))
+
+    def evaluate_runner(self, request: EvaluateRequest) -> RoundRunner[EvaluateAnswer]:
+        """Begin an evaluation."""
+        assert isinstance(self.client, EndToEndClient)
+        return self._runner(request, self.client.evaluate_steps(request))
+
+    def end_round(self) -> None:
+        """Put the account of peers on disk, if that was not done of late."""
+        now = time.monotonic()
+        if now - self._written_at > _WRITE_EVERY_S:
+            self._written_at = now
+            self.book.write()
+
+    def awaited(self) -> Mapping[int, tuple[int, int]]:
+        """Return, by peer, the blocks and bytes that it owes for the stage's exchange.
+
+        Bytes are those of the dense vectors; what is coded is shorter.
+        """
+        if self.stage < 0 or self.message not in {"publish", "collect"}:
+            return {}
+        width = self.client.shape.input_width(self.stage)
+        row_bytes = width * (8 if self.config.dtype == "float64" else 4)
+        return {
+            peer.peer: (1, peer.receive.count * row_bytes)
+            for peer in self.client.plan.peers
+            if not self.book.has_block(self.stage, peer.peer, "in")
+        }
+
+    def _runner(
+        self, request: TrainRequest | EvaluateRequest, steps: Steps[Answer]
+    ) -> RoundRunner[Answer]:
+        message = RoundMessage.of(request, codec=self.config.codec)
+        if message != self._round_message:
+            # A round that is begun again needs what its peers sent; a later one does not.
+            over = set().union(*self._round_keys)
+            self._depot.drop_blocks(self.name, over)
+            self._gate.forget(over)
+            self._round_message, self._round_keys = message, []
+        ticket = request.ticket
+
+        def watch(purpose: str, peer: int, traffic: Traffic, way: str) -> None:
+            self.book.enter(ticket.attempt, ticket.stage, peer, traffic, purpose=purpose, way=way)
+
+        runner = RoundRunner(steps, message, self._partition.client, self._depot, watch=watch)
+        self._round_keys.append(runner.keys)
+        return runner

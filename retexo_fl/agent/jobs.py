@@ -1,0 +1,282 @@
+"""The trainings that an agent takes part in, and their files: they outlive the process.
+
+``jobs/JOB/job.json`` says what a job is, ``jobs/JOB/store/`` is what its client keeps, and
+``jobs/JOB/answer`` is the last answer of one that is over, which may be asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.api import EvaluateRequest, PredictRequest
+from retexo_fl.agent.job import AgentJob, JobDepot
+from retexo_fl.agent.log_lines import line
+from retexo_fl.config import config_values, make_config
+from retexo_fl.config_checks import FREE_KEYS
+from retexo_fl.config_keys import Scalar
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    LocalProtocolError,
+    RetexoError,
+    StaleAttempt,
+)
+from retexo_fl.files import write_whole
+from retexo_fl.graph import GraphPartition
+
+logger = logging.getLogger(__name__)
+
+#: As the server names jobs; nothing else may become a folder.
+_NAME: Final = re.compile(r"(job|predict)-[0-9a-f]{12}")
+_MOST_JOBS: Final = 16
+#: Exchanges may be open for weeks, and whoever has all of its vectors is not asked meanwhile.
+_MOST_IDLE_S: Final = 60 * 86_400.0
+_IDENTITY_BYTES: Final = 32
+
+
+class AgentDepot(JobDepot, Protocol):
+    """What an agent needs of the depot of blocks."""
+
+    def forget_job(self, job: str, client: int) -> None:
+        """Drop everything of a job."""
+        ...
+
+
+class AgentJobs:
+    """All jobs of one agent; its methods are called in the compute thread.
+
+    Args:
+        partition: The client's part.
+        depot: Its blocks.
+        state: Folder for everything that is kept.
+        predictions: Folder for predictions, None where the client makes none.
+    """
+
+    def __init__(
+        self,
+        partition: GraphPartition,
+        depot: AgentDepot,
+        *,
+        state: Path,
+        predictions: Path | None = None,
+    ) -> None:
+        self._partition = partition
+        self._depot = depot
+        self._state = state
+        self._predictions = predictions
+        self._jobs: dict[str, AgentJob] = {}
+        #: By job, the last configuration that was found to be the one that it began with.
+        self._asked_with: dict[str, Mapping[str, Scalar]] = {}
+
+    @property
+    def running(self) -> list[AgentJob]:
+        """Jobs that are under way."""
+        return list(self._jobs.values())
+
+    def restore(self) -> None:
+        """Go on with what an earlier process left."""
+        for path in sorted(self._folder().glob("*/job.json")):
+            name = path.parent.name
+            if not _NAME.fullmatch(name):
+                continue
+            if (path.parent / "answer").exists():
+                # The process may have ended between the answer and what follows it.
+                self._clear(name)
+                continue
+            try:
+                self._jobs[name] = self._make(name, self._facts(name)["config"])
+            except RetexoError as error:
+                # One training that cannot go on must not keep the others from it.
+                logger.warning(line("lost", job=name, reason=str(error)))
+            else:
+                logger.info(line("restored", job=name, attempt=self._jobs[name].attempt))
+
+    def find(self, request: wire.Request) -> AgentJob | wire.Parts:
+        """Return the job of a message, which ``hello`` begins, or what was answered at its end.
+
+        Raises:
+            LocalProtocolError: Its name is none, or there is no such job.
+            ConfigurationError: It has begun with another configuration.
+        """
+        name = request.ticket.job
+        if not _NAME.fullmatch(name):
+            raise LocalProtocolError(
+                f"job {name[:64]!r}: expected job- or predict- and 12 hexadecimal digits"
+            )
+        if name not in self._jobs:
+            ended = self._ended(name)
+            if ended is not None and ended[0] == request.identity:
+                return [ended[1]]
+            self._jobs[name] = self._begin(request)
+        job = self._jobs[name]
+        if self._asked_with.get(name) != request.config:
+            _check_same(name, config_values(job.config), request.config)
+            self._asked_with[name] = request.config
+        job.begin(request)
+        os.utime(self._file(name))
+        return job
+
+    def end(self, job: AgentJob, request: wire.Request, parts: wire.Parts) -> None:
+        """Keep an answer; if it is the job's last, drop everything else of the job.
+
+        Raises:
+            StaleAttempt: The job was forgotten meanwhile.
+        """
+        if self._jobs.get(job.name) is not job:
+            raise StaleAttempt(
+                f"client {self._partition.client}: job {job.name} was forgotten meanwhile; start "
+                "the run again with `retexo run --resume`"
+            )
+        if not _is_last(request):
+            job.keep(request, parts)
+            return
+        job.book.write()
+        folder = self._folder() / job.name
+        # A message of an attempt before this one must not begin the job again.
+        self._write_facts(job.name, {**self._facts(job.name), "attempt": job.attempt})
+        _write(folder / "answer", [request.identity, *map(bytes, parts)])
+        self._let_go(job.name)
+        self._clear(job.name)
+        logger.info(line("finished", job=job.name, attempt=job.attempt))
+
+    def forget(self, name: str) -> bool:
+        """Drop everything of a job but its account of bytes; return whether there was one."""
+        folder = self._folder() / name
+        if not _NAME.fullmatch(name) or not folder.is_dir():
+            return False
+        self._let_go(name)
+        self._depot.forget_job(name, self._partition.client)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+    def write_traffic(self) -> None:
+        """Put the account of every job's bytes on disk."""
+        for job in self._jobs.values():
+            job.book.write()
+
+    # ---- pieces -------------------------------------------------------------------------------
+
+    def _begin(self, request: wire.Request) -> AgentJob:
+        name, ticket = request.ticket.job, request.ticket
+        if request.message != "hello":
+            raise LocalProtocolError(
+                f"client {self._partition.client}: job {name} is unknown here; expected hello "
+                "first; start the run again with `retexo run --resume`"
+            )
+        if self._ended(name) is not None:
+            seen = int(self._facts(name)["attempt"])
+            if ticket.attempt <= seen:
+                raise StaleAttempt(
+                    f"client {self._partition.client}: attempt {ticket.attempt} of job {name}, "
+                    f"which ended in attempt {seen}"
+                )
+            (self._folder() / name / "answer").unlink()
+        else:
+            self._drop_old()
+        facts: dict[str, Any] = {
+            "job": name,
+            "attempt": ticket.attempt,
+            "config": dict(request.config),
+        }
+        job = self._make(name, facts["config"])
+        self._write_facts(name, facts)
+        logger.info(
+            line(
+                "begun",
+                job=name,
+                attempt=ticket.attempt,
+                algorithm=job.config.algorithm,
+                model=job.config.model,
+            )
+        )
+        return job
+
+    def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
+        return AgentJob(
+            name,
+            make_config(dict(config)),
+            self._partition,
+            self._depot,
+            store=self._folder() / name / "store",
+            traffic=self._state / "traffic" / f"{name}.csv",
+            predictions=self._predictions,
+        )
+
+    def _let_go(self, name: str) -> None:
+        self._jobs.pop(name, None)
+        self._asked_with.pop(name, None)
+
+    def _clear(self, name: str) -> None:
+        """Drop what only a job that is under way needs."""
+        self._depot.forget_job(name, self._partition.client)
+        shutil.rmtree(self._folder() / name / "store", ignore_errors=True)
+
+    def _drop_old(self) -> None:
+        """Make room for a new job: drop those that are idle for long, and the oldest."""
+        now = time.time()
+        found = [
+            path for path in self._folder().glob("*/job.json") if _NAME.match(path.parent.name)
+        ]
+        by_use = sorted((path.stat().st_mtime, path.parent.name) for path in found)
+        surplus = len(by_use) - _MOST_JOBS + 1
+        for place, (used, name) in enumerate(by_use):
+            if place < surplus or now - used > _MOST_IDLE_S:
+                logger.warning(line("dropped", job=name, idle_s=now - used))
+                self.forget(name)
+
+    def _ended(self, name: str) -> tuple[bytes, bytes] | None:
+        """Return the identity of a finished job's last question, and its answer."""
+        try:
+            content = (self._folder() / name / "answer").read_bytes()
+        except FileNotFoundError:
+            return None
+        return content[:_IDENTITY_BYTES], content[_IDENTITY_BYTES:]
+
+    def _facts(self, name: str) -> Mapping[str, Any]:
+        try:
+            facts: dict[str, Any] = json.loads(self._file(name).read_bytes())
+            facts["config"] = {**facts["config"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._file(name)}: is damaged; drop the job with `retexo agent forget {name}`"
+            ) from error
+        return facts
+
+    def _write_facts(self, name: str, facts: Mapping[str, Any]) -> None:
+        _write(self._file(name), [json.dumps(facts, indent=1).encode()])
+
+    def _folder(self) -> Path:
+        return self._state / "jobs"
+
+    def _file(self, name: str) -> Path:
+        return self._folder() / name / "job.json"
+
+
+def _is_last(request: wire.Request) -> bool:
+    asked = request.asked
+    return isinstance(asked, PredictRequest) or (isinstance(asked, EvaluateRequest) and asked.last)
+
+
+def _check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scalar]) -> None:
+    for key, value in config_values(make_config(asked)).items():
+        if key not in FREE_KEYS and known[key] != value:
+            raise ConfigurationError(
+                f"{key}: {value!r}, but job {name} began with {known[key]!r}; expected the "
+                "configuration that it began with"
+            )
+
+
+def _write(path: Path, parts: list[bytes]) -> None:
+    try:
+        write_whole(path, parts, durable=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error

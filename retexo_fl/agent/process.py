@@ -1,0 +1,249 @@
+"""The resident process: puts part, jobs, network and socket together, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl.agent.bluetooth import bluetooth_transport
+from retexo_fl.agent.compute import ComputeThread
+from retexo_fl.agent.introductions import Introductions
+from retexo_fl.agent.jobs import AgentJobs
+from retexo_fl.agent.log_lines import line, start_logging
+from retexo_fl.agent.meter import Meter
+from retexo_fl.agent.network_facts import by_peer, strangers
+from retexo_fl.agent.notify import Notifier
+from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.agent.service import AgentService
+from retexo_fl.agent.settings import AgentSettings, host_and_port
+from retexo_fl.agent.socket_server import Controller, SocketServer
+from retexo_fl.agent.status import agent_facts, peer_facts
+from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.limits import LinkLimits
+from retexo_fl.channels.network import PeerNetwork
+from retexo_fl.channels.relay import RelayTransport
+from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.errors import RemoteProtocolError, RetexoError
+from retexo_fl.graph import GraphPartition, open_partition
+
+logger = logging.getLogger(__name__)
+
+#: Time for a computation to end when the agent stops; all that it would keep is on disk.
+_STOP_S: Final = 3.0
+_STATUS_EVERY_S: Final = 10.0
+
+
+def run_agent(settings: AgentSettings) -> None:
+    """Serve one client's part until SIGTERM, SIGINT or ``retexo agent stop``.
+
+    Whoever calls this owns the state folder (:func:`~retexo_fl.agent.state_folder.owned_state`).
+
+    A computation that takes longer than a few seconds to end is given up with the process: it is
+    done again when it is asked for again.
+
+    Raises:
+        RetexoError: The agent could not start, or its network failed.
+    """
+    start_logging()
+    part = open_partition(Path(settings.partition))
+    compute = ComputeThread()
+    asyncio.run(_Agent.of(settings, part, compute).run())
+    if compute.busy:
+        # A thread that computes in native code cannot be ended, and Python would wait for it.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Agent:
+    """Everything that runs while the agent does."""
+
+    settings: AgentSettings
+    partition: GraphPartition
+    compute: ComputeThread
+    depot: BlockDepot
+    jobs: AgentJobs
+    network: PeerNetwork
+    introductions: Introductions
+    relay: RelayTransport
+    meter: Meter | None
+    notifier: Notifier
+    started_at: float = field(default_factory=time.time)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of(cls, settings: AgentSettings, part: GraphPartition, compute: ComputeThread) -> _Agent:
+        """Open what the settings name."""
+        state = Path(settings.state)
+        depot = BlockDepot(state / "depot", part.client)
+        meter = None
+        if settings.meter:
+            meter = Meter(
+                host_and_port(settings.meter, "meter"),
+                host_and_port(settings.superlink, "superlink"),
+            )
+        identity = Identity.load(Path(settings.key), Path(settings.certificate))
+        introductions, relay = Introductions(settings, identity), RelayTransport()
+        network = PeerNetwork(
+            identity,
+            introductions.roster(),
+            depot,
+            # Whoever takes relayed streams needs no address for it.
+            listen=(*settings.listen, "relay:"),
+            limits=LinkLimits(look_every_s=settings.look_every_s or None),
+            transports={
+                "tcp": TcpTransport(),
+                "bluetooth": bluetooth_transport(settings),
+                "relay": relay,
+            },
+        )
+        introductions.network = network
+        return cls(
+            settings=settings,
+            partition=part,
+            compute=compute,
+            depot=depot,
+            jobs=AgentJobs(
+                part,
+                depot,
+                state=state,
+                predictions=Path(settings.predictions) if settings.predictions else None,
+            ),
+            network=network,
+            introductions=introductions,
+            relay=relay,
+            meter=meter,
+            notifier=Notifier(),
+        )
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        service = AgentService(
+            self.jobs, self.compute, self.depot, peering=Peering(self.introductions, self.relay)
+        )
+        answer = _controller(self, service)
+        server = SocketServer(Path(self.settings.socket), service.answer, answer)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self.read_roster)
+        await self.compute.run(self.jobs.restore)
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            tasks |= await self._start_network()
+            await server.start()
+            tasks.add(asyncio.create_task(self._tell_manager()))
+            tasks.add(asyncio.create_task(self._until_stopped()))
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                # Where the network or the meter failed, the agent ends with its named error.
+                task.result()
+        finally:
+            self.notifier.stopping()
+            server.close()
+            service.close()
+            await self._end(tasks)
+            server.remove()
+
+    def read_roster(self) -> None:
+        """Take over who the peers are now; a roster that cannot be used changes nothing."""
+        try:
+            self.network.replace_roster(self.introductions.roster())
+        except RetexoError as error:
+            logger.error(line("roster", refused=str(error)))  # noqa: TRY400 - not a bug
+        else:
+            logger.info(line("roster", read=self.settings.roster))
+
+    async def _start_network(self) -> set[asyncio.Task[None]]:
+        """Listen for peers, and for the SuperNode; return what goes on beside the socket."""
+        tasks = set()
+        for run in [self.network.run, *([] if self.meter is None else [self.meter.run])]:
+            ready = asyncio.Event()
+            task = asyncio.create_task(run(ready))
+            tasks.add(task)
+            waiting = asyncio.create_task(ready.wait())
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if task.done():
+                task.result()
+        return tasks
+
+    async def _tell_manager(self) -> None:
+        """Tell systemd, and the log, that the agent is there; then that it lives."""
+        part = self.partition
+        logger.info(
+            line(
+                "ready",
+                client=part.client,
+                nodes=part.num_inner,
+                peers=len(part.peers),
+                socket=self.settings.socket,
+                listen=",".join(self.settings.listen),
+            )
+        )
+        self.notifier.ready(self._summary())
+        pause_s = min(self.notifier.watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S)
+        while True:
+            await asyncio.sleep(pause_s)
+            self.notifier.alive()
+            self.notifier.status(self._summary())
+
+    async def _until_stopped(self) -> None:
+        await self.stopping.wait()
+
+    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP_S)
+        writing = asyncio.ensure_future(self.compute.run(self.jobs.write_traffic))
+        await asyncio.wait({writing}, timeout=_STOP_S)
+        if not writing.cancel() and (error := writing.exception()) is not None:
+            logger.error(line("unwritten", reason=str(error)))
+        logger.info(line("stopped", uptime_s=time.time() - self.started_at))
+
+    def _summary(self) -> str:
+        part, jobs = self.partition, self.jobs.running
+        doing = ", ".join(f"{job.name} {job.state} in round {job.round}" for job in jobs)
+        return f"client {part.client} of {part.num_clients}: {doing or 'no job'}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `retexo agent status` shows."""
+        report = self.network.report()
+        flower = None if self.meter is None else self.meter.totals()
+        return {
+            **agent_facts(self.partition, self.jobs, started_at=self.started_at),
+            "peers": peer_facts(self.jobs, self.depot.owed(), by_peer(report)),
+            "deliveries": self.depot.deliveries(),
+            "strangers": strangers(report),
+            "flower": flower,
+        }
+
+
+def _controller(agent: _Agent, service: AgentService) -> Controller:
+    """Return what answers questions about the agent."""
+
+    async def control(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        match asked.get("ask"):
+            case "status":
+                return agent.facts()
+            case "stop":
+                agent.stopping.set()
+                return {"pid": os.getpid()}
+            case "forget":
+                return {"known": await service.forget(str(asked.get("job"))[:80])}
+        raise RemoteProtocolError(
+            f"got question {str(asked.get('ask'))[:40]!r}; expected status, stop or forget"
+        )
+
+    return control

@@ -1,0 +1,164 @@
+"""What ``agent.toml`` says: where an agent's part, state and socket lie, and who its peers are.
+
+One flat TOML file for each agent, with the fields of :class:`AgentSettings` as keys, written with
+hyphens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl.errors import ConfigurationError
+
+#: A Unix socket's path has this many bytes at most.
+_MAX_SOCKET_BYTES: Final = 107
+_MAX_PORT: Final = 65_535
+_MOST_SHOWN: Final = 60
+_MOST_NUMBER: Final = 10**15
+_EXPECTED: Final = {
+    "str": "a text",
+    "bool": "true or false",
+    "float": "a number",
+    "tuple[str, ...]": "a list of texts",
+}
+_FILES: Final = ("partition", "state", "socket", "key", "certificate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """One agent.
+
+    Attributes:
+        partition: Folder of its part.
+        state: Folder for everything that it keeps.
+        socket: Where ClientApps and ``retexo agent`` reach it.
+        key: Its private key.
+        certificate: Its certificate.
+        roster: File of its peers' certificates and addresses; empty only with ``introductions``.
+        listen: Where peers reach it, such as ``tcp://0.0.0.0:7411``; ``bluetooth:`` for Bluetooth
+            where there is any, ``bluetooth://any/CHANNEL`` where there must be.
+        introductions: Learn peers from the server.
+        addresses: Where the server tells others to reach it; ``listen`` if empty.
+        predictions: Folder for predictions; empty where this client makes none.
+        superlink: HOST:PORT of the SuperLink, if the agent forwards Flower's connection to count
+            its bytes.
+        meter: HOST:PORT at which the SuperNode then connects to the agent.
+        look_every_s: About how often a peer that is owed something and is away is looked for; 0
+            leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
+    """
+
+    partition: str
+    state: str
+    socket: str
+    key: str
+    certificate: str
+    roster: str = ""
+    listen: tuple[str, ...] = ()
+    introductions: bool = False
+    addresses: tuple[str, ...] = ()
+    predictions: str = ""
+    superlink: str = ""
+    meter: str = ""
+    look_every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check what keys demand of each other."""
+        for name in _FILES:
+            if not getattr(self, name):
+                raise ConfigurationError(f"{name}: is empty; expected a path")
+        if len(self.socket.encode()) > _MAX_SOCKET_BYTES:
+            raise ConfigurationError(
+                f"socket: {self.socket[:_MOST_SHOWN]}... has {len(self.socket.encode())} bytes; "
+                f"expected at most {_MAX_SOCKET_BYTES}"
+            )
+        if not self.roster and not self.introductions:
+            raise ConfigurationError(
+                "roster: missing; expected a file, or introductions = true to learn peers from "
+                "the server"
+            )
+        if bool(self.meter) != bool(self.superlink):
+            absent, there = ("meter", "superlink") if self.superlink else ("superlink", "meter")
+            raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
+        for name in ("superlink", "meter"):
+            if getattr(self, name):
+                host_and_port(getattr(self, name), name)
+        if self.look_every_s and not 1.0 <= self.look_every_s < math.inf:
+            raise ConfigurationError(
+                f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 to leave it "
+                "to the channel"
+            )
+
+
+def read_settings(path: Path) -> AgentSettings:
+    """Read ``agent.toml``.
+
+    Relative paths in it are relative to its folder.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a key is unknown, missing or of the wrong
+            type; the message names file and key.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+    try:
+        _check_keys(values)
+        given = {_field_of(key): _checked(key, value) for key, value in values.items()}
+        for name in (*_FILES, "roster", "predictions"):
+            if given.get(name):
+                given[name] = str(path.absolute().parent / given[name])
+        return AgentSettings(**given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def host_and_port(text: str, name: str) -> tuple[str, int]:
+    """Split HOST:PORT; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigurationError: It is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise ConfigurationError(f"{name}: got {text[:_MOST_SHOWN]!r}; expected HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _key_of(field_name: str) -> str:
+    return field_name.replace("_", "-")
+
+
+def _field_of(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _check_keys(values: dict[str, Any]) -> None:
+    names = [_key_of(item.name) for item in fields(AgentSettings)]
+    for name in values:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; expected {', '.join(names)}"
+            raise ConfigurationError(f"{name[:_MOST_SHOWN]}: unknown key{hint}")
+    for item in fields(AgentSettings):
+        if item.default is MISSING and _key_of(item.name) not in values:
+            raise ConfigurationError(f"{_key_of(item.name)}: missing")
+
+
+def _checked(key: str, value: Any) -> Any:
+    wanted = next(str(item.type) for item in fields(AgentSettings) if item.name == _field_of(key))
+    if wanted == "float" and type(value) is int and abs(value) < _MOST_NUMBER:
+        value = float(value)
+    is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    found = "tuple[str, ...]" if is_texts else type(value).__name__
+    if found != wanted:
+        shown = repr(value)[:_MOST_SHOWN]
+        raise ConfigurationError(f"{key}: got {shown}; expected {_EXPECTED[wanted]}")
+    return tuple(value) if is_texts else value

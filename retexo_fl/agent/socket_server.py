@@ -1,0 +1,222 @@
+"""The agent's Unix socket: who may ask, how much and how long; what is asked is somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.log_lines import line
+from retexo_fl.agent.service import Outcome
+from retexo_fl.errors import (
+    AgentUnreachable,
+    ClientFailed,
+    ConfigurationError,
+    PeerRefused,
+    RemoteProtocolError,
+    RetexoError,
+)
+
+logger = logging.getLogger(__name__)
+
+#: While the agent computes, whoever waits is told so often that it lives.
+_ALIVE_EVERY_S: Final = 2.0
+#: Time for a whole question to come, and for its answer to be taken.
+_PATIENCE_S: Final = 30.0
+_MOST_CONNECTIONS: Final = 64
+_BUFFER_BYTES: Final = 2**22
+_CREDENTIALS: Final = struct.Struct("3i")
+
+Answerer = Callable[[wire.Request], Awaitable[Outcome]]
+Controller = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class SocketServer:
+    """Takes one question from each connection.
+
+    Args:
+        path: Of the socket; its folder is made if needed, for its owner only.
+        answer: Answers a request to a client.
+        control: Answers a question about the agent.
+        patience_s: Time for a question to come.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        answer: Answerer,
+        control: Controller,
+        *,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._path = path
+        self._answer = answer
+        self._control = control
+        self._patience_s = patience_s
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigurationError: Another agent answers there, or the socket cannot be made.
+        """
+        listening = _bound(self._path)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listening, limit=_BUFFER_BYTES
+        )
+
+    def close(self) -> None:
+        """Take no more questions."""
+        if self._server is not None:
+            self._server.close()
+
+    def remove(self) -> None:
+        """Remove the socket, if it was made."""
+        if self._server is not None:
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            # Whoever went away is told nothing; nor is anybody when the agent stops, whose loop
+            # would complain of a conversation that ends as cancelled.
+            with suppress(
+                ConnectionError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError
+            ):
+                await self._converse(reader, writer)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            self._check_asker(writer)
+            kind, head, body = await self._read(reader)
+            begun = time.perf_counter()
+            if kind is wire.Kind.CONTROL:
+                parts = wire.encode_control(await self._control(wire.decode_control(head)))
+            else:
+                request = wire.decode_request(head, body)
+                outcome = await self._outcome(request, writer)
+                parts = outcome.parts
+        except RetexoError as error:
+            logger.warning(line("refused", name=type(error).__name__, reason=str(error)))
+            await self._write(writer, wire.encode_failure(error))
+            return
+        await self._write(writer, parts)
+        if kind is wire.Kind.REQUEST:
+            _log(request, outcome, time.perf_counter() - begun)
+
+    def _check_asker(self, writer: asyncio.StreamWriter) -> None:
+        credentials = writer.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _, uid, _ = _CREDENTIALS.unpack(credentials)
+        if uid not in {0, os.getuid()}:
+            raise PeerRefused(
+                f"user {uid} may not ask this agent; expected user {os.getuid()} or root"
+            )
+        if self._open > _MOST_CONNECTIONS:
+            raise AgentUnreachable(
+                f"{self._path}: {_MOST_CONNECTIONS} questions are open already; try again later"
+            )
+
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[wire.Kind, bytes, bytes]:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                prefix = wire.Prefix.parse(await reader.readexactly(wire.PREFIX_BYTES))
+                head = await reader.readexactly(prefix.head_bytes)
+                body = await reader.readexactly(prefix.body_bytes)
+        except TimeoutError as error:
+            raise RemoteProtocolError(
+                f"no whole question within {self._patience_s:g} s of connecting"
+            ) from error
+        if prefix.kind not in {wire.Kind.REQUEST, wire.Kind.CONTROL}:
+            raise RemoteProtocolError(f"got {prefix.kind.name}; expected a question")
+        return prefix.kind, head, body
+
+    async def _outcome(self, request: wire.Request, writer: asyncio.StreamWriter) -> Outcome:
+        """Wait for the answer, saying meanwhile that it is being computed."""
+        task = asyncio.ensure_future(self._answer(request))
+        # Whoever asked may go away; asyncio would complain of a failure that nobody is told.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY_S))[0]:
+            writer.write(wire.ALIVE)
+            await writer.drain()
+        error = task.exception()
+        if error is not None and not isinstance(error, RetexoError):
+            logger.error(line("bug", message=request.message), exc_info=error)
+            raise ClientFailed(
+                f"{type(error).__name__} in the agent, which is a bug of retexo-fl; see its log"
+            ) from error
+        return task.result()
+
+    async def _write(self, writer: asyncio.StreamWriter, parts: wire.Parts) -> None:
+        async with asyncio.timeout(self._patience_s):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+
+
+def _log(request: wire.Request, outcome: Outcome, total_s: float) -> None:
+    ticket = request.ticket
+    logger.info(
+        line(
+            "answered",
+            job=ticket.job,
+            attempt=ticket.attempt,
+            stage=ticket.stage,
+            round=ticket.round,
+            message=request.message,
+            compute_s=outcome.compute_s,
+            wait_s=outcome.wait_s,
+            total_s=total_s,
+        )
+    )
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket at ``path`` that only this user may connect to; a dead one is replaced."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_socket():
+            if _answers(path):
+                raise ConfigurationError(f"socket: another agent answers at {path}; stop it first")
+            path.unlink()
+        return _listening(path)
+    except OSError as error:
+        raise ConfigurationError(f"socket: {path} cannot be made ({error.strerror})") from error
+
+
+def _listening(path: Path) -> socket.socket:
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Linux makes the socket with this mode at once; a umask would be that of all threads.
+        os.fchmod(stream.fileno(), 0o600)
+        stream.bind(str(path))
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _answers(path: Path) -> bool:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except TimeoutError:
+            return True
+        return True

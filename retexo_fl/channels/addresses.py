@@ -1,0 +1,140 @@
+"""Addresses of peers: ``tcp://HOST:PORT``, ``bluetooth://DEVICE/CHANNEL``, ``relay:``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.errors import IdentityError
+
+#: Schemes that a roster may hold; a machine passes over those that it has no transport for.
+SCHEMES: Final = ("tcp", "relay", "bluetooth", "xdp")
+_MAX_PORT: Final = 65_535
+#: Channels of RFCOMM; the kernel does not refuse others.
+_MAX_CHANNEL: Final = 30
+#: At this address an agent listens where there is Bluetooth, and goes on without where not.
+AUTOMATIC_BLUETOOTH: Final = "bluetooth:"
+_ANY_ADAPTER: Final = "any"
+_BLUETOOTH: Final = re.compile(
+    r"bluetooth://(?P<adapter>any|(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2})(?:/(?P<channel>\d{1,3}))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpAddress:
+    """Host (a name, an IPv4 or an IPv6 address) and port; port 0 only to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Write it as it stands in a roster."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BluetoothAddress:
+    """A channel of a device.
+
+    Attributes:
+        adapter: Address of the device's adapter, in capitals; empty: any of this machine's, only
+            to listen.
+        channel: 1 to 30; None: the one that the device's service record names, or a free one to
+            listen at.
+    """
+
+    adapter: str
+    channel: int | None
+
+    def __str__(self) -> str:
+        """Write it as it stands in a roster."""
+        channel = "" if self.channel is None else f"/{self.channel}"
+        return f"bluetooth://{self.adapter or _ANY_ADAPTER}{channel}"
+
+
+def scheme_of(address: str) -> str:
+    """Return the part before the first colon.
+
+    Raises:
+        IdentityError: No channel has such addresses.
+    """
+    scheme, colon, _ = address.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise IdentityError(
+            f"address {address!r} is unknown, expected tcp://HOST:PORT, "
+            f"bluetooth://DEVICE/CHANNEL or relay: (schemes: {', '.join(SCHEMES)})"
+        )
+    return scheme
+
+
+def check_address(address: str) -> None:
+    """Refuse what cannot stand in a roster.
+
+    Raises:
+        IdentityError: It is not an address that a peer could connect to.
+    """
+    scheme = scheme_of(address)
+    if not (address.isascii() and address.isprintable()) or " " in address:
+        raise IdentityError(f"address {address!r} holds other than printable ASCII")
+    if scheme == "tcp":
+        parse_tcp(address)
+    if scheme == "bluetooth":
+        parse_bluetooth(address)
+    if scheme == "relay" and address != "relay:":
+        raise IdentityError(f"address {address!r}: expected relay: and nothing more")
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Say whether resolvers take a name at all: each of its parts has 1 to 63 letters."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def parse_tcp(address: str, *, least_port: int = 1) -> TcpAddress:
+    """Read ``tcp://HOST:PORT`` or ``tcp://[IPV6]:PORT``.
+
+    Raises:
+        IdentityError: It is not one.
+    """
+    rest = address.removeprefix("tcp://")
+    host, colon, port = rest.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    has_host = "/" not in bare and (is_bracketed or ":" not in bare) and _can_be_looked_up(bare)
+    if rest == address or not colon or not has_host or not is_number:
+        raise IdentityError(f"address {address!r}: expected tcp://HOST:PORT")
+    if not least_port <= int(port) <= _MAX_PORT:
+        raise IdentityError(
+            f"address {address!r}: expected a port from {least_port} to {_MAX_PORT}"
+        )
+    return TcpAddress(host=bare, port=int(port))
+
+
+def parse_bluetooth(address: str, *, to_listen: bool = False) -> BluetoothAddress:
+    """Read ``bluetooth://AA:BB:CC:DD:EE:FF/CHANNEL``, or the same without a channel.
+
+    Args:
+        address: What to read.
+        to_listen: ``bluetooth://any/CHANNEL`` and ``bluetooth:`` are addresses as well.
+
+    Raises:
+        IdentityError: It is not one.
+    """
+    if to_listen and address == AUTOMATIC_BLUETOOTH:
+        return BluetoothAddress(adapter="", channel=None)
+    match = _BLUETOOTH.fullmatch(address)
+    if match is None or (match["adapter"] == _ANY_ADAPTER and not to_listen):
+        expected = "bluetooth://AA:BB:CC:DD:EE:FF/CHANNEL"
+        others = ", bluetooth://any/CHANNEL or bluetooth:" if to_listen else ""
+        raise IdentityError(f"address {address!r}: expected {expected}{others}")
+    channel = None if match["channel"] is None else int(match["channel"])
+    if channel is not None and not 1 <= channel <= _MAX_CHANNEL:
+        raise IdentityError(f"address {address!r}: expected a channel from 1 to {_MAX_CHANNEL}")
+    adapter = "" if match["adapter"] == _ANY_ADAPTER else match["adapter"].upper()
+    return BluetoothAddress(adapter=adapter, channel=channel)

@@ -1,0 +1,97 @@
+"""``retexo agent run | status | stop | forget``: the resident process of a client's machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from retexo_fl.cli.options import examples
+from retexo_fl.cli.sentences import tell
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.settings import AgentSettings
+
+_EXAMPLES = examples(
+    "retexo agent run --config agent.toml",
+    "retexo agent status --config agent.toml",
+)
+_Config = Annotated[
+    Path, typer.Option("--config", metavar="FILE", help="Where its part, state and socket lie.")
+]
+_DEFAULT = Path("/etc/retexo/agent.toml")
+
+
+def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
+    """Register the commands, as a group of class ``cls``."""
+    group = typer.Typer(
+        cls=cls,
+        no_args_is_help=True,
+        help="The resident process that holds a client's part and talks to its peers.",
+        rich_markup_mode="rich",
+        epilog=_EXAMPLES,
+    )
+    for function in (_run, _status, _stop, _forget):
+        group.command(function.__name__.removeprefix("_"), epilog=_EXAMPLES)(function)
+    app.add_typer(group, name="agent")
+
+
+def _run(config: _Config = _DEFAULT) -> None:
+    """Serve this machine's part until told to stop."""
+    from retexo_fl.agent.state_folder import owned_state
+
+    settings = _settings(config)
+    with owned_state(Path(settings.state)):
+        # Imported by the owner of the state only: torch takes seconds and memory.
+        from retexo_fl.agent.process import run_agent
+
+        run_agent(settings)
+
+
+def _status(
+    config: _Config = _DEFAULT,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Everything, for programs to read.")
+    ] = False,
+) -> None:
+    """Show what the agent does: its jobs, its peers, its bytes."""
+    from retexo_fl.agent.remote import ask_agent
+
+    facts = ask_agent(Path(_settings(config).socket), "status")
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    from retexo_fl.cli.agent_status import show_status
+
+    show_status(facts)
+
+
+def _stop(config: _Config = _DEFAULT) -> None:
+    """End the agent; what it has computed is on disk, a training goes on when it is back."""
+    from retexo_fl.agent.remote import ask_agent
+    from retexo_fl.agent.state_folder import wait_until_free
+
+    settings = _settings(config)
+    ask_agent(Path(settings.socket), "stop")
+    wait_until_free(Path(settings.state))
+    tell("stopped")
+
+
+def _forget(
+    job: Annotated[str, typer.Argument(help="Name of the job, as `retexo agent status` shows it.")],
+    config: _Config = _DEFAULT,
+) -> None:
+    """Drop what the agent keeps of a job; it cannot go on after that."""
+    from retexo_fl.agent.remote import ask_agent
+
+    known = ask_agent(Path(_settings(config).socket), "forget", job=job)["known"]
+    tell(f"{job}: forgotten" if known else f"{job}: there is no such job here")
+
+
+def _settings(path: Path) -> AgentSettings:
+    from retexo_fl.agent.settings import read_settings
+
+    return read_settings(path)

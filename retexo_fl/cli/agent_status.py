@@ -1,0 +1,198 @@
+"""An agent's status as tables for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.table import Table
+
+from retexo_fl.cli.sentences import printable
+from retexo_fl.cli.tables import figures, show
+from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_duration
+
+#: Peers of whom a terminal shows a line each; the others are summed up.
+_MOST_PEERS: Final = 40
+
+Facts = Mapping[str, Any]
+
+
+def show_status(facts: Facts) -> None:
+    """Print what an agent told of itself."""
+    show(_agent(facts), *_jobs(facts["jobs"]), *_peers(facts["peers"]), *_notes(facts))
+
+
+def _agent(facts: Facts) -> str:
+    part, memory = facts["part"], facts["memory"]
+    return (
+        f"client {part['client']} of {part['num_clients']}: {format_count(part['nodes'])} nodes, "
+        f"{format_count(part['peers'])} peers\n"
+        f"retexo-fl {facts['package']}, process {facts['pid']}, up "
+        f"{format_duration(facts['uptime_s'])}, memory {format_bytes(memory['rss_bytes'])} "
+        f"(peak {format_bytes(memory['peak_rss_bytes'])})"
+    )
+
+
+def _jobs(jobs: Sequence[Facts]) -> list[Table | str]:
+    if not jobs:
+        return ["no job"]
+    table = figures("job", "training", "state", "attempt", "stage", "round", "idle", left=3)
+    for job in jobs:
+        stage = str(job["stage"]) if job["stage"] >= 0 else UNKNOWN
+        table.add_row(
+            job["job"],
+            printable(f"{job['algorithm']} {job['model']}"),
+            job["state"],
+            str(job["attempt"]),
+            stage,
+            str(job["round"]),
+            format_duration(job["last_message_s"]),
+        )
+    return [table]
+
+
+def _peers(peers: Sequence[Facts]) -> list[Table | str]:
+    if not peers:
+        return ["no peer"]
+    table = figures(
+        *("peer", "channel", "last met", "look in", "owed", "awaited", "sent", "received"), left=4
+    )
+    shown = sorted(peers, key=_busiest)[:_MOST_PEERS]
+    for peer in sorted(shown, key=lambda item: int(item["client"])):
+        sent, received = _wire(peer)
+        table.add_row(
+            str(peer["client"]),
+            _channel(peer),
+            _last_met(peer),
+            _next_look(peer),
+            _debt(peer["owed"]),
+            _debt(peer["awaited"]),
+            format_bytes(sent),
+            format_bytes(received),
+        )
+    rest = len(peers) - len(shown)
+    more = [f"and {format_count(rest)} peers more: --json shows all"] if rest else []
+    return [_meetings(peers), table, *more, *_layers(peers)]
+
+
+def _meetings(peers: Sequence[Facts]) -> str:
+    """Say in a line who was met last, and what is owed to how many."""
+    met = [peer for peer in peers if peer.get("last_met") is not None]
+    near = [peer for peer in peers if peer.get("connected")]
+    line = "no peer was met yet"
+    if near:
+        line = f"{format_count(len(near))} of {format_count(len(peers))} peers are connected"
+    elif met:
+        last = max(met, key=lambda peer: float(peer["last_met"]))
+        ago = _about(time.time() - last["last_met"])
+        line = f"last met client {last['client']} {ago} ago over {printable(last['channel'])}"
+    owing = [peer["owed"] for peer in peers if peer["owed"]["blocks"]]
+    if not owing:
+        return f"{line}; nothing is owed"
+    blocks, size_bytes = (sum(debt[name] for debt in owing) for name in ("blocks", "bytes"))
+    what = f"{format_count(blocks)} block{'' if blocks == 1 else 's'} ({format_bytes(size_bytes)})"
+    to = f"{format_count(len(owing))} peer{'' if len(owing) == 1 else 's'}"
+    return f"{line}; {what} owed to {to}"
+
+
+def _layers(peers: Sequence[Facts]) -> list[Table | str]:
+    """Return what crossed by layer, over all peers: vectors as coded, and with headers."""
+    sums: dict[tuple[str, int], dict[str, int]] = {}
+    for peer in peers:
+        for entry in peer["layers"]:
+            of_layer = sums.setdefault((entry["job"], entry["layer"]), {})
+            for measure in ("payload_bytes", "wire_bytes"):
+                name = f"{entry['direction']} {measure}"
+                of_layer[name] = of_layer.get(name, 0) + entry[measure]
+    if not sums:
+        return []
+    table = figures(
+        *("job", "layer", "sent", "as frames", "received", "as frames"),
+    )
+    for (job, layer), found in sorted(sums.items()):
+        names = (f"{way} {measure}_bytes" for way in ("out", "in") for measure in _MEASURES)
+        table.add_row(job, str(layer), *(format_bytes(found.get(name, 0)) for name in names))
+    return [table]
+
+
+_MEASURES: Final = ("payload", "wire")
+
+
+def _notes(facts: Facts) -> list[str]:
+    notes = [
+        f"peer {peer['client']}: {printable(peer['last_error'])}"
+        for peer in facts["peers"]
+        if peer.get("last_error") and not peer.get("connected")
+    ]
+    notes += [
+        f"peer {peer['client']}: refused {printable(_reasons(peer['refusals']))}"
+        for peer in facts["peers"]
+        if peer.get("refusals")
+    ]
+    if facts["strangers"]:
+        reasons = printable(_reasons(facts["strangers"]))
+        notes.append(f"connections of strangers refused: {reasons}")
+    if facts["flower"]:
+        up, down = (facts["flower"][way] for way in ("up", "down"))
+        notes.append(
+            f"Flower: {format_bytes(up['wire'])} up, {format_bytes(down['wire'])} down "
+            f"({format_bytes(up['payload'])} and {format_bytes(down['payload'])} without headers)"
+        )
+    return notes[:_MOST_PEERS]
+
+
+def _busiest(peer: Facts) -> tuple[int, int]:
+    """Put peers first with whom something is open."""
+    return (-peer["owed"]["bytes"] - peer["awaited"]["bytes"], int(peer["client"]))
+
+
+def _wire(peer: Facts) -> tuple[int, int]:
+    """Return the bytes both ways, over all channels; of TLS where the wire is not known."""
+    sent, received = (
+        sum(
+            counters[f"tls_bytes_{way}"] if wire is None else wire
+            for counters in peer.get("channels", {}).values()
+            for wire in [counters[f"wire_bytes_{way}"]]
+        )
+        for way in ("sent", "received")
+    )
+    return sent, received
+
+
+def _channel(peer: Facts) -> str:
+    """Return the channel of the link, or of the last one."""
+    return printable(peer.get("channel") or UNKNOWN)
+
+
+def _last_met(peer: Facts) -> str:
+    if peer.get("connected"):
+        return "now"
+    met = peer.get("last_met")
+    return "never" if met is None else _about(time.time() - met)
+
+
+def _next_look(peer: Facts) -> str:
+    """Return when the peer is looked for next; nobody looks for one that is owed nothing."""
+    wait_s = peer.get("next_look_s")
+    if wait_s is None:
+        return UNKNOWN
+    return "now" if wait_s < 1 else _about(wait_s)
+
+
+def _about(seconds: float) -> str:
+    """Return a duration in at most seven characters: its largest unit of which it has two."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _debt(debt: Facts) -> str:
+    if not debt["blocks"]:
+        return UNKNOWN
+    return f"{debt['blocks']} ({format_bytes(debt['bytes'])})"

@@ -1,0 +1,263 @@
+"""``retexo run --superlink``: a training by a SuperLink and clients on machines of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from retexo_fl.cli.flower_run import follow, mark_of, named_error, note_end, state_of
+from retexo_fl.cli.sentences import complain
+from retexo_fl.cli.superlink import Address, RunState, SuperLink
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.errors import ConfigurationError, EngineFailed, RunDirectoryError
+from retexo_fl.progress import LiveTable
+
+#: Between looks at the run directory, and between questions to the SuperLink.
+_LOOK_S: Final = 0.2
+_ASK_EVERY_S: Final = 10.0
+#: A SuperLink that cannot be reached for so long has been lost.
+_LOST_AFTER_S: Final = 60.0
+#: Time for the ServerApp to write down how it ended, and for the rest of the log to come.
+_END_GRACE_S: Final = 10.0
+_LOG_LINES: Final = 40
+#: Flower ends a ServerApp in the same way when its SuperLink does not answer any longer.
+_STOPPED: Final = "the run was stopped, or its SuperLink ended"
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def run_deployed(
+    config: RunConfig, run_path: Path, table: LiveTable, *, address: Address, quiet: bool = False
+) -> bool:
+    """Have a SuperLink run the training, and watch it.
+
+    Where the run directory is on this machine its events are shown; else Flower's own log.
+
+    Args:
+        config: With ``out`` or ``resume`` absolute.
+        run_path: Run directory, where the SuperLink runs.
+        table: Shows the run's events.
+        address: Of the SuperLink.
+        quiet: Show nothing.
+
+    Returns:
+        Whether the run directory is on this machine.
+
+    Raises:
+        RetexoError: A failure of the training, of the class that its ServerApp raised.
+        ConfigurationError: The SuperLink cannot be reached.
+        EngineFailed: It was lost, or its run was stopped.
+    """
+    from retexo_fl.federation.file_lock import lock_run
+    from retexo_fl.simulation.flower_bundle import write_bundle
+
+    check_superlink(address)
+    if config.resume:
+        # Let go at once: the ServerApp takes it.
+        lock_run(run_path / "config.toml").close()
+    with tempfile.TemporaryDirectory(prefix="retexo-") as name:
+        folder = Path(name)
+        superlink = SuperLink(address, folder / "home")
+        bundle = write_bundle(folder, config_values(config))
+        before = mark_of(run_path / "status.json")
+        run_id = superlink.submit(bundle)
+        with ExitStack() as stack:
+            watch = _Watch(run_path=run_path, before=before, table=table, quiet=quiet, stack=stack)
+            log = stack.enter_context((folder / "run.log").open("wb"))
+            stream = superlink.follow_log(run_id, log)
+            stack.callback(_end, stream)
+            watch.follow_log(folder / "run.log", stream)
+            _attend(superlink, run_id, watch)
+        return watch.is_here
+
+
+def _attend(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
+    """Watch a run to its end, and see to it that it ends when it is no longer wanted."""
+    try:
+        _watch_to_end(superlink, run_id, watch)
+    except KeyboardInterrupt:
+        _stop(superlink, run_id, watch)
+        raise
+    except EngineFailed as failure:
+        told = EngineFailed(f"{failure}\n{watch.log}")
+        raise _explained(named_error(told, watch.run_path, watch.before)) from failure
+
+
+def check_superlink(address: Address) -> None:
+    """Find out at once, and in words, that a SuperLink cannot be reached.
+
+    Raises:
+        ConfigurationError: The address is none, nothing answers there, or it is not who its
+            certificate says.
+    """
+    from retexo_fl.doctor.finding import Verdict
+    from retexo_fl.doctor.superlink import examine_superlink
+
+    if not address.insecure and address.root_certificates is None:
+        return
+    certificates = None if address.insecure else address.root_certificates
+    for finding in examine_superlink(address.superlink, certificates):
+        if finding.thing in {"superlink", "TLS"} and finding.verdict is Verdict.BAD:
+            raise ConfigurationError(f"superlink: {finding.seen}; {finding.advice}")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """Shows what a run tells: its events where its directory is here, until then Flower's log."""
+
+    run_path: Path
+    before: object
+    table: LiveTable
+    quiet: bool
+    stack: ExitStack
+    is_here: bool = False
+    _failed: bool = False
+    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
+    _events: Callable[[], None] = field(init=False)
+    _log: Callable[[], None] = field(init=False, default=lambda: None)
+    _streams: Callable[[], bool] = field(init=False, default=lambda: False)
+
+    def __post_init__(self) -> None:
+        from retexo_fl.federation.checkpoints import read_checkpoint
+
+        history, checkpoint = (
+            self.run_path / name for name in ("metrics.jsonl", "checkpoint.safetensors")
+        )
+        # A resumed run cuts its history back to the checkpoint before it goes on.
+        begin = read_checkpoint(checkpoint).facts["metrics_bytes"] if checkpoint.exists() else 0
+        self._events = follow(history, self.table.handle, begin=int(begin))
+
+    @property
+    def log(self) -> str:
+        """The end of Flower's log."""
+        return "\n".join(self._lines)
+
+    def follow_log(self, path: Path, stream: subprocess.Popen[bytes]) -> None:
+        """Take lines from a log that a process writes from now on."""
+        position = 0
+        self._streams = lambda: stream.poll() is None
+
+        def look() -> None:
+            nonlocal position
+            with path.open("rb") as file:
+                file.seek(position)
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            position += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                self._take(_ANSI.sub("", line))
+
+        self._log = look
+
+    def look(self) -> None:
+        """Show what is new."""
+        self._log()
+        if not self.is_here and mark_of(self.run_path / "status.json") != self.before:
+            self.is_here = True
+            self.stack.enter_context(self.table)
+        if self.is_here:
+            self._events()
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether a run that has ended may still have something to tell."""
+        return self.state == "running" or (not self.is_here and self._streams())
+
+    @property
+    def state(self) -> str | None:
+        """What this attempt has written of its state; None where it has not, or not here."""
+        return state_of(self.run_path) if self.is_here else None
+
+    def _take(self, line: str) -> None:
+        self._lines.append(line)
+        # What follows a line of an error is its traceback, which is told in one line at the end.
+        self._failed = self._failed or line.startswith("ERROR")
+        if not (self.is_here or self.quiet or self._failed) and line.strip():
+            complain(line)
+
+
+def _watch_to_end(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
+    """Return when the run has completed; anything else raises."""
+    asked_s = heard_s = time.monotonic()
+    while True:
+        watch.look()
+        if watch.state == "finished":
+            return
+        if watch.state in {"failed", "interrupted"}:
+            raise EngineFailed(_STOPPED)
+        if time.monotonic() - asked_s >= _ASK_EVERY_S:
+            try:
+                state = superlink.state(run_id)
+                heard_s = time.monotonic()
+            except EngineFailed as failure:
+                _note_silence(failure, time.monotonic() - heard_s)
+            else:
+                if state.ended:
+                    _judge(state, watch)
+                    return
+            asked_s = time.monotonic()
+        time.sleep(_LOOK_S)
+
+
+def _note_silence(failure: EngineFailed, silent_s: float) -> None:
+    """Go on while a SuperLink may only be out of reach for a moment."""
+    if "not found" in str(failure):
+        raise EngineFailed(
+            "the SuperLink does not know the run any longer; was it started again without "
+            "--database?"
+        ) from failure
+    if silent_s > _LOST_AFTER_S:
+        raise EngineFailed(
+            f"the SuperLink has not answered for {silent_s:.0f} s; start it again"
+        ) from failure
+
+
+def _judge(state: RunState, watch: _Watch) -> None:
+    """Wait for what the ServerApp wrote last, then say how the run ended."""
+    deadline = time.monotonic() + _END_GRACE_S
+    while time.monotonic() < deadline and watch.expects_more:
+        watch.look()
+        time.sleep(_LOOK_S)
+    watch.look()
+    if watch.state == "interrupted":
+        # The SuperLink may call that an unknown error.
+        raise EngineFailed(_STOPPED)
+    if not state.completed:
+        raise EngineFailed(f"the run ended as {state.status}: {' '.join(state.details.split())}")
+
+
+def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
+    """Stop the run, and wait until its ServerApp has noted that, or note it here."""
+    try:
+        superlink.stop(run_id)
+    except EngineFailed as failure:
+        if watch.state in {None, "running"}:
+            complain(f"run {run_id} could not be stopped and may go on: {failure}")
+    deadline = time.monotonic() + 2 * _END_GRACE_S
+    while time.monotonic() < deadline and watch.state == "running":
+        watch.look()
+        time.sleep(_LOOK_S)
+    note_end(watch.run_path, watch.before, "interrupted", None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=_END_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _explained(error: Exception) -> Exception:
+    """Say who writes a run directory, where it could not be written."""
+    if isinstance(error, RunDirectoryError):
+        return RunDirectoryError(f"{error} (by the user that the SuperLink runs as, and there)")
+    return error

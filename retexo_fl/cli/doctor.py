@@ -1,0 +1,108 @@
+"""``retexo doctor``: what keeps this machine from training, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.sentences import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from retexo_fl.doctor.finding import Finding
+
+_HELP = """Look at this machine and say what keeps it from training.
+
+Python and packages, the clock, the way to the SuperLink; with `--config`, a client's part, disk, \
+keys, roster, agent, ports, and the way to each peer. What is wrong comes with what to do. Exit \
+code 1 if anything is.
+"""
+_EXAMPLES = examples(
+    "retexo doctor",
+    "retexo doctor --config agent.toml --root-certificates ca.crt",
+    "retexo doctor --superlink HOST:8000 --root-certificates ca.crt",
+)
+_MARKS: Final = {"good": "✓", "absent": "-", "doubtful": "!", "bad": "✗"}
+_THING_WIDTH: Final = 14
+_PIPE_WIDTH: Final = 400
+_STYLES: Final = {"good": "green", "absent": "dim", "doubtful": "yellow", "bad": "bold red"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("doctor", help=styled(_HELP), epilog=_EXAMPLES)(_doctor)
+
+
+def _doctor(
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="A client's agent.toml.", metavar="FILE")
+    ] = None,
+    superlink: Annotated[
+        str, typer.Option(help="The server's SuperLink.", metavar="HOST:PORT")
+    ] = "",
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="Certificate of the server's CA.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    from retexo_fl.doctor.examination import examine
+    from retexo_fl.doctor.finding import Verdict, worst
+
+    findings = []
+    for finding in examine(config, superlink, root_certificates):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    if as_json:
+        facts = [{**asdict(item), "verdict": item.verdict.value} for item in findings]
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        typer.echo(_conclusion(findings))
+    return int(worst(findings) is Verdict.BAD)
+
+
+def _show(finding: Finding) -> None:
+    """Print a finding at once: the next one may take seconds."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        # Nothing is cut or broken for a width that nobody sees.
+        console.width = _PIPE_WIDTH
+    console.print(_line(finding))
+
+
+def _line(finding: Finding) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    verdict = finding.verdict.value
+    line = Table.grid(padding=(0, 1, 0, 0))
+    line.add_column()
+    line.add_column(min_width=_THING_WIDTH, no_wrap=True)
+    line.add_column()
+    mark, thing = Text(_MARKS[verdict], _STYLES[verdict]), Text(printable(finding.thing), "bold")
+    line.add_row(mark, thing, Text(printable(finding.seen)))
+    if finding.advice:
+        line.add_row("", "", Text(f"-> {printable(finding.advice)}", _STYLES[verdict]))
+    return line
+
+
+def _conclusion(findings: Sequence[Finding]) -> str:
+    from retexo_fl.doctor.finding import Verdict
+
+    wrong = sum(item.verdict is Verdict.BAD for item in findings)
+    doubtful = sum(item.verdict is Verdict.DOUBTFUL for item in findings)
+    if wrong:
+        return f"\n{wrong} of {len(findings)} things keep this machine from training."
+    look = f", {doubtful} to look at" if doubtful else ""
+    return f"\nNothing keeps this machine from training{look}."

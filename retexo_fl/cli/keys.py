@@ -1,0 +1,131 @@
+"""``retexo keys new | show | roster``: who the clients are to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from retexo_fl.cli.options import examples
+from retexo_fl.cli.sentences import tell
+
+if TYPE_CHECKING:
+    from retexo_fl.channels.roster import Member, Roster
+
+_EXAMPLES = examples(
+    "retexo keys new --client 0 --address tcp://10.0.0.1:7411 --out /etc/retexo",
+    "retexo keys roster member0.toml member1.toml --out roster.toml",
+    "retexo keys show roster.toml",
+)
+_NEW_HELP = """Make the key and certificate of one client, and its entry for the roster.
+
+Writes key.pem, which stays on this machine, certificate.pem and member.toml, which is for the \
+others. Never writes over a key.
+"""
+
+
+def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
+    """Register the commands, as a group of class ``cls``."""
+    group = typer.Typer(
+        cls=cls,
+        no_args_is_help=True,
+        help="Keys of clients and the roster by which they know each other.",
+        rich_markup_mode="rich",
+        epilog=_EXAMPLES,
+    )
+    group.command("new", help=_NEW_HELP, epilog=_EXAMPLES)(_new)
+    group.command("show", epilog=_EXAMPLES)(_show)
+    group.command("roster", epilog=_EXAMPLES)(_roster)
+    app.add_typer(group, name="keys")
+
+
+def _new(
+    *,
+    client: Annotated[int, typer.Option(help="Client index.", metavar="N", min=0)],
+    out: Annotated[Path, typer.Option(help="Folder for the files.", metavar="DIR")],
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where peers reach this client, the best first; none if only it can connect.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+) -> None:
+    from retexo_fl.channels.addresses import check_address
+    from retexo_fl.channels.identity import fingerprint, make_identity
+    from retexo_fl.channels.roster import Member, Roster
+
+    addresses = tuple(address or ())
+    for one in addresses:
+        check_address(one)
+    member_path = out / "member.toml"
+    _refuse_existing(member_path)
+    identity = make_identity(out, client)
+    member = Member(client=client, certificate_pem=identity.certificate_pem, addresses=addresses)
+    _write(member_path, Roster.of([member]))
+    tell(f"client {client}: {fingerprint(identity.certificate_pem)}\n{identity.key_path}")
+
+
+def _show(
+    file: Annotated[
+        Path, typer.Argument(help="A certificate, a member or a roster.", metavar="FILE")
+    ],
+) -> None:
+    """Print client, fingerprint, addresses and validity of every certificate in a file."""
+    from retexo_fl.channels.identity import client_of, parse_certificate, read_certificate
+    from retexo_fl.channels.roster import Member, Roster
+
+    if file.suffix == ".toml":
+        members = list(Roster.read(file).members.values())
+    else:
+        pem = read_certificate(file)
+        client = client_of(parse_certificate(pem, str(file)), str(file))
+        members = [Member(client=client, certificate_pem=pem, addresses=())]
+    for member in members:
+        tell(_described(member))
+
+
+def _roster(
+    files: Annotated[
+        list[Path], typer.Argument(help="Member files of all clients.", metavar="MEMBER...")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="The roster to write.", metavar="FILE")],
+) -> None:
+    """Join the entries of all clients in one roster, which every client gets."""
+    from retexo_fl.channels.roster import Roster
+
+    _refuse_existing(out)
+    members = [member for file in files for member in Roster.read(file).members.values()]
+    roster = Roster.of(members)
+    _write(out, roster)
+    tell(f"{len(roster.members)} clients in {out}")
+
+
+def _described(member: Member) -> str:
+    from retexo_fl.channels.identity import fingerprint, parse_certificate
+
+    certificate = parse_certificate(member.certificate_pem, f"client {member.client}")
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    addresses = " ".join(member.addresses) or "none"
+    return (
+        f"client {member.client}\n"
+        f"fingerprint  {fingerprint(member.certificate_pem)}\n"
+        f"addresses    {addresses}\n"
+        f"valid        {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
+    )
+
+
+def _refuse_existing(path: Path) -> None:
+    from retexo_fl.errors import IdentityError
+
+    if path.exists():
+        raise IdentityError(f"{path} exists; expected a file that is not there yet")
+
+
+def _write(path: Path, roster: Roster) -> None:
+    from retexo_fl.files import write_whole
+
+    write_whole(path, [roster.text().encode()])

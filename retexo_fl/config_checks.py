@@ -1,0 +1,111 @@
+"""What configuration keys demand of each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.config_keys import KeyInfo
+from retexo_fl.errors import ConfigurationError
+
+#: Keys that say where on this machine a graph lies.
+DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
+#: Keys that may differ between the attempts of a job: they say where it runs, and how long it waits
+#: for whom.
+FREE_KEYS: Final = frozenset(
+    {
+        *("out", "resume", "engine", "introductions", "relay", *DATA_PATH_KEYS),
+        *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
+    }
+)
+#: Characters of a refused value that an error repeats.
+_MOST_SHOWN: Final = 60
+
+
+def check_alone(key: str, value: object, info: KeyInfo, wanted: type) -> None:
+    """Check one value.
+
+    Raises:
+        ConfigurationError: It is of another type, or not one that the key allows.
+    """
+    if type(value) is not wanted:
+        raise ConfigurationError(
+            f"{key}: got {shown(value)} of type {type(value).__name__}; "
+            f"expected {wanted.__name__}: {info.expected}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"{key}: got {value!r}; expected a finite number")
+    if not info.check(value):
+        raise ConfigurationError(f"{key}: got {shown(value)}; expected {info.expected}")
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Check a configuration whose values are allowed one by one.
+
+    Raises:
+        ConfigurationError: Two keys contradict each other; the message names both.
+    """
+    if bool(values["nodes"]) != bool(values["edges"]):
+        absent, there = ("nodes", "edges") if values["edges"] else ("edges", "nodes")
+        raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
+    if values["links"] != "ideal" and values["engine"] != "inline":
+        raise ConfigurationError(
+            f"links: {shown(values['links'])} cannot be modelled by engine {values['engine']}; "
+            "expected ideal, or engine inline"
+        )
+    if values["model"] == "gat" and values["hidden"] % values["heads"]:
+        raise ConfigurationError(
+            f"hidden: {values['hidden']} cannot be shared by {values['heads']} heads; "
+            "expected a multiple of heads"
+        )
+    _check_quorum(values)
+    _check_peering(values)
+    if values["engine"] == "deployment":
+        _check_deployed(values)
+
+
+def _check_quorum(values: Mapping[str, Any]) -> None:
+    """Check the two keys that only mean something together."""
+    least, deadline_s = values["min-clients"], values["round-deadline-s"]
+    if bool(least) != bool(deadline_s):
+        given, absent = "min-clients", "round-deadline-s"
+        if deadline_s:
+            given, absent = absent, given
+        raise ConfigurationError(f"{absent}: 0; expected it beside {given}, or neither")
+    if least > values["clients"]:
+        raise ConfigurationError(
+            f"min-clients: {least} of {values['clients']} clients; expected no more than clients"
+        )
+
+
+def _check_peering(values: Mapping[str, Any]) -> None:
+    """Check what only clients on machines of their own need."""
+    for key in ("introductions", "relay"):
+        if values[key] and values["engine"] != "deployment":
+            raise ConfigurationError(
+                f"{key}: true does not go with engine {values['engine']}, whose clients need not "
+                "be found; expected engine deployment"
+            )
+    if values["relay"] and ALGORITHMS[values["algorithm"]].exchanges_in_rounds:
+        raise ConfigurationError(
+            f"relay: clients of {values['algorithm']} exchange inside a message, which the server "
+            "cannot pass on; expected lazy, drop or central, or clients that reach each other"
+        )
+
+
+def _check_deployed(values: Mapping[str, Any]) -> None:
+    """Refuse paths: each client's agent knows its own part, and nobody else's."""
+    for key in DATA_PATH_KEYS:
+        if values[key]:
+            raise ConfigurationError(
+                f"{key}: {shown(values[key])} does not go with engine deployment, whose clients "
+                "hold their parts; expected it empty"
+            )
+
+
+def shown(value: object) -> str:
+    """Return a refused value as an error repeats it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,0 +1,1 @@
+"""Looks at a machine and says what keeps it from training."""

@@ -1,0 +1,157 @@
+"""A client: its configuration, part, state, keys and roster, and whether its agent runs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from retexo_fl.agent.remote import ask_agent
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.addresses import parse_tcp, scheme_of
+from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
+from retexo_fl.channels.roster import Roster
+from retexo_fl.doctor.bluetooth import judge_listening
+from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
+from retexo_fl.doctor.machine import examine_disk
+from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
+from retexo_fl.graph import GraphPartition, open_partition
+from retexo_fl.units import format_count
+
+#: A certificate that ends sooner than this should be made again.
+_SOON = datetime.timedelta(days=60)
+
+
+def open_part(settings: AgentSettings) -> tuple[GraphPartition | None, Finding]:
+    """Open the client's part, and say what it is or why it cannot be used."""
+    try:
+        part = open_partition(Path(settings.partition))
+    except InputError as error:
+        return None, bad("part", str(error), "make it with `retexo partition`, and copy it here")
+    seen = (
+        f"client {part.client} of {part.num_clients}, {format_count(part.num_inner)} nodes, "
+        f"{len(part.peers)} peers"
+    )
+    return part, good("part", seen)
+
+
+def examine_folders(settings: AgentSettings) -> Iterator[Finding]:
+    """Look at the folders that the agent writes to."""
+    yield examine_disk("state", Path(settings.state))
+    if settings.predictions:
+        yield examine_disk("predictions", Path(settings.predictions))
+
+
+def load_identity(settings: AgentSettings, client: int | None) -> tuple[Identity | None, Finding]:
+    """Load key and certificate, and say whose they are or why they cannot be used.
+
+    Args:
+        settings: Names their files.
+        client: Whose part this is; None if that is not known.
+    """
+    try:
+        identity = Identity.load(Path(settings.key), Path(settings.certificate))
+    except IdentityError as error:
+        return None, bad("key", str(error), "make one: retexo keys new")
+    if client is not None and identity.client != client:
+        advice = "use the key of the client that owns the part"
+        return identity, bad("key", f"of client {identity.client}; the part is {client}'s", advice)
+    return identity, _judge_dates(identity)
+
+
+def _judge_dates(identity: Identity) -> Finding:
+    certificate = parse_certificate(identity.certificate_pem, str(identity.certificate_path))
+    now = datetime.datetime.now(datetime.UTC)
+    if now < certificate.not_valid_before_utc:
+        begins = f"{certificate.not_valid_before_utc:%Y-%m-%d}"
+        return bad("key", f"valid from {begins} on", "check this machine's clock")
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    if now > certificate.not_valid_after_utc:
+        return bad("key", f"ended on {ends}", "make another, and give peers its member.toml")
+    seen = f"client {identity.client}, {fingerprint(identity.certificate_pem)[:19]}..."
+    if now + _SOON > certificate.not_valid_after_utc:
+        return doubtful("key", f"{seen}, ends on {ends}", "make another in time")
+    return good("key", f"{seen}, until {ends}")
+
+
+def load_roster(
+    settings: AgentSettings, identity: Identity | None, part: GraphPartition | None
+) -> tuple[Roster | None, Finding]:
+    """Read the roster, and compare it with the client's own certificate and its part's peers."""
+    if not settings.roster:
+        return None, absent("roster", "none; the server will introduce the clients")
+    try:
+        roster = Roster.read(Path(settings.roster))
+    except IdentityError as error:
+        return None, bad("roster", str(error), "join the members again: retexo keys roster")
+    return roster, _judge_roster(roster, identity, part)
+
+
+def _judge_roster(
+    roster: Roster, identity: Identity | None, part: GraphPartition | None
+) -> Finding:
+    seen = f"{len(roster.members)} clients"
+    if identity is not None:
+        own = roster.members.get(identity.client)
+        if own is None or fingerprint(own.certificate_pem) != fingerprint(identity.certificate_pem):
+            what = "lacks this client" if own is None else "has another certificate of this client"
+            return bad("roster", f"{seen}, {what}", "add its member.toml on every machine")
+    lacking = [peer for peer in part.peers if peer not in roster.members] if part else []
+    if lacking:
+        names = ", ".join(map(str, lacking[:10]))
+        return bad("roster", f"{seen}, without peers {names}", "add their member.toml")
+    return good("roster", seen)
+
+
+def ask_status(settings: AgentSettings) -> tuple[Mapping[str, Any] | None, Finding]:
+    """Ask the agent how it is, if it runs."""
+    try:
+        status = ask_agent(Path(settings.socket), "status")
+    except AgentUnreachable:
+        folder = Path(settings.socket).parent
+        if folder.is_dir() and not os.access(folder, os.W_OK):
+            advice = f"make {folder} writable for this user"
+            return None, bad("agent", f"not running; {folder} cannot be written to", advice)
+        advice = "start it: systemctl start retexo-agent, or retexo agent run"
+        return None, doubtful("agent", "not running", advice)
+    except RetexoError as error:
+        return None, bad("agent", str(error), "restart it: systemctl restart retexo-agent")
+    return status, good("agent", f"runs, version {status['version']}")
+
+
+def examine_ports(settings: AgentSettings, *, running: bool) -> Iterator[Finding]:
+    """Look at the addresses that the agent listens at.
+
+    Args:
+        settings: Names them.
+        running: The agent runs, and holds them.
+    """
+    if not settings.listen:
+        yield absent("listen", "nothing; only this client connects to peers")
+    for address in settings.listen:
+        yield good(address, "held by the agent") if running else _bindable(address)
+
+
+def _bindable(address: str) -> Finding:
+    try:
+        match scheme_of(address):
+            case "tcp":
+                pass
+            case "bluetooth":
+                return judge_listening(address)
+            case _:
+                return bad(address, "cannot be listened at", "listen at tcp://0.0.0.0:PORT")
+        wanted = parse_tcp(address, least_port=0)
+        family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((wanted.host, wanted.port))
+    except IdentityError as error:
+        return bad("listen", str(error), "write it as tcp://0.0.0.0:7411, or bluetooth:")
+    except OSError as error:
+        advice = "end what holds the port (ss -ltnp), or choose another"
+        return bad(address, error.strerror or str(error), advice)
+    return good(address, "free")

@@ -1,0 +1,86 @@
+"""One examination: the machine, the way to the server, and, if it is a client's, the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from retexo_fl.agent.bluetooth import own_adapter
+from retexo_fl.agent.settings import AgentSettings, read_settings
+from retexo_fl.channels.addresses import scheme_of
+from retexo_fl.channels.roster import Roster
+from retexo_fl.doctor.bluetooth import examine_bluetooth
+from retexo_fl.doctor.client import (
+    ask_status,
+    examine_folders,
+    examine_ports,
+    load_identity,
+    load_roster,
+    open_part,
+)
+from retexo_fl.doctor.finding import Finding, bad, good
+from retexo_fl.doctor.machine import examine_machine
+from retexo_fl.doctor.peers import examine_peers
+from retexo_fl.doctor.superlink import examine_superlink
+from retexo_fl.errors import ConfigurationError, IdentityError
+
+
+def examine(
+    config: Path | None, superlink: str, root_certificates: Path | None
+) -> Iterator[Finding]:
+    """Look at one thing after the other.
+
+    Args:
+        config: The ``agent.toml`` of a client; None on a machine without an agent.
+        superlink: HOST:PORT of the server; empty: as ``config`` says, if it does.
+        root_certificates: The server's CA.
+
+    Raises:
+        ConfigurationError: ``superlink`` is no HOST:PORT.
+    """
+    yield from examine_machine()
+    settings: AgentSettings | None = None
+    if config is not None:
+        try:
+            settings = read_settings(config)
+        except ConfigurationError as error:
+            yield bad("configuration", str(error), "see docs/deployment.md for an agent.toml")
+        else:
+            yield good("configuration", str(config))
+    named = superlink or (settings.superlink if settings else "")
+    yield from examine_superlink(named, root_certificates)
+    if settings is None:
+        yield from examine_bluetooth(wanted=False)
+    else:
+        yield from _examine_client(settings)
+
+
+def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
+    part, finding = open_part(settings)
+    yield finding
+    yield from examine_folders(settings)
+    identity, finding = load_identity(settings, part.client if part else None)
+    yield finding
+    roster, finding = load_roster(settings, identity, part)
+    yield finding
+    status, finding = ask_status(settings)
+    yield finding
+    yield from examine_bluetooth(wanted=_wants_bluetooth(settings, roster))
+    yield from examine_ports(settings, running=status is not None)
+    if identity is not None and roster is not None and part is not None:
+        adapter = ""
+        with suppress(IdentityError):  # which was told with the ports
+            adapter = own_adapter(settings.listen)
+        yield from examine_peers(identity, roster, part.peers, adapter=adapter)
+
+
+def _wants_bluetooth(settings: AgentSettings, roster: Roster | None) -> bool:
+    """Say whether the client listens at a Bluetooth address, or another has one."""
+    addresses = list(settings.listen)
+    if roster is not None:
+        addresses += [address for one in roster.members.values() for address in one.addresses]
+    with suppress(IdentityError):
+        # One that is of no channel at all is named where it is looked at.
+        return any(scheme_of(address) == "bluetooth" for address in addresses)
+    return False

@@ -1,0 +1,73 @@
+"""Calls of a grid that waits without limit, with a limit.
+
+Flower's grid of a deployment repeats a call for ever while its SuperLink does not answer. A
+ServerApp that lives on another machine than its SuperLink would then hold its run directory for
+ever, and nobody could resume the run.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import httpx
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from retexo_fl.errors import EngineFailed
+
+#: Longest time for which the SuperLink may be silent.
+PATIENCE_S: Final = 300.0
+
+_T = TypeVar("_T")
+
+
+class BoundedGrid:
+    """The three calls of a grid that the messenger makes, each within ``patience_s``.
+
+    A call runs in a thread of its own. One that is given up goes on until the process ends, which
+    it is about to do.
+    """
+
+    def __init__(self, grid: Grid, *, patience_s: float = PATIENCE_S) -> None:
+        self._grid = grid
+        self._patience_s = patience_s
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes that are connected."""
+        return self._within(lambda: list(self._grid.get_node_ids()))
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return a name for each."""
+        sent = list(messages)
+        return self._within(lambda: list(self._grid.push_messages(sent)))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there."""
+        wanted = list(message_ids)
+        return self._within(lambda: list(self._grid.pull_messages(wanted)))
+
+    def _within(self, call: Callable[[], _T]) -> _T:
+        outcomes: queue.SimpleQueue[tuple[list[_T], BaseException | None]] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                outcomes.put(([call()], None))
+            except BaseException as error:
+                outcomes.put(([], error))
+
+        threading.Thread(target=work, name="retexo-grid", daemon=True).start()
+        try:
+            values, error = outcomes.get(timeout=self._patience_s)
+        except queue.Empty as silence:
+            raise EngineFailed(
+                f"the SuperLink has not answered for {self._patience_s:g} s; start it again, then "
+                "go on with the run"
+            ) from silence
+        if isinstance(error, httpx.HTTPError):
+            raise EngineFailed(f"the SuperLink does not serve this run ({error})") from error
+        if error is not None:
+            raise error
+        return values[0]

@@ -1,0 +1,1 @@
+"""Programs and tests for inside the virtual machine with Bluetooth; pytest alone runs none."""

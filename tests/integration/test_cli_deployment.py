@@ -1,0 +1,85 @@
+"""What `retexo run --superlink` refuses before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.cli import run_command
+from tests.support.runs import train
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """Return an address at which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{one.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--insecure"], "insecure: expected beside --superlink HOST:PORT only"),
+        (["--root-certificates", "ca.crt"], "root-certificates: expected beside --superlink"),
+        (
+            ["--superlink", "h:1", "--insecure", "--root-certificates", "ca.crt"],
+            "insecure: expected it or --root-certificates, not both",
+        ),
+        (["--superlink", "h:1", "--insecure"], "clients: missing; expected how many clients"),
+        (
+            ["--superlink", "h:1", "--insecure", "--engine", "flower"],
+            "engine: 'flower' does not go with --superlink; expected deployment",
+        ),
+        (
+            ["--superlink", "h:1", "--insecure", "--clients", "2", "--partitions", "parts"],
+            "partitions: 'parts' does not go with engine deployment",
+        ),
+        (["--engine", "deployment", "--clients", "2"], "engine: a deployment is reached by"),
+        (["--superlink", "nonsense", "--insecure", "--clients", "2"], "superlink: "),
+    ],
+)
+def test_options_that_cannot_be_used_end_in_a_line(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["run", "--out", str(tmp_path / "run"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"retexo: error: {sentence}")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("security", [["--insecure"], ["--root-certificates", "absent.crt"]])
+def test_superlink_that_cannot_be_reached_ends_in_a_line(
+    nowhere: str, security: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--superlink", nowhere, *security, "--clients", "2"]
+    assert run_command(["run", "--out", str(tmp_path / "run"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("retexo: error: superlink: ")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_in_a_deployment_takes_no_path_along(
+    nowhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run was made of a folder of parts; a deployment's clients have theirs."""
+    parts, run = tmp_path / "parts", tmp_path / "run"
+    assert run_command(["partition", "make", "--clients", "2", "--out", str(parts)]) == 0
+
+    class Stop(Exception):
+        pass
+
+    def stop(event: object) -> None:
+        if isinstance(event, dict) and event["event"] == "round":
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run, stop, partitions=parts, clients=2, rounds=4, hidden=4, layers=1)
+    capsys.readouterr()
+    assert run_command(["run", "--resume", str(run), "--superlink", nowhere, "--insecure"]) == 2
+    assert "nothing listens there" in capsys.readouterr().err

@@ -1,0 +1,523 @@
+"""Whoever misbehaves gets no byte of a row, is named in the log, and stops nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.channels import BlockKey
+from retexo_fl.channels.handshake import Proved
+from retexo_fl.channels.identity import make_identity
+from retexo_fl.channels.roster import Member, Roster
+from retexo_fl.channels.secure_stream import SecureStream, connecting_context
+from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.errors import ChannelClosed, PeerRefused
+from retexo_fl.exchange.link_limits import SessionLimits
+from retexo_fl.exchange.link_messages import (
+    MessageKind,
+    Offer,
+    encode,
+    encode_greet,
+    encode_key,
+    encode_line,
+    encode_offer,
+    encode_ref,
+    frame_prefix,
+)
+from tests.support.peer_networks import (
+    QUICK,
+    Client,
+    World,
+    arrive,
+    frames_of,
+    header_of,
+    key_of,
+    run,
+    running,
+    until,
+)
+
+#: Client 0 is attacked, client 1 is honest, client 2 attacks with a key of the roster.
+_ATTACKER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attack:
+    """A link by hand, with the key of client 2."""
+
+    proved: Proved
+
+    async def say(self, *data: bytes) -> None:
+        self.proved.secure.write(b"".join(data))
+        await self.proved.stream.write(self.proved.secure.data_to_send())
+
+    async def heard(self) -> bytes:
+        """Return everything that the other end sends until it closes."""
+        got = bytearray()
+        try:
+            while True:
+                data = self.proved.secure.read()
+                if data is None:
+                    self.proved.secure.receive_data(await self.proved.stream.read(2**16))
+                elif data:
+                    got += data
+                else:
+                    return bytes(got)
+        except (ChannelClosed, PeerRefused):
+            return bytes(got)
+
+
+def _offer(key: BlockKey, frames: tuple[bytes, ...]) -> Offer:
+    return Offer(key=key, num_frames=len(frames), num_bytes=sum(map(len, frames)), is_eager=True)
+
+
+def _whole_block(ref: int, key: BlockKey, frames: tuple[bytes, ...]) -> bytes:
+    pieces = [encode_offer(ref, _offer(key, frames))]
+    for frame in frames:
+        pieces += [frame_prefix(ref, len(frame)), frame]
+    return b"".join(pieces)
+
+
+def _attacked(
+    folder: Path,
+    attack: Callable[[World, Client], Coroutine[None, None, None]],
+    *,
+    session: SessionLimits | None = None,
+) -> Client:
+    """Let an honest pair exchange while somebody attacks; return the attacked client."""
+    world = World.of(folder, 3)
+    limits = replace(QUICK, session=session or SessionLimits(), handshake_s=1.0)
+    victim, honest = world.client(0, limits=limits), world.client(1)
+
+    async def story() -> None:
+        async with running(victim, honest):
+            # Owed to the attacker all the time: not a byte of it may leave.
+            secret = header_of(0, _ATTACKER, layer=7)
+            victim.depot.send_block(key_of(secret), frames_of(secret))
+            attacking = asyncio.create_task(attack(world, victim))
+            for layer in range(4):
+                header = header_of(1, 0, layer=layer)
+                honest.depot.send_block(key_of(header), frames_of(header))
+                await arrive(victim, key_of(header))
+                await asyncio.sleep(0.02)
+            await attacking
+
+    run(story())
+    return victim
+
+
+async def _linked(world: World) -> _Attack:
+    attack = _Attack(proved=await world.prove_as(_ATTACKER, 0))
+    await attack.say(encode_greet(_ATTACKER))
+    return attack
+
+
+def _assert_nothing_kept(victim: Client) -> None:
+    for layer in range(10):
+        key = key_of(header_of(_ATTACKER, 0, layer=layer))
+        assert victim.depot.receive_block(key) is None
+
+
+def _assert_named(victim: Client, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert victim.network.report().peers[_ATTACKER].refusals[reason] >= 1
+    lines = [record.getMessage() for record in caplog.records]
+    named = [line for line in lines if line.startswith(f"client {_ATTACKER}: {reason}: ")]
+    assert 1 <= len(named) <= 2
+
+
+def test_a_key_that_is_not_in_the_roster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        # It calls itself client 1, but has another key.
+        stranger = make_identity(tmp_path / "stranger", 1)
+        member = world.roster.members[0]
+        secure = SecureStream(
+            connecting_context(stranger, member), is_accepting=False, clients={member.digest: 0}
+        )
+        stream = await TcpTransport().connect(world.address(0), 0)
+        link = _Attack(
+            proved=Proved(client=0, stream=stream, secure=secure, sent_bytes=0, received_bytes=0)
+        )
+        while secure.handshake() is None:
+            await stream.write(secure.data_to_send())
+            secure.receive_data(await stream.read(2**14))
+        await link.say(encode_greet(1))
+        # In TLS 1.3 the refusal comes with the first read.
+        secure.receive_data(await stream.read(2**14))
+        with pytest.raises(PeerRefused, match="the peer does not know our certificate"):
+            secure.read()
+        await stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    assert victim.network.report().strangers_refused == {"certificate": 1}
+    assert "stranger at tcp://127.0.0.1: certificate: its certificate is unknown" in caplog.text
+
+
+def test_a_server_with_another_key_learns_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = World.of(tmp_path, 2)
+    false_identity = make_identity(tmp_path / "false", 1)
+    false_roster = world.roster.with_members(
+        [
+            Member(
+                client=1,
+                certificate_pem=false_identity.certificate_pem,
+                addresses=world.roster.members[1].addresses,
+            )
+        ]
+    )
+    victim = world.client(0)
+    network = type(victim.network)(
+        false_identity,
+        false_roster,
+        type(victim.depot)(tmp_path / "false-depot", 1),
+        listen=world.roster.members[1].addresses,
+    )
+
+    async def story() -> None:
+        async with running(victim, replace(victim, network=network)):
+            header = header_of(0, 1)
+            victim.depot.send_block(key_of(header), frames_of(header))
+            await until(lambda: "certificate" in victim.network.report().peers[1].refusals)
+
+    run(story())
+    assert victim.depot.owed()[1].num_blocks == 1
+    assert "client 1: certificate: tcp://127.0.0.1" in caplog.text
+    assert "its certificate is unknown" in caplog.text
+
+
+def test_a_job_that_is_not_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        header = header_of(_ATTACKER, 0, job="job-2")
+        await link.say(_whole_block(1, key_of(header), frames_of(header)))
+        await until(lambda: "job" in victim.network.report().peers[_ATTACKER].refusals)
+        await link.proved.stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    _assert_nothing_kept(victim)
+    assert not list((tmp_path / "depot-0" / "inbox").glob("*/job-2"))
+    _assert_named(victim, "job", caplog)
+
+
+@pytest.mark.parametrize(
+    ("changed", "layer", "reason", "sentence"),
+    [
+        ({"num_vectors": 9}, 0, "protocol", "num_vectors is 9, expected 8"),
+        ({"width": 32}, 0, "protocol", "width is 32, expected 64"),
+        ({}, 11, "plan", "client 2 offers layer 11, expected below 10"),
+    ],
+)
+def test_rows_outside_the_plan(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changed: dict[str, Any],
+    layer: int,
+    reason: str,
+    sentence: str,
+) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        header = replace(header_of(_ATTACKER, 0, layer=layer), **changed)
+        await link.say(_whole_block(1, key_of(header), frames_of(header)))
+        await until(lambda: reason in victim.network.report().peers[_ATTACKER].refusals)
+        await link.proved.stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    _assert_nothing_kept(victim)
+    _assert_named(victim, reason, caplog)
+    assert sentence in caplog.text
+
+
+def test_another_plan_keeps_its_greeting_and_no_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    header = replace(header_of(_ATTACKER, 0), plan_digest=b"q" * 32)
+    frames = frames_of(header)
+
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        await link.say(_whole_block(1, key_of(header), frames))
+        await until(lambda: "plan" in victim.network.report().peers[_ATTACKER].refusals)
+        await link.proved.stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    assert victim.depot.receive_block(key_of(header)) == frames[0]
+    _assert_named(victim, "plan", caplog)
+    assert "both list 3 edges between them, but not the same" in caplog.text
+
+
+def _cut_short(size_bytes: int) -> bytes:
+    return struct.pack("<BBHI", 1, 7, 0, size_bytes)
+
+
+_KEY = key_of(header_of(_ATTACKER, 0))
+_FRAMES = frames_of(header_of(_ATTACKER, 0))
+_OTHERS = replace(_KEY, sender=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (encode_greet(1), "impersonation"),
+        (
+            encode_greet(_ATTACKER) + encode_offer(1, replace(_offer(_KEY, _FRAMES), key=_OTHERS)),
+            "impersonation",
+        ),
+        (encode_greet(_ATTACKER) + _cut_short(2**21), "oversize"),
+        (encode_greet(_ATTACKER) + b"GET / HTTP/1.1\r\n\r\n", "protocol"),
+        (
+            encode_greet(_ATTACKER)
+            + b"".join(
+                encode_offer(
+                    ref, replace(_offer(_KEY, _FRAMES), key=replace(_KEY, layer=100 + ref))
+                )
+                for ref in range(1, 200)
+            ),
+            "flood",
+        ),
+    ],
+    ids=("greets as another", "offers as another", "oversize frame", "not a link", "flood"),
+)
+def test_who_breaks_the_protocol_is_closed_and_has_to_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: bytes, reason: str
+) -> None:
+    answers: list[bytes] = []
+
+    async def attack(world: World, victim: Client) -> None:
+        link = _Attack(proved=await world.prove_as(_ATTACKER, 0))
+        await link.say(said)
+        answers.append(await link.heard())
+        await link.proved.stream.close()
+        again = _Attack(proved=await world.prove_as(_ATTACKER, 0))
+        answers.append(await again.heard())
+        await again.proved.stream.close()
+        await until(lambda: "penalty" in victim.network.report().peers[_ATTACKER].refusals)
+
+    victim = _attacked(tmp_path, attack)
+    _assert_nothing_kept(victim)
+    _assert_named(victim, reason, caplog)
+    _assert_named(victim, "penalty", caplog)
+    # The one who greeted as itself may have been offered what it is owed, but no row of it.
+    rows = frames_of(header_of(0, _ATTACKER, layer=7))[1]
+    assert reason.encode() in answers[0] or b"link version is 71" in answers[0]
+    if reason == "impersonation" and said == encode_greet(1):
+        assert rows not in answers[0]
+    assert answers[1] == b""
+
+
+def test_other_bytes_under_a_known_key_change_nothing(tmp_path: Path) -> None:
+    header = header_of(_ATTACKER, 0)
+    frames = frames_of(header)
+    others = frames_of(replace(header, layer=1))
+
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        await link.say(_whole_block(1, key_of(header), frames))
+        await arrive(victim, key_of(header))
+        await link.say(_whole_block(2, key_of(header), frames[:1] + others[1:]))
+        await link.say(_whole_block(3, key_of(header), frames))
+        await asyncio.sleep(0.1)
+        await link.proved.stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    assert victim.depot.receive_block(key_of(header)) == b"".join(frames)
+    assert victim.network.report().peers[_ATTACKER].channels["tcp"].blocks_received == 1
+
+
+def test_a_handshake_that_trickles_in_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = world.address(0).removeprefix("tcp://").split(":")
+        slow = [socket.create_connection((host, int(port))) for _ in range(20)]
+        for connection in slow:
+            connection.setblocking(False)
+            await loop.sock_sendall(connection, b"\x16")
+        await until(lambda: sum(victim.network.report().strangers_refused.values()) == 20)
+        for connection in slow:
+            connection.close()
+
+    victim = _attacked(tmp_path, attack)
+    assert victim.network.report().strangers_refused["connections"] >= 4
+    assert "strangers: connections: over 8 have proved nothing" in caplog.text
+    assert caplog.text.count("stranger at tcp://127.0.0.1: slow: no handshake within") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (b"", "no greeting within 0.3 s"),
+        (encode_greet(_ATTACKER) + b"\x01", "a message that was begun did not become whole"),
+    ],
+)
+def test_a_link_that_trickles_in_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: bytes, sentence: str
+) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        link = _Attack(proved=await world.prove_as(_ATTACKER, 0))
+        if said:
+            await link.say(said)
+        await link.heard()
+        await link.proved.stream.close()
+
+    session = SessionLimits(greeting_s=0.3, message_s=0.3)
+    victim = _attacked(tmp_path, attack, session=session)
+    _assert_named(victim, "slow", caplog)
+    assert sentence in caplog.text
+
+
+def test_others_have_their_turns_while_a_peer_floods(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        await until(lambda: victim.network.report().peers[_ATTACKER].is_connected)
+        counters = victim.network._peers[_ATTACKER]._account.channels["tcp"]
+        # Nothing comes of these but work.
+        await link.say(encode_offer(1, _offer(_KEY, _FRAMES)))
+        messages = encode_ref(MessageKind.WITHDRAW, 1) * 2**17
+        flooding = asyncio.create_task(link.say(messages))
+        while counters.link_bytes_received < len(messages):
+            seen.append(counters.link_bytes_received)
+            await asyncio.sleep(0)
+        seen.append(counters.link_bytes_received)
+        await flooding
+        await link.proved.stream.close()
+
+    _attacked(tmp_path, attack)
+    most_at_once = max(after - before for before, after in itertools.pairwise(seen))
+    assert most_at_once <= 2**18
+
+
+def test_who_asks_for_the_same_block_again_and_again_is_a_flood(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        key = key_of(header_of(0, _ATTACKER, layer=7))
+        link = await _linked(world)
+        ref, got = 0, b""
+        with suppress(ChannelClosed):
+            while True:
+                data = link.proved.secure.read()
+                if data is None:
+                    link.proved.secure.receive_data(await link.proved.stream.read(2**16))
+                    continue
+                if not data:
+                    break
+                got = (got + bytes(data))[-(2**16) :]
+                if encode_key(key) in got:
+                    ref, got = ref + 1, b""
+                    have = encode_ref(MessageKind.HAVE, ref)
+                    await link.say(have, encode(MessageKind.ASK, encode_key(key)))
+        await link.proved.stream.close()
+        assert ref == 66
+
+    victim = _attacked(tmp_path, attack)
+    _assert_named(victim, "flood", caplog)
+    assert "it lost 65 blocks that it had" in caplog.text
+
+
+def test_who_comes_and_goes_does_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def attack(world: World, victim: Client) -> None:
+        for _ in range(10):
+            link = await _linked(world)
+            await link.say(encode(MessageKind.BYE, encode_line("I come again")))
+            await link.heard()
+            await link.proved.stream.close()
+
+    _attacked(tmp_path, attack)
+    # One line in ten seconds for this peer and reason, whichever of its failures came first.
+    assert 1 <= caplog.text.count(f"client {_ATTACKER}: connection: ") <= 2
+
+
+def test_a_key_that_is_replaced_during_its_handshake_is_not_let_in(tmp_path: Path) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        member = world.roster.members[0]
+        secure = SecureStream(
+            connecting_context(world.identity(_ATTACKER), member),
+            is_accepting=False,
+            clients={member.digest: 0},
+        )
+        stream = await TcpTransport().connect(world.address(0), 0)
+        secure.handshake()
+        await stream.write(secure.data_to_send())
+        secure.receive_data(await stream.read(2**14))
+        new = make_identity(tmp_path / "new", _ATTACKER).certificate_pem
+        replaced = replace(world.roster.members[_ATTACKER], certificate_pem=new)
+        victim.network.replace_roster(world.roster.with_members([replaced]))
+        await asyncio.sleep(0)
+        assert secure.handshake() == 0
+        link = _Attack(
+            proved=Proved(client=0, stream=stream, secure=secure, sent_bytes=0, received_bytes=0)
+        )
+        await link.say(encode_greet(_ATTACKER), _whole_block(1, _KEY, _FRAMES))
+        assert await link.heard() == b""
+        await stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    _assert_nothing_kept(victim)
+    assert victim.network.report().peers[_ATTACKER].last_met_unix_s is None
+
+
+def test_a_peer_that_was_dropped_begins_no_link(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World.of(tmp_path, 3)
+        victim = world.client(0)
+        async with running(victim):
+            link = await _linked(world)
+            await until(lambda: victim.network.report().peers[_ATTACKER].is_connected)
+            # It waits until the first link has ended.
+            second = await _linked(world)
+            await until(lambda: victim.network._peers[_ATTACKER]._num_streams == 2)
+            dropped = victim.network._peers[_ATTACKER]
+            others = [one for one in world.roster.members.values() if one.client != _ATTACKER]
+            victim.network.replace_roster(Roster.of(others))
+            for one in (link, second):
+                await one.heard()
+                await one.proved.stream.close()
+            await until(lambda: not dropped._num_streams)
+            assert dropped.report().channels["tcp"].links == 1
+
+    run(story())
+
+
+def test_a_peer_that_vanished_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        link = await _linked(world)
+        # It reads nothing and says nothing, as a machine whose cable was pulled.
+        await until(lambda: "silent" in victim.network.report().peers[_ATTACKER].refusals)
+        await link.proved.stream.close()
+
+    session = SessionLimits(ping_after_s=0.2, pong_within_s=0.3)
+    victim = _attacked(tmp_path, attack, session=session)
+    _assert_named(victim, "silent", caplog)
+
+
+def test_a_peer_has_two_connections_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(world: World, victim: Client) -> None:
+        links = [await _linked(world) for _ in range(6)]
+        await until(lambda: "connections" in victim.network.report().peers[_ATTACKER].refusals)
+        for link in links:
+            await link.proved.stream.close()
+
+    victim = _attacked(tmp_path, attack)
+    _assert_named(victim, "connections", caplog)

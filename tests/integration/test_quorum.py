@@ -1,0 +1,192 @@
+"""Rounds that are closed without some clients: min-clients and round-deadline-s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.factory import InProcessClients
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import ConfigurationError, RoundIncomplete
+from retexo_fl.federation import records
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.graph import GraphPartition
+from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.fickle_grid import FickleGrid
+from tests.support.runs import configured, events_of, model_bytes, model_weights, result_of
+
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 4,
+    "hidden": 4,
+    "layers": 2,
+    "dtype": "float64",
+    "missing_peers": "drop",
+}
+QUORUM: dict[str, Any] = {"min_clients": 2, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
+#: Flower node of client 1.
+NODE = 3
+
+
+@cache
+def parts() -> list[GraphPartition]:
+    """Return the parts of all trainings here, cut once."""
+    return make_parts(make_config({"clients": 3}))
+
+
+def train_in(out: Path, change: Callable[[FickleGrid, Message], None], **keys: Any) -> Path:
+    """Train while ``change`` may do to the grid what it likes before each message is sent."""
+    config = configured(out, **{**KEYS, **keys})
+    clients = InProcessClients(parts(), config)
+
+    def find(context: Context, ticket: Ticket) -> Any:
+        return clients.find(ticket.job, client_index(context))
+
+    class Grid(FickleGrid):
+        def push_messages(self, messages: Any) -> Any:
+            sent = list(messages)
+            for message in sent:
+                change(self, message)
+            return super().push_messages(sent)
+
+    values = config_values(config)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app([])(Grid(build_client_app(find), config.clients, values), context)
+    return out
+
+
+def during(rounds: set[tuple[int, int]]) -> Callable[[FickleGrid, Message], None]:
+    """Return a change: client 1 answers nothing in these (stage, round)."""
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type == records.TRAIN:
+            ticket = records.read_ticket(message)
+            grid.weather.mute = {NODE} if (ticket.stage, ticket.round) in rounds else set()
+
+    return change
+
+
+def without_update(rounds: set[tuple[int, int]]) -> Callable[[Message, Message], Message]:
+    """Return what takes client 1 out of the sums of these (stage, round)."""
+
+    def replace(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type != records.TRAIN or message.metadata.dst_node_id != NODE:
+            return reply
+        ticket = records.read_ticket(message)
+        if (ticket.stage, ticket.round) in rounds:
+            weights = records.weights_of(reply.content.array_records["weights"])
+            reply.content["weights"] = records.weights_record(np.zeros_like(weights))
+            metrics = reply.content.metric_records["metrics"]
+            for name, value in metrics.items():
+                metrics[name] = 0.0 if isinstance(value, float) else 0
+        return reply
+
+    return replace
+
+
+def test_rounds_without_a_client_are_those_of_sums_without_its_update(tmp_path: Path) -> None:
+    rounds = {(0, 2), (0, 3), (1, 1)}
+    got = train_in(tmp_path / "quorum", during(rounds), **QUORUM)
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        del message
+        grid.weather.replace = without_update(rounds)
+
+    wanted = train_in(tmp_path / "sums", change)
+    assert model_bytes(got) == model_bytes(wanted)
+    events = [event for event in events_of(got) if event["event"] == "round"]
+    assert {(e["stage"], e["round"]) for e in events if e.get("absent") == [1]} == rounds
+    assert result_of(got)["absences"] == {"1": 3}
+    assert result_of(wanted)["absences"] == {}
+
+
+def test_deadline_that_is_never_reached_changes_no_bit(tmp_path: Path) -> None:
+    quorum, default = tmp_path / "quorum", tmp_path / "default"
+    run_inline(configured(quorum, **KEYS, min_clients=2, round_deadline_s=600.0), parts())
+    run_inline(configured(default, **KEYS), parts())
+    assert model_bytes(quorum) == model_bytes(default)
+    assert [e.get("absent") for e in events_of(quorum)] == [None] * len(events_of(quorum))
+
+
+def test_client_that_missed_an_exchange_catches_up_and_trains(tmp_path: Path) -> None:
+    """It is away from the second exchange on, and back for the third round of its stage."""
+
+    left: list[bool] = []
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        ticket, kind = records.read_ticket(message), message.metadata.message_type
+        if kind == records.PUBLISH and ticket.stage == 1 and not left:
+            left.append(True)
+            grid.weather.away = {NODE}
+        if kind == records.TRAIN and (ticket.stage, ticket.round) == (1, 2):
+            grid.weather.away = set()
+
+    out = train_in(tmp_path / "run", change, engine="deployment", **QUORUM)
+    rounds = [e for e in events_of(out) if e["event"] == "round" and e["stage"] == 1]
+    assert [e.get("absent") for e in rounds] == [[1], [1], None, None]
+    exchanges = [e for e in events_of(out) if e["event"] == "exchange"]
+    assert exchanges[0]["missing"] == 0
+    assert exchanges[1]["missing"] > 0
+    assert all(np.isfinite(tensor).all() for tensor in model_weights(out).values())
+
+
+def test_client_absent_from_the_start_is_left_out(tmp_path: Path) -> None:
+    def change(grid: FickleGrid, message: Message) -> None:
+        grid.weather.away = {NODE}
+
+    out = train_in(tmp_path / "run", change, engine="deployment", **QUORUM)
+    events = events_of(out)
+    assert events[0]["absent"] == [1]
+    assert events[1]["missing"] > 0
+    assert [row["client"] for row in result_of(out)["client_table"]] == [0, 2]
+    rounds = [event for event in events if event["event"] == "round"]
+    assert result_of(out)["absences"] == {"1": len(rounds)}
+
+
+def test_too_few_clients_end_the_run_by_name(tmp_path: Path) -> None:
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type == records.TRAIN:
+            grid.weather.mute = {NODE, NODE + 1}
+
+    keys = {**QUORUM, "message_timeout_s": 0.5}
+    with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 within 0.5 s"):
+        train_in(tmp_path / "run", change, **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"min-clients": 2}, "round-deadline-s: 0; expected it beside min-clients"),
+        ({"round-deadline-s": 5}, "min-clients: 0; expected it beside round-deadline-s"),
+        ({"min-clients": 6, "round-deadline-s": 5}, "min-clients: 6 of 5 clients"),
+        ({"engine": "deployment", "partitions": "parts"}, "partitions: 'parts' does not go with"),
+        ({"engine": "deployment", "data-dir": "data"}, "data-dir: 'data' does not go with"),
+        ({"engine": "deployment", "links": "4g"}, "links: '4g' cannot be modelled"),
+    ],
+)
+def test_keys_that_contradict_are_refused(keys: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        make_config(keys)
+
+
+def test_deployment_calls_its_graph_by_name_or_parts() -> None:
+    assert make_config({"engine": "deployment"}).graph_name == "parts"
+    assert make_config({"engine": "deployment", "dataset": "cora"}).graph_name == "cora"
+
+
+def test_aggregator_that_needs_more_clients_is_refused(tmp_path: Path) -> None:
+    keys = {"aggregator": "krum:1", "min_clients": 2, "round_deadline_s": 5.0}
+    with pytest.raises(ConfigurationError, match="aggregator: .*there are 2"):
+        run_inline(configured(tmp_path / "run", **KEYS, **keys), parts())

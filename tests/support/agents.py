@@ -1,0 +1,194 @@
+"""Real agents as processes on one machine: their parts, keys, roster and sockets in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retexo_fl.agent.remote import ask_agent
+from retexo_fl.channels.roster import Member
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config_checks import DATA_PATH_KEYS
+from retexo_fl.errors import AgentUnreachable
+from retexo_fl.federation import make_client_app
+from retexo_fl.federation.server_app import Listener, run_training
+from retexo_fl.graph import GraphPartition, write_partitions
+from tests.support.commands import environment, program
+from tests.support.loopback import make_members
+from tests.support.runs import ledger_of, model_bytes
+from tests.support.thread_grid import ThreadGrid
+
+_START_S = 60.0
+_END_S = 15.0
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentProcess:
+    """One agent: its folder, and its process while there is one.
+
+    Attributes:
+        folder: Settings, keys, state, socket and log.
+        client: Index.
+        extra: Of its environment.
+        start_s: How long it may take to answer at first.
+    """
+
+    folder: Path
+    client: int
+    extra: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    start_s: float = _START_S
+
+    @property
+    def command(self) -> list[str]:
+        """The program, and what it is told."""
+        return [program("retexo"), "agent", "run", "--config", str(self.settings)]
+
+    @property
+    def socket(self) -> Path:
+        """Where it is asked."""
+        return self.folder / "run" / "agent.sock"
+
+    @property
+    def state(self) -> Path:
+        """What it keeps."""
+        return self.folder / "state"
+
+    @property
+    def settings(self) -> Path:
+        """Its ``agent.toml``."""
+        return self.folder / "agent.toml"
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return (self.folder / "log").read_text()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environment(self.extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + self.start_s
+        while True:
+            try:
+                self.status()
+            except AgentUnreachable:
+                ended = self.process.poll()
+                assert ended is None, f"ended with {ended}: {self.log}"
+                assert time.monotonic() < deadline, self.log
+                time.sleep(0.02)
+            else:
+                return
+
+    def status(self) -> Mapping[str, Any]:
+        """Ask it how it is."""
+        return ask_agent(self.socket, "status")
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(_END_S)
+
+    def stop(self) -> int:
+        """End it as systemd would; return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_END_S)
+
+    def close(self) -> None:
+        """End it, however."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+@contextlib.contextmanager
+def agents(
+    root: Path,
+    parts: Sequence[GraphPartition],
+    *,
+    start: bool = True,
+    extra: Mapping[str, str] | None = None,
+    addresses: Sequence[str] | None = None,
+) -> Iterator[list[AgentProcess]]:
+    """Give every part to an agent of its own, all of whom know each other; end them at last."""
+    write_partitions(list(parts), root / "parts")
+    _, roster = make_members(root, len(parts), addresses)
+    (root / "roster.toml").write_text(roster.text())
+    made = [_settle(root, member) for member in roster.members.values()]
+    for agent in made:
+        agent.extra = extra or {}
+    try:
+        if start:
+            for agent in made:
+                agent.start()
+        yield made
+    finally:
+        for agent in made:
+            agent.close()
+
+
+def train_with(
+    agents: Sequence[AgentProcess], config: RunConfig, listeners: Sequence[Listener] = ()
+) -> Path:
+    """Train with the real server loop; every message goes through a ClientApp to its agent."""
+    # Agents know their parts, and a server that deploys knows no path.
+    values = {**config_values(config), "engine": "deployment", **dict.fromkeys(DATA_PATH_KEYS, "")}
+    grid = ThreadGrid(make_client_app(), [{"agent": str(agent.socket)} for agent in agents], values)
+    return run_training(grid, make_config(values), listeners)
+
+
+def _settle(root: Path, member: Member) -> AgentProcess:
+    agent = AgentProcess(folder=root / str(member.client), client=member.client)
+    keys = {
+        "partition": root / "parts" / f"part-{member.client}",
+        "state": agent.state,
+        "socket": agent.socket,
+        "key": agent.folder / "key.pem",
+        "certificate": agent.folder / "certificate.pem",
+        "roster": root / "roster.toml",
+    }
+    lines = [f"{name} = {json.dumps(str(path))}" for name, path in keys.items()]
+    listen = f"listen = {json.dumps(list(member.addresses))}\n"
+    agent.settings.write_text("\n".join([*lines, listen]))
+    return agent
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    """Compare weights bit by bit, and what crossed between clients."""
+    assert model_bytes(one) == model_bytes(other)
+    found = [
+        {
+            account: volume
+            for account, volume in ledger_of(run).lines()
+            if account.kind == "boundary" or account.peer == -2
+        }
+        for run in (one, other)
+    ]
+    assert found[0] == found[1]
+    assert found[0]
+
+
+def retexo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        [program("retexo"), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

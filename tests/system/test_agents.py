@@ -1,0 +1,175 @@
+"""Agents that end in the middle of things, as real processes."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.api import (
+    CollectRequest,
+    PublishRequest,
+    Ticket,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import AgentUnreachable, RetexoError
+from retexo_fl.graph import GraphPartition
+from retexo_fl.training.stage_model import ModelShape, initial_weights
+from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
+from tests.support.data import data_dir
+from tests.support.runs import configured, train
+
+pytestmark = pytest.mark.system
+
+#: The most that an agent may take for one part of Cora; Python with torch is 229 MB of it.
+MOST_BYTES = 330_000_000
+
+KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config(KEYS))
+
+
+@pytest.mark.parametrize("end", [AgentProcess.kill, AgentProcess.stop])
+def test_an_agent_that_ends_in_a_round_is_waited_for(
+    tmp_path: Path, parts: list[GraphPartition], end: Callable[[AgentProcess], object]
+) -> None:
+    keys = {**KEYS, "algorithm": "standard", "rounds": 3}
+    with agents(tmp_path / "made", parts) as made:
+        calls = itertools.count()
+
+        def restart() -> None:
+            end(made[0])
+            made[0].start()
+
+        def end_once(event: Mapping[str, Any]) -> None:
+            if event.get("event") == "round" and next(calls) == 0:
+                threading.Thread(target=restart).start()
+
+        train_with(made, configured(tmp_path / "agents", **keys), [end_once])
+        assert next(calls) > 0
+        assert "restored job=" in made[0].log
+    train(tmp_path / "inline", **keys)
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
+
+
+def test_an_agent_stops_with_zero_and_its_socket_is_gone(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with agents(tmp_path, parts[:1]) as (agent,):
+        done = retexo("agent", "stop", "--config", str(agent.settings))
+        assert (done.returncode, done.stdout) == (0, "stopped\n")
+        assert agent.process is not None
+        assert agent.process.wait(10) == 0
+        assert not agent.socket.exists()
+        done = retexo("agent", "status", "--config", str(agent.settings))
+        assert done.returncode == 1
+        assert "no agent answers there" in done.stderr
+        assert "systemctl status retexo-agent" in done.stderr
+
+
+def test_a_socket_that_a_killed_agent_left_is_replaced(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with agents(tmp_path, parts[:1]) as (agent,):
+        agent.kill()
+        assert agent.socket.exists()
+        agent.start()
+        assert agent.stop() == 0
+
+
+def test_a_client_app_waits_for_an_agent_that_is_away(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    values = config_values(make_config(KEYS))
+    ticket = Ticket(job="job-00000000000a", attempt=1)
+    with agents(tmp_path, parts[:1], start=False) as (agent,):
+        client = RemoteClient(agent.socket, values, wait_s=0.3)
+        with pytest.raises(AgentUnreachable, match="no agent answers there .*systemctl status"):
+            client.hello(ticket)
+        starting = threading.Timer(0.3, agent.start)
+        starting.start()
+        assert RemoteClient(agent.socket, values).hello(ticket).client == 0
+        starting.join()
+
+
+def test_an_agent_stops_in_the_middle_of_a_computation(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """systemd is told of the start and of the end; the answer comes from the next process."""
+    with agents(tmp_path, parts) as made:
+        values = config_values(make_config({**KEYS, "local-steps": 10_000}))
+        first = Ticket(job="job-00000000000c", attempt=1, weights_digest=chain_digest(b"", None))
+        clients = [RemoteClient(agent.socket, values) for agent in made]
+        for client in clients:
+            client.hello(first)
+            client.publish(PublishRequest(ticket=first))
+        assert clients[0].collect(CollectRequest(ticket=first, wait_s=20)).complete
+        shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
+        asked = TrainRequest(ticket=first, weights=initial_weights(shape, 0, seed=0))
+        failed: list[RetexoError] = []
+
+        def ask() -> None:
+            try:
+                RemoteClient(made[0].socket, values, wait_s=0.5).train_layer(asked)
+            except AgentUnreachable as error:
+                failed.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while made[0].status()["jobs"][0]["state"] != "computing":
+            time.sleep(0.02)
+        time.sleep(0.5)
+        begun = time.monotonic()
+        assert made[0].stop() == 0
+        # Said in the issue: within 10 s, whatever is computed.
+        assert time.monotonic() - begun < 10
+        asking.join()
+        assert failed
+        assert "Traceback" not in made[0].log
+
+
+def test_a_service_manager_is_told_of_start_and_end(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        with agents(tmp_path, parts[:1], extra=environment) as (agent,):
+            told = [manager.recv(1000) for _ in range(2)]
+            assert told == [b"READY=1\nSTATUS=client 0 of 2: no job", b"WATCHDOG=1"]
+            assert agent.stop() == 0
+        while not (last := manager.recv(1000)).startswith(b"STOPPING=1"):
+            assert last.startswith((b"WATCHDOG=1", b"STATUS="))
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns"])
+def test_cora_is_trained_as_in_one_process(tmp_path: Path, algorithm: str) -> None:
+    keys: dict[str, Any] = {
+        "dataset": "cora",
+        "data_dir": data_dir(),
+        "clients": 2,
+        "rounds": 2,
+        "algorithm": algorithm,
+    }
+    config = configured(tmp_path / "agents", **keys)
+    with agents(tmp_path / "made", make_parts(config)) as made:
+        train_with(made, config)
+        peaks = [agent.status()["memory"]["peak_rss_bytes"] for agent in made]
+    train(tmp_path / "inline", **keys)
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
+    if algorithm == "lazy":
+        assert max(peaks) < MOST_BYTES

@@ -1,0 +1,52 @@
+"""Real Bluetooth: RFCOMM of a real kernel between two virtual controllers, with and without BlueZ.
+
+The tests themselves are in ``tests/guest`` and run in virtual machines.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.bluetooth_vm import GuestVerdict
+from tests.support.channel_contract import ChannelContract
+
+pytestmark = [pytest.mark.system, pytest.mark.virtual, pytest.mark.timeout(900)]
+
+_CONTRACT = [name for name in vars(ChannelContract) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("guest", ["channel"], indirect=True)
+def test_rfcomm_is_a_channel_like_tcp(guest: GuestVerdict) -> None:
+    guest.check(
+        *(f"TestRfcommChannel::{name}" for name in _CONTRACT),
+        "test_a_mebibyte_goes_both_ways_at_once",
+        "test_a_peer_that_closes_goes_on_later_where_it_was",
+    )
+
+
+@pytest.mark.parametrize("guest", ["channel"], indirect=True)
+def test_what_a_machine_lacks_is_named_and_noticed_once_it_is_there(guest: GuestVerdict) -> None:
+    guest.check(
+        "test_no_socket_lacks_anything_and_the_adapters_are_told",
+        "test_adapters_that_are_switched_off_are_named_with_the_remedy",
+        "test_an_adapter_that_comes_later_is_noticed",
+        "test_the_doctor_shakes_hands_with_a_peer",
+    )
+
+
+@pytest.mark.parametrize("guest", ["bluez"], indirect=True)
+def test_devices_pair_and_find_each_others_service(guest: GuestVerdict) -> None:
+    guest.check(
+        "test_unattended_pairing_gives_an_encrypted_link",
+        "test_a_record_is_found_until_it_is_taken_back",
+        "test_an_automatic_address_leads_to_its_listener",
+    )
+
+
+@pytest.mark.parametrize("guest", ["pybluez"], indirect=True)
+def test_pybluez_does_the_same_for_a_python_without_bluetooth(guest: GuestVerdict) -> None:
+    guest.check(
+        *(f"TestRfcommChannel::{name}" for name in _CONTRACT),
+        "test_a_mebibyte_goes_both_ways_at_once",
+        "test_a_peer_is_reached_at_the_channel_that_it_published",
+    )

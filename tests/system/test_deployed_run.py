@@ -1,0 +1,135 @@
+"""`retexo run --superlink` over a real SuperLink and SuperNodes on this machine's loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import PROGRAM
+from tests.support.commands import FLOWER_ENVIRONMENT, ROOT, environment, program, search_path
+from tests.support.runs import events_of, model_bytes, train
+
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+
+CLIENTS = 2
+KEYS = ("--clients", str(CLIENTS), "--hidden", "4", "--layers", "1")
+#: A loaded machine starts a ClientApp in ten seconds.
+WAIT_S = 180.0
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[str]:
+    """Run a SuperLink and SuperNodes whose clients cut the graph themselves; return its address."""
+    port = free_port()
+    with ExitStack() as stack:
+        command = [program("flower-superlink"), "--insecure", "--port", str(port)]
+        stack.enter_context(running(tmp_path, "superlink", command))
+        wait_for(lambda: answers(port))
+        for client in range(CLIENTS):
+            command = [
+                *(program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"),
+                *("--port", str(free_port())),
+                *("--node-config", f"partition-id={client} num-partitions={CLIENTS}"),
+            ]
+            stack.enter_context(running(tmp_path, f"supernode-{client}", command))
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def running(folder: Path, name: str, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    home = folder / f"{name}-home"
+    home.mkdir()
+    variables = {
+        **FLOWER_ENVIRONMENT,
+        "FLWR_HOME": str(home),
+        "PATH": search_path(),
+        "PYTHONPATH": str(ROOT),
+        "RETEXO_SCRATCH": str(folder / "scratch"),
+    }
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+def start(address: str, *more: str) -> subprocess.Popen[str]:
+    command = [*PROGRAM, "run", "--superlink", address, "--insecure", *more]
+    return subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_run_is_stopped_resumed_and_ends_with_the_bits_of_one_process(
+    superlink: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with start(superlink, *KEYS, "--rounds", "3", "--out", str(run)) as process:
+        try:
+            wait_for((run / "checkpoint.safetensors").exists)
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert told.splitlines()[-1] == (
+        f"retexo: interrupted; go on with: retexo run --resume {run} --superlink {superlink} "
+        "--insecure"
+    )
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+
+    with start(superlink, "--resume", str(run)) as process:
+        try:
+            told, _ = process.communicate(timeout=2 * WAIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert told.startswith("test accuracy ")
+    assert events_of(run)[-1]["event"] == "finish"
+    alone = train(tmp_path / "alone", clients=CLIENTS, hidden=4, layers=1, rounds=3)
+    assert model_bytes(run) == model_bytes(alone)
+
+
+def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:
+    with start(f"127.0.0.1:{free_port()}", *KEYS, "--out", str(tmp_path / "run")) as process:
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert told.count("\n") == 1
+    assert "nothing listens there" in told

@@ -1,0 +1,141 @@
+"""Clients that share nothing but a network train what one process trains, to the bit.
+
+Machines are network namespaces; SuperLink, SuperNodes and agents are real programs, with TLS and
+node authentication, as docs/deployment.md starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import program, run_command
+from tests.support.data import data_dir
+from tests.support.deployment import Deployment
+from tests.support.host import Counters
+from tests.support.hosts import Hosts
+from tests.support.memory import MemoryWatch
+from tests.support.places import host_names
+from tests.support.runs import events_of, model_bytes, result_of
+
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
+
+OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "10")
+#: As the kernel and ps count.
+MIB = 2**20
+KINDS = ("boundary", "updates_up", "weights_down")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A training by a deployment and the same one in this process, and what was seen meanwhile.
+
+    Attributes:
+        deployed: Run directory of the deployment.
+        inline: Run directory of this process.
+        moved: What went through each host's interface.
+        told: What each client's agent said of its traffic, before and after.
+        watch: Memory of all programs.
+    """
+
+    deployed: Path
+    inline: Path
+    moved: dict[str, Counters]
+    told: dict[int, tuple[dict[str, Any], dict[str, Any]]]
+    watch: MemoryWatch
+
+
+@pytest.fixture(scope="module", params=[2, 5])
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Trained]:
+    clients: int = request.param
+    folder = tmp_path_factory.mktemp(f"of-{clients}")
+    parts = folder / "parts"
+    source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--partitioner", "louvain")
+    size = ("--clients", str(clients), "--out", str(parts))
+    run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
+    place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
+    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
+    with Hosts(host_names(clients)) as hosts, MemoryWatch(hosts) as watch:
+        deployment = Deployment(hosts, folder, parts, clients, metered=True)
+        hosts.send_nothing_twice()
+        deployment.start()
+        yield _train(deployment, folder / "inline", watch)
+
+
+def _train(deployment: Deployment, inline: Path, watch: MemoryWatch) -> Trained:
+    clients = range(deployment.clients)
+    counted = deployment.interface_bytes()
+    told = {client: deployment.agent_status(client) for client in clients}
+    deployment.run(deployment.folder / "run", *OPTIONS, timeout_s=1000.0)
+    after = {client: deployment.agent_status(client) for client in clients}
+    moved = {
+        name: counters - counted[name] for name, counters in deployment.interface_bytes().items()
+    }
+    return Trained(
+        deployed=deployment.folder / "run",
+        inline=inline,
+        moved=moved,
+        told={client: (told[client], after[client]) for client in clients},
+        watch=watch,
+    )
+
+
+def test_weights_are_those_of_one_process(trained: Trained) -> None:
+    assert model_bytes(trained.deployed) == model_bytes(trained.inline)
+
+
+def test_the_account_is_that_of_one_process(trained: Trained) -> None:
+    deployed, inline = result_of(trained.deployed), result_of(trained.inline)
+    assert deployed["engine"] == "deployment"
+    for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):
+        assert deployed[key] == inline[key]
+    for measure in ("raw", "payload"):
+        assert _kinds(deployed, measure) == _kinds(inline, measure)
+    assert _curves(trained.deployed) == _curves(trained.inline)
+
+
+def _kinds(result: dict[str, Any], measure: str) -> dict[str, int]:
+    return {kind: result["bytes"][measure][kind] for kind in KINDS}
+
+
+def _curves(run: Path) -> list[tuple[object, ...]]:
+    return [
+        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
+        for event in events_of(run)
+        if event["event"] == "round"
+    ]
+
+
+def test_programs_stay_within_their_memory(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\n{trained.watch.table()}")  # noqa: T201 - a table for whoever reads the log
+    for client in trained.told:
+        host = f"client-{client}"
+        assert trained.watch.usage[host, "retexo agent run"].resident_bytes < 330 * MIB
+        assert trained.watch.usage[host, "flwr-clientapp"].resident_bytes < 135 * MIB
+
+
+def test_counted_bytes_are_those_on_the_interfaces(trained: Trained) -> None:
+    for client, (before, after) in trained.told.items():
+        sent, received = (
+            one - other for one, other in zip(_wire(after), _wire(before), strict=True)
+        )
+        seen = trained.moved[f"client-{client}"]
+        assert sent == pytest.approx(seen.sent_ip_bytes, rel=1e-3)
+        assert received == pytest.approx(seen.received_ip_bytes, rel=1e-3)
+
+
+def _wire(status: dict[str, Any]) -> tuple[int, int]:
+    """Return what an agent counted on all its channels and on Flower's: sent and received."""
+    channels = [channel for peer in status["peers"] for channel in peer["channels"].values()]
+    sent = sum(channel["wire_bytes_sent"] for channel in channels)
+    received = sum(channel["wire_bytes_received"] for channel in channels)
+    return sent + status["flower"]["up"]["wire"], received + status["flower"]["down"]["wire"]

@@ -1,0 +1,186 @@
+"""What `server/` and `clients/` ship beside Python: units, scripts, a VM's set-up, an example."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from cryptography import x509
+
+from retexo_fl.agent.settings import read_settings
+from tests.support.commands import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+
+UNITS = (
+    "server/retexo-superlink.service",
+    "clients/retexo-agent.service",
+    "clients/retexo-supernode.service",
+)
+#: What the units start, at the places where the documents put it.
+PROGRAMS = ("retexo", "flower-superlink", "flower-supernode")
+SCRIPT = ROOT / "server" / "make-certificates.sh"
+
+
+def ended(*command: str | Path, code: int) -> str:
+    """Run a program that must end with ``code``, and return what it said."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+# ---- units ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return the root of a machine on which our units and programs stand, and systemd's units."""
+    systemd = next(
+        (place for place in ("/usr/lib/systemd", "/lib/systemd") if Path(place).is_dir()), None
+    )
+    if systemd is None or shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: systemd)")
+    shutil.copytree(f"{systemd}/system", tmp_path / "usr/lib/systemd/system", symlinks=True)
+    units, programs = tmp_path / "etc/systemd/system", tmp_path / "opt/retexo/bin"
+    units.mkdir(parents=True)
+    programs.mkdir(parents=True)
+    for unit in UNITS:
+        shutil.copy(ROOT / unit, units)
+    for name in PROGRAMS:
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_has_nothing_to_say_against_a_unit(machine: Path, unit: str) -> None:
+    name = Path(unit).name
+    verify = ("systemd-analyze", "verify", "--man=no", f"--root={machine}")
+    assert ended(*verify, name, code=0) == ""
+    # It would have said something: a program that is not there, and a word that it does not know.
+    (machine / "etc/systemd/system" / name).write_text(
+        (ROOT / unit).read_text().replace("/opt/retexo/bin/", "/opt/none/") + "[Service]\nWrong=1\n"
+    )
+    said = subprocess.run([*verify, name], capture_output=True, text=True, check=False).stderr
+    assert "/opt/none/" in said
+    assert "Wrong" in said
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
+    said = ended(
+        *("systemd-analyze", "security", "--offline=true", "--threshold=20"),
+        *(f"--root={machine}", Path(unit).name),
+        code=0,
+    )
+    assert "OK" in said.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's processes are started by root")
+def test_a_private_user_namespace_keeps_a_process_of_the_same_user_out() -> None:
+    # What retexo-supernode.service relies on (PrivateUsers): the agent is such a process.
+    as_user = ("setpriv", "--reuid=31234", "--regid=31234", "--clear-groups")
+    with subprocess.Popen([*as_user, "sleep", "60"]) as agent:
+        try:
+            files = f"/proc/{agent.pid}/root/etc"
+            private = ("unshare", "--user", "--map-user=31234")
+            assert "passwd" in ended(*as_user, "ls", files, code=0)
+            assert "Permission denied" in ended(*as_user, *private, "ls", files, code=2)
+        finally:
+            agent.kill()
+
+
+# ---- certificates --------------------------------------------------------------------------------
+
+
+def test_the_certificate_is_for_the_names_given_and_signed_by_the_authority(tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    ended(SCRIPT, folder, "vm.example.org", "203.0.113.10", "2001:db8::1", code=0)
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    secret = dict.fromkeys(("ca.key", "server.key"), 0o600)
+    assert files == secret | dict.fromkeys(("ca.crt", "server.pem"), 0o644)
+    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "vm.example.org"]
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    assert addresses == ["127.0.0.1", "203.0.113.10", "2001:db8::1"]
+    # Python 3.13 and later ask for this.
+    verify = ("openssl", "verify", "-x509_strict", "-CAfile")
+    ended(*verify, folder / "ca.crt", folder / "server.pem", code=0)
+
+
+def test_no_certificate_is_written_over_and_the_authority_can_sign_another(tmp_path: Path) -> None:
+    ended(SCRIPT, tmp_path, "one.example.org", code=0)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "already there" in ended(SCRIPT, tmp_path, "two.example.org", code=2)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).unlink()
+    ended(SCRIPT, tmp_path, "two.example.org", code=0)
+    ended("openssl", "verify", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.pem", code=0)
+    assert (tmp_path / "ca.crt").read_bytes() == before[tmp_path / "ca.crt"]
+    (tmp_path / "server.pem").unlink()
+    (tmp_path / "server.key").unlink()
+    (tmp_path / "ca.key").unlink()
+    assert "expected both" in ended(SCRIPT, tmp_path, "three.example.org", code=2)
+
+
+@pytest.mark.parametrize("name", ["", "a,DNS:evil.example.org", "a b", "-help", "a/CN=b"])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    said = ended(SCRIPT, tmp_path / "tls", name, code=2)
+    assert "expected a DNS name or an IP address" in said
+    assert not (tmp_path / "tls").exists()
+
+
+# ---- a VM's set-up, and the example --------------------------------------------------------------
+
+
+def test_a_new_vm_gets_the_files_of_the_server_as_they_are() -> None:
+    text = (ROOT / "server" / "cloud-init.yaml").read_text()
+    assert text.startswith("#cloud-config\n")
+    setup: dict[str, Any] = yaml.safe_load(text)
+    written = {entry["path"]: entry for entry in setup["write_files"]}
+    for path, name, mode in (
+        ("/usr/local/sbin/retexo-make-certificates", "make-certificates.sh", "0755"),
+        ("/usr/local/sbin/retexo-register-client", "register-client.sh", "0755"),
+        ("/etc/systemd/system/retexo-superlink.service", "retexo-superlink.service", "0644"),
+    ):
+        assert written[path]["content"] == (ROOT / "server" / name).read_text()
+        assert written[path]["permissions"] == mode
+    # Every file that a command reads or starts is one that was written, or a package's.
+    for command in setup["runcmd"]:
+        for word in command.split():
+            if word.startswith(("/usr/local/", "/etc/retexo/")) and word != "/etc/retexo/tls":
+                assert word in written
+
+
+def test_cloud_init_takes_the_set_up() -> None:
+    program = shutil.which("cloud-init")
+    path = ROOT / "server" / "cloud-init.yaml"
+    if program is not None:
+        assert "Valid" in ended(program, "schema", "--config-file", path, code=0)
+    setup = yaml.safe_load(path.read_text())
+    assert set(setup) == {"package_update", "packages", "users", "write_files", "runcmd"}
+    assert all(isinstance(command, str) for command in setup["runcmd"])
+
+
+def test_the_example_of_an_agent_is_one_that_the_units_start() -> None:
+    settings = read_settings(ROOT / "clients" / "agent.toml")
+    unit = (ROOT / "clients" / "retexo-supernode.service").read_text()
+    assert f'agent="{settings.socket}"' in unit
+    for place in (settings.partition, settings.state):
+        assert Path(place).is_relative_to("/var/lib/retexo")

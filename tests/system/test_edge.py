@@ -1,0 +1,404 @@
+"""What `edge/` ships: a script that makes a Raspberry Pi a client, units, and their limits.
+
+The script runs for real, twice, in a copy of this machine that says it is a Raspberry Pi; what it
+would download, and systemd itself, are programs that write down how they were called.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.agent.settings import read_settings
+from tests.support.commands import ROOT, environment, program, run_command
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+EDGE = ROOT / "edge"
+SCRIPT = EDGE / "install.sh"
+PAGE = ROOT / "docs" / "edge.md"
+UNITS = ("retexo-agent.service", "retexo-supernode.service", "retexo-bluetooth.service")
+#: What the units start, where they say.
+PROGRAMS = (
+    "opt/retexo/bin/retexo",
+    "opt/retexo/bin/flower-supernode",
+    "usr/sbin/rfkill",
+    "usr/bin/bluetoothctl",
+)
+#: The unit of BlueZ, as far as ours need it.
+BLUEZ = "[Service]\nType=dbus\nBusName=org.bluez\nExecStart=/usr/bin/bluetoothctl\n"
+
+
+def ended(*command: str | Path, code: int, path: str | None = None) -> str:
+    """Run a program that must end with ``code``, and return what it said."""
+    done = subprocess.run(
+        command,
+        env=environment({"PATH": path} if path else None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+# ---- the script looks ----------------------------------------------------------------------------
+
+
+def stand_in(folder: Path, name: str, script: str) -> None:
+    """Put a program into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def like_a(folder: Path, architecture: str, machine: str) -> str:
+    """Return a PATH on which the machine says that it is of another kind."""
+    stand_in(folder, "dpkg", f"echo {architecture}")
+    stand_in(folder, "uname", f"echo {machine}")
+    stand_in(folder, "apt-cache", "exit 100")
+    return f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine", "said"),
+    [
+        ("amd64", "x86_64", "this machine is amd64 (x86_64), not arm64"),
+        ("armhf", "aarch64", "this is a 32-bit system (armhf on aarch64)"),
+        ("armhf", "armv7l", "this is a 32-bit system (armhf on armv7l)"),
+    ],
+)
+def test_a_machine_that_is_no_64_bit_pi_is_refused_by_name(
+    tmp_path: Path, architecture: str, machine: str, said: str
+) -> None:
+    path = like_a(tmp_path, architecture, machine)
+    before = sorted(tmp_path.iterdir())
+    # Not as root either: it looks before it does anything.
+    for options in ([], ["--dry-run"]):
+        assert said in ended(SCRIPT, *options, code=2, path=path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+    path = like_a(tmp_path, "arm64", "aarch64")
+    for name in ("apt-get", "systemctl", "useradd", "usermod", "install", "sed", "cp", "rm", "env"):
+        stand_in(tmp_path, name, f"echo did {name} >> {tmp_path}/done")
+    # What this machine lacks beside its processor is said too, and is another test's.
+    done = subprocess.run(
+        [SCRIPT, "--dry-run", "--any-memory", "--package", "other==1"],
+        env=environment({"PATH": path}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "not arm64" not in done.stderr
+    assert not (tmp_path / "done").exists()
+    for step in (
+        "apt-get install",
+        "useradd",
+        "pip install",
+        "systemctl enable",
+        "bluez",
+        "other==1",
+    ):
+        assert step in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--wrong"], ["--package"], ["part"]])
+def test_words_that_mean_nothing_are_refused(words: Sequence[str]) -> None:
+    assert "expected" in ended(SCRIPT, *words, code=2)
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    if shutil.which("shellcheck") is None:
+        # The shell itself at least reads it.
+        assert ended("sh", "-n", SCRIPT, code=0) == ""
+    else:
+        assert ended("shellcheck", SCRIPT, code=0) == ""
+
+
+# ---- the script does -----------------------------------------------------------------------------
+
+
+_COPY = """
+set -eu
+mount -t tmpfs -o size=4g tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+root=$1/root
+shift
+for place in $2; do
+  # What is on a disk of its own is not in the copy.
+  [ "$(stat -c %d "$place")" = "$(stat -c %d /)" ] || {
+    mkdir -p "$root$place"
+    mount --bind "$place" "$root$place"
+  }
+done
+mount --bind "$1" "$root/mnt"
+mount -t proc proc "$root/proc"
+mkdir -p "$root/boot/firmware" "$root/var/lib/retexo"
+echo "console=tty1 root=PARTUUID=1 rootwait" > "$root/boot/firmware/cmdline.txt"
+rm -f "$root/etc/os-release"
+shift 2
+for name in apt-get apt-cache systemctl dpkg uname; do
+  for place in usr/bin usr/local/bin; do rm -f "$root/$place/$name"; done
+  cp "$root/mnt/programs/$name" "$root/usr/bin/$name"
+done
+getent group bluetooth > /dev/null || chroot "$root" groupadd --system bluetooth
+exec chroot "$root" /bin/sh -eu "$@"
+"""
+#: Installs twice, on a release that is known, and shows what is there afterwards.
+_INSTALL = """
+cd /mnt
+install="$1/edge/install.sh --any-memory --package /mnt/retexo_fl-0-py3-none-any.whl"
+export PIP_NO_INDEX=1
+unset PIP_FIND_LINKS
+echo VERSION_CODENAME=bullseye > /etc/os-release
+if $install > refused 2>&1; then exit 1; fi
+test ! -e /mnt/calls
+test ! -e /opt/retexo
+echo VERSION_CODENAME=trixie > /etc/os-release
+$install > first
+echo mine >> /etc/retexo/agent.toml
+find /etc/systemd /etc/retexo /boot/firmware -type f | sort | xargs sha256sum > files-1
+$install > second
+find /etc/systemd /etc/retexo /boot/firmware -type f | sort | xargs sha256sum > files-2
+cp /boot/firmware/cmdline.txt /mnt/
+cp -r /etc/systemd /etc/retexo /mnt/
+id retexo > user
+stat --format='%U %a' /var/lib/retexo > home
+ls /opt/retexo/bin /opt/retexo > program
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what was seen on a copy of this machine after two installations."""
+    if os.geteuid() != 0:
+        pytest.skip("a copy of this machine is made by root")
+    seen, copy = tmp_path_factory.mktemp("seen"), tmp_path_factory.mktemp("copy")
+    programs = seen / "programs"
+    for name in ("apt-get", "systemctl"):
+        stand_in(programs, name, f'echo {name} "$@" >> /mnt/calls')
+    # Raspberry Pi OS has these two packages of firmware.
+    stand_in(programs, "apt-cache", "case $2 in *brcm*) exit 100 ;; esac")
+    stand_in(programs, "dpkg", "echo arm64")
+    stand_in(programs, "uname", "echo aarch64")
+    with zipfile.ZipFile(seen / "retexo_fl-0-py3-none-any.whl", "w") as wheel:
+        facts = "retexo_fl-0.dist-info"
+        wheel.writestr(f"{facts}/METADATA", "Metadata-Version: 2.1\nName: retexo-fl\nVersion: 0\n")
+        wheel.writestr(
+            f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{facts}/RECORD", "")
+    (seen / "install").write_text(_INSTALL)
+    places = " ".join({str(ROOT), sys.prefix, sys.base_prefix})
+    command = ("unshare", "--mount", "--", "sh", "-c", _COPY, "sh", copy, seen, places)
+    ended(*command, "/mnt/install", ROOT, code=0, path=search_path())
+    return seen
+
+
+def search_path() -> str:
+    """Return a PATH on which this interpreter is `python3`."""
+    return f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def test_everything_is_where_the_units_look(installed: Path) -> None:
+    for name in ("retexo-agent.service", "retexo-supernode.service"):
+        there = installed / "systemd/system" / name
+        assert there.read_bytes() == (ROOT / "clients" / name).read_bytes()
+        added = there.with_name(f"{name}.d") / "edge.conf"
+        assert added.read_bytes() == (EDGE / f"{name}.d" / "edge.conf").read_bytes()
+    assert (installed / "systemd/system/retexo-bluetooth.service").is_file()
+    assert (installed / "systemd/journald.conf.d/retexo.conf").is_file()
+    assert "bluetooth" in (installed / "user").read_text()
+    assert (installed / "home").read_text() == "retexo 700\n"
+    program = (installed / "program").read_text().split()
+    assert "pip" in program
+    assert "unpacking" not in program
+
+
+def test_packages_units_and_bluetooth_are_asked_for(installed: Path) -> None:
+    calls = (installed / "calls").read_text().splitlines()
+    (asked, _) = (call for call in calls if call.startswith("apt-get install"))
+    assert {"python3-venv", "bluez", "rfkill", "pi-bluetooth", "bluez-firmware"} <= set(
+        asked.split()
+    )
+    assert "firmware-brcm80211" not in asked
+    assert "systemctl enable --now bluetooth.service" in calls
+    assert "systemctl enable --now retexo-bluetooth.service" in calls
+    assert "systemctl enable retexo-agent.service retexo-supernode.service" in calls
+    # Nothing is started that has no key yet.
+    assert not [call for call in calls if "restart retexo-agent" in call]
+    assert "put these in place" in (installed / "first").read_text()
+
+
+def test_another_release_is_refused_before_anything_is_done(installed: Path) -> None:
+    assert (installed / "refused").read_text().startswith("install: the system is 'bullseye'")
+
+
+def test_a_second_time_changes_nothing(installed: Path) -> None:
+    assert (installed / "files-1").read_text() == (installed / "files-2").read_text()
+    assert (installed / "retexo/agent.toml").read_text().endswith("mine\n")
+
+
+def test_the_kernel_is_told_once_to_count_memory(installed: Path) -> None:
+    line = "console=tty1 root=PARTUUID=1 rootwait cgroup_enable=memory\n"
+    assert (installed / "cmdline.txt").read_text() == line
+    assert "reboot once" in (installed / "first").read_text()
+
+
+# ---- units ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return the root of a machine on which our units and programs stand, and systemd's units."""
+    systemd = next(
+        (place for place in ("/usr/lib/systemd", "/lib/systemd") if Path(place).is_dir()), None
+    )
+    if systemd is None or shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: systemd)")
+    shutil.copytree(f"{systemd}/system", tmp_path / "usr/lib/systemd/system", symlinks=True)
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    (units / "bluetooth.service").write_text(BLUEZ)
+    for name in UNITS:
+        source = EDGE if (EDGE / name).exists() else ROOT / "clients"
+        shutil.copy(source / name, units)
+        if (EDGE / f"{name}.d").is_dir():
+            shutil.copytree(EDGE / f"{name}.d", units / f"{name}.d")
+    for place in PROGRAMS:
+        stand_in((tmp_path / place).parent, Path(place).name, "")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_has_nothing_to_say_against_a_unit(machine: Path, name: str) -> None:
+    verify = ("systemd-analyze", "verify", "--man=no", f"--root={machine}", name)
+    assert ended(*verify, code=0) == ""
+    # It would have said something: a word that it does not know, in the same file.
+    ours = machine / "etc/systemd/system" / f"{name}.d" / "edge.conf"
+    changed = ours if ours.exists() else ours.parent.with_suffix("")
+    changed.write_text(changed.read_text().replace("[Service]", "[Service]\nWrong=1"))
+    assert "Wrong" in subprocess.run(verify, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_leaves_little_open(machine: Path, name: str) -> None:
+    said = ended(
+        *("systemd-analyze", "security", "--offline=true", "--threshold=25"),
+        *(f"--root={machine}", name),
+        code=0,
+    )
+    assert "OK" in said.splitlines()[-1]
+
+
+def test_a_killed_supernode_comes_back_after_its_key_is_free_again() -> None:
+    added = (EDGE / "retexo-supernode.service.d" / "edge.conf").read_text()
+    (wait_s,) = re.findall(r"^RestartSec=(\d+)$", added, re.M)
+    # For 60 s the SuperLink refuses the key of a SuperNode that died.
+    assert int(wait_s) > 60
+    for name in UNITS[:2]:
+        added = (EDGE / f"{name}.d" / "edge.conf").read_text()
+        (high,) = re.findall(r"^MemoryHigh=(\d+)%$", added, re.M)
+        (most,) = re.findall(r"^MemoryMax=(\d+)%$", added, re.M)
+        assert int(high) < int(most) < 100
+
+
+def test_the_agent_may_use_bluetooth_and_the_supernode_may_not() -> None:
+    agent, supernode = ((EDGE / f"{name}.d" / "edge.conf").read_text() for name in UNITS[:2])
+    assert "RestrictAddressFamilies=AF_BLUETOOTH" in agent
+    assert "SupplementaryGroups=bluetooth" in agent
+    assert "luetooth" not in supernode
+
+
+def test_the_example_of_an_agent_is_one_that_the_units_start() -> None:
+    settings = read_settings(EDGE / "agent.toml")
+    unit = (ROOT / "clients" / "retexo-supernode.service").read_text()
+    assert f'agent="{settings.socket}"' in unit
+    assert any(address.startswith("bluetooth:") for address in settings.listen)
+    for place in (settings.partition, settings.state):
+        assert Path(place).is_relative_to("/var/lib/retexo")
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def numbers_of(row: str) -> list[str]:
+    return [cell.strip().replace(",", "") for cell in row.strip("|").split("|")]
+
+
+def formula(nodes: float, boundary: float, entries: float, features: int, hidden: int) -> float:
+    """Return the megabytes of an agent, as the page says."""
+    stands = "300,000,000 + 4 ((6 N + 3 B) (F + H) + 70 N + 13 E)"
+    assert stands in PAGE.read_text(encoding="utf-8")
+    rows = (6 * nodes + 3 * boundary) * (features + hidden)
+    return 300 + 4e-6 * (rows + 70 * nodes + 13 * entries)
+
+
+def test_the_formula_of_memory_is_not_below_what_was_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| [\d,]+ \| .* MB \|$", page, re.M)
+    assert len(rows) == 10
+    for row in rows:
+        *sizes, measured, told = numbers_of(row)
+        said = formula(*map(int, sizes))
+        assert f"{said:.0f} MB" == told
+        assert said > float(measured.removesuffix(" MB"))
+
+
+def test_the_models_hold_what_the_formula_says() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]*\| [\d,]+ MB \| [\d,]+ MB \| [\d,]+ thousand.*$", page, re.M)
+    assert len(rows) == 5
+    for row in rows:
+        _, seen, room, *held = numbers_of(row)
+        seen_mb, room_mb = (float(text.removesuffix(" MB")) for text in (seen, room))
+        # The system, Flower's three processes and the agent; or MemoryMax.
+        assert room_mb == pytest.approx(min(seen_mb - 120 - 335 - 300, 0.6 * seen_mb - 300), abs=1)
+        for features, text in zip((64, 512), held, strict=True):
+            nodes = 1000 * int(text.removesuffix(" thousand"))
+            taken = formula(nodes, nodes / 4, 10 * nodes, features, 64) - 300
+            assert taken == pytest.approx(room_mb, rel=0.1)
+            assert taken < room_mb + 1
+
+
+def test_the_commands_that_need_no_pi_do_what_the_page_says(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    script = "set -euo pipefail\n" + "".join(blocks)
+    path = f"{Path(program('retexo')).parent}:/usr/bin:/bin"
+    said = run_command(["bash", "-c", script], cwd=tmp_path, env=environment({"PATH": path}))
+    assert "in roster.toml" in said
+    assert "bluetooth://B8:27:EB:12:34:56" in (tmp_path / "roster.toml").read_text()
+    assert (tmp_path / "supernode-key.pub").exists()
+
+
+def test_the_page_tells_what_the_files_do() -> None:
+    for page in (PAGE, EDGE / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
+            assert not target or (page.parent / target).exists(), target
+        for name in re.findall(r"`(edge/[\w.-]+)`", text):
+            assert (ROOT / name).exists(), name
+    listed = re.findall(r"^\| `([\w./-]+\.\w+)` \|", (EDGE / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(
+        str(path.relative_to(EDGE))
+        for path in EDGE.rglob("*")
+        if path.is_file() and path.name != "README.md"
+    )
+    assert stat.S_IMODE(SCRIPT.stat().st_mode) == 0o755

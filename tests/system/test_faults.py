@@ -1,0 +1,267 @@
+"""One training to which everything happens ends with the bits of one to which nothing happens.
+
+Real programs on test hosts, as docs/deployment.md starts them. A fault that is not noticed proves
+nothing, so each is seen to fall where it is meant to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.federation.checkpoints import read_checkpoint
+from retexo_fl.simulation.links import Link
+from tests.support.commands import program, run_command
+from tests.support.data import data_dir
+from tests.support.deployment import Deployment
+from tests.support.faults import (
+    Agents,
+    SmallDisk,
+    answered,
+    end_of_command,
+    kill_alone,
+    rounds_of,
+    small_disk,
+    wait_for,
+)
+from tests.support.hosts import Hosts
+from tests.support.places import SERVER, host_names
+from tests.support.runs import events_of, model_bytes, result_of
+
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1800)]
+
+#: Dense vectors make the blocks of stage 0 seven frames long, many steps a round that takes time.
+OPTIONS = (
+    *("--model", "sage", "--hidden", "64", "--rounds", "10"),
+    *("--codec", "dense", "--local-steps", "50", "--local-learning-rate", "0.0003"),
+)
+#: Between the two clients: a block of stage 0 takes a quarter of a minute.
+RATE_BIT_S = 4_000_000
+CUT_S = 30.0
+#: Others may have to do on this machine.
+PATIENCE_S = 300.0
+FRAME_BYTES = 2**20
+#: Room for a line of the history, not for a checkpoint.
+LEFT_BYTES = 2**18
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """What was done to a training, and what was seen of it.
+
+    Attributes:
+        run: Its run directory.
+        undisturbed: That of the same training in one process.
+        federation: It trained here; its logs are still there.
+        facts: By fault, what was measured when it happened.
+        said: By fault, what the command printed that it ended, and its exit code.
+    """
+
+    run: Path
+    undisturbed: Path
+    federation: Deployment
+    facts: dict[str, dict[str, int]] = field(default_factory=dict)
+    said: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Generator[Story]:
+    folder = tmp_path_factory.mktemp("faults")
+    parts = folder / "parts"
+    source = ("--dataset", "cora", "--data-dir", str(data_dir()))
+    size = ("--clients", "2", "--out", str(parts))
+    run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
+    alone = ("--partitions", str(parts), "--out", str(folder / "undisturbed"), "--quiet")
+    run_command([program("retexo"), "run", *OPTIONS, *alone], cwd=folder)
+    with small_disk(folder / "disk", megabytes=32) as disk, Hosts(host_names(2)) as hosts:
+        hosts.shape(_between)
+        federation = Deployment(hosts, folder, parts, 2)
+        federation.start()
+        told = Story(
+            run=disk.path / "run", undisturbed=folder / "undisturbed", federation=federation
+        )
+        _first_attempt(told, disk)
+        _second_attempt(told)
+        _third_attempt(told)
+        yield told
+
+
+def _between(one: str, other: str) -> Link:
+    is_slow = SERVER not in (one, other)
+    return Link(rate_bit_s=Fraction(RATE_BIT_S)) if is_slow else Link()
+
+
+# ---- what happens --------------------------------------------------------------------------------
+
+
+def _first_attempt(story: Story, disk: SmallDisk) -> None:
+    """Cut the link and kill an agent in an exchange; then the server's disk is full."""
+    federation, agents = story.federation, Agents(federation=story.federation)
+    command = federation.start_run(story.run, *OPTIONS)
+
+    def arrived(client: int, frames: int) -> bool:
+        return agents.kept_bytes(client) > frames * FRAME_BYTES
+
+    wait_for(lambda: arrived(0, 1) and arrived(1, 1), "the exchange", command=command)
+    federation.hosts.cut("client-0", "client-1")
+    story.facts["cut"] = {"kept": agents.kept_bytes(1)}
+    time.sleep(CUT_S)
+    story.facts["cut"]["kept_at_end"] = agents.kept_bytes(1)
+    federation.hosts.mend("client-0", "client-1")
+
+    wait_for(lambda: arrived(0, 3) and arrived(1, 3), "the exchange's rest", command=command)
+    federation.kill("agent-1")
+    story.facts["killed in exchange"] = {"kept": agents.kept_bytes(1)}
+    federation.restart("agent-1")
+
+    wait_for(lambda: len(rounds_of(story.run)) >= 2, "round 2 of stage 0", command=command)
+    story.facts["whole"] = {str(client): agents.kept_bytes(client) for client in range(2)}
+    story.facts["exchange"] = agents.frames(0)
+    story.facts["after"] = agents.frames(1)
+    disk.fill(left_bytes=LEFT_BYTES)
+    story.said["full disk"] = end_of_command(command, within_s=PATIENCE_S)
+    kept = read_checkpoint(story.run / "checkpoint.safetensors").facts
+    story.facts["full disk"] = {
+        "stage": kept["stage"],
+        "round": kept["round"],
+        "last line": rounds_of(story.run)[-1][1],
+    }
+    disk.make_room()
+
+
+def _second_attempt(story: Story) -> None:
+    """Kill an agent in a round, and the SuperLink a little later."""
+    federation, agents = story.federation, Agents(federation=story.federation)
+    command = federation.start_run(story.run, "--resume")
+    killed = agents.kill_in_round(0, 0, within_s=PATIENCE_S)
+    part = federation["agent-0"]
+    story.facts["killed in round"] = {"round": killed, "answers": answered(part, 0, killed)}
+    federation.restart("agent-0")
+    wait_for(lambda: (0, killed + 1) in rounds_of(story.run), "the next round", command=command)
+    kill_alone(federation["superlink"])
+    federation.restart("superlink")
+    story.said["superlink"] = end_of_command(command, within_s=PATIENCE_S)
+
+
+def _third_attempt(story: Story) -> None:
+    """Kill a SuperNode in a round of stage 1; then nothing more happens."""
+    federation, agents = story.federation, Agents(federation=story.federation)
+    command = federation.start_run(story.run, "--resume")
+
+    def asked() -> bool:
+        job = agents.job(0)
+        return (1, 3) <= (job.get("stage", -1), job.get("round", 0)) < (1, 9)
+
+    wait_for(asked, "round 3 of stage 1", command=command)
+    story.facts["supernode"] = {"done": len(rounds_of(story.run))}
+    federation.kill("supernode-0")
+    federation.restart("supernode-0")
+    story.facts["supernode"]["done at return"] = len(rounds_of(story.run))
+    story.said["finish"] = end_of_command(command, within_s=2 * PATIENCE_S)
+    killed = story.facts["killed in round"]
+    killed["answers at end"] = answered(federation["agent-0"], 0, killed["round"])
+
+
+# ---- what must hold ------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_an_undisturbed_training(story: Story) -> None:
+    assert story.said["finish"][0] == 0
+    assert model_bytes(story.run) == model_bytes(story.undisturbed)
+    assert _curves(story.run) == _curves(story.undisturbed)
+    done, undisturbed = result_of(story.run), result_of(story.undisturbed)
+    for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):
+        assert done[key] == undisturbed[key]
+
+
+def _curves(run: Path) -> list[tuple[object, ...]]:
+    return [
+        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
+        for event in events_of(run)
+        if event["event"] == "round"
+    ]
+
+
+def test_a_cut_link_goes_on_where_it_was(story: Story) -> None:
+    cut, whole = story.facts["cut"], story.facts["whole"]
+    # What was on its way may still arrive when the link is cut.
+    assert FRAME_BYTES < cut["kept"] <= cut["kept_at_end"] < whole["1"]
+    # The other end was killed later: even so, no whole frame came twice.
+    assert story.facts["exchange"]["received"] == whole["0"]
+
+
+def test_an_agent_that_is_killed_in_an_exchange_gets_what_is_missing(story: Story) -> None:
+    killed, whole = story.facts["killed in exchange"], story.facts["whole"]
+    assert story.facts["cut"]["kept_at_end"] < killed["kept"] < whole["1"]
+    # A frame that was half written when it was killed is not kept.
+    missing = whole["1"] - killed["kept"]
+    assert missing <= story.facts["after"]["received"] < missing + FRAME_BYTES
+    assert story.facts["exchange"]["sent"] < 2 * whole["1"]
+
+
+def test_a_full_disk_is_named_and_the_last_checkpoint_is_whole(story: Story) -> None:
+    code, lines = story.said["full disk"]
+    errors = [line for line in lines if line.startswith("retexo: error: ")]
+    assert code == 1
+    assert errors == lines[-1:]
+    path = story.run / "checkpoint.safetensors"
+    named = f"retexo: error: {path}: could not be written (No space left on device); go on with: "
+    assert errors[0].startswith(f"{named}retexo run --resume {story.run} ")
+    # A round's line is written with the round after it, which the checkpoint lacks.
+    checkpoint = story.facts["full disk"]
+    assert checkpoint["stage"] == 0
+    assert checkpoint["round"] == checkpoint["last line"] >= 2
+
+
+def test_an_agent_that_is_killed_in_a_round_computes_it_again(story: Story) -> None:
+    killed = story.facts["killed in round"]
+    assert killed["answers"] == 0
+    assert killed["answers at end"] == 1
+    assert story.federation["agent-0"].said_now().count("restored job=") == 1
+
+
+def test_a_killed_superlink_comes_back_and_a_resume_goes_on(story: Story) -> None:
+    code, lines = story.said["superlink"]
+    assert code == 1
+    assert lines[-1].startswith("retexo: error: ")
+    assert f"go on with: retexo run --resume {story.run} " in lines[-1]
+    attempts = [event["attempt"] for event in events_of(story.run) if "attempt" in event]
+    assert attempts == [1, 2, 3]
+    # Nobody had to start the clients' SuperNodes again because of it.
+    assert story.federation["supernode-1"].said().count("SuperNode ID: ") == 1
+
+
+def test_a_killed_supernode_is_waited_for(story: Story) -> None:
+    supernode = story.facts["supernode"]
+    # The round that was under way may have been answered already; the next one waited.
+    assert supernode["done"] <= supernode["done at return"] <= supernode["done"] + 1
+    _, lines = story.said["finish"]
+    assert [line for line in lines if "waits for client 0" in line]
+
+
+@pytest.mark.slow
+def test_rounds_go_on_without_an_agent_that_is_away(story: Story) -> None:
+    federation, run = story.federation, story.federation.folder / "quorum"
+    size = ("--model", "sage", "--layers", "1", "--rounds", "8")
+    command = federation.start_run(run, *size, "--min-clients", "1", "--round-deadline-s", "25")
+    wait_for(lambda: len(rounds_of(run)) >= 2, "round 2", command=command)
+    federation.kill("agent-1")
+    wait_for(lambda: [1] in _absent(run), "a round without client 1", command=command)
+    federation.restart("agent-1")
+    code, _ = end_of_command(command, within_s=PATIENCE_S)
+    assert code == 0
+    absent = _absent(run)
+    # It takes part again without anybody's doing.
+    assert [] in absent[absent.index([1]) :]
+    assert result_of(run)["absences"]["1"] == absent.count([1])
+
+
+def _absent(run: Path) -> list[list[int]]:
+    """Return, by round, the clients that it was closed without."""
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    return [event.get("absent", []) for event in rounds]

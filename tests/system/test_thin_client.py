@@ -1,0 +1,85 @@
+"""The ClientApp of a deployed client: one message in a fresh process, through the agent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import config_values, make_config
+from tests.support.agents import agents
+from tests.support.commands import ROOT, environment
+
+pytestmark = pytest.mark.system
+
+#: What Flower loads before it loads the app, then one message as Flower hands it over.
+SCRIPT = """
+import json, sys
+facts = json.loads(sys.argv[1])
+import flwr.supernode.cli.flwr_clientapp
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from clients.app import app
+from retexo_fl.agent.api import Ticket
+from retexo_fl.federation import answer_records, records
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+context = Context(run_id=1, node_id=2, node_config={"agent": facts["socket"]},
+                  state=RecordDict(), run_config=facts["config"])
+content = records.request_content(Ticket(job="job-0123456789ab", attempt=1))
+message = Message(content, dst_node_id=2, message_type=records.HELLO)
+message.metadata.__dict__["_message_id"] = "1"
+answer = answer_records.read_hello(app(message, context))
+lines = open("/proc/self/status").read().splitlines()
+peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+print(json.dumps({"nodes": answer.nodes, "modules": sorted(sys.modules), "peak_kib": peak}))
+"""
+HEAVY = ("torch", "scipy", "sklearn", "igraph", "retexo_fl.graph", "retexo_fl.training")
+#: The most that a ClientApp may take; Flower's own imports are 121 MB of it.
+MOST_BYTES = 135_000_000
+#: What an agent must not load: it is resident.
+FOREIGN = ("flwr", "grpc", "sklearn", "igraph", "ray", "pandas", "matplotlib", "networkx")
+
+
+def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"clients": 2}
+    parts = make_parts(make_config(keys))
+    with agents(tmp_path, parts[:1]) as (agent,):
+        facts = {"socket": str(agent.socket), "config": config_values(make_config(keys))}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, json.dumps(facts)],
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["nodes"] == parts[0].num_inner
+    loaded = {name for name in told["modules"] if name.startswith(HEAVY)}
+    assert not loaded
+    assert told["peak_kib"] * 1024 < MOST_BYTES * 1.024
+
+
+def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
+    script = (
+        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.agent.end_to_end_client\n"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = {name for name in done.stdout.split() if name.partition(".")[0] in FOREIGN}
+    assert not loaded

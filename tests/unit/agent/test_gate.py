@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.agent.gate import JobGate
+from retexo_fl.agent.mailbox import Mailbox
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.channels import BlockKey, MemoryChannel
+from retexo_fl.config import make_config
+from retexo_fl.errors import PeerRefused
+from retexo_fl.exchange import ReceivingSession
+from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.graph.isolated import without_peers
+from retexo_fl.training.stage_model import ModelShape
+
+JOB = "job-0123456789ab"
+FIRST = chain_digest(b"", None)
+KEY = BlockKey(job=JOB, layer=0, weights_digest=FIRST, sender=0, receiver=1)
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config({"clients": 3}))
+
+
+def gate(part: GraphPartition, **keys: Any) -> JobGate:
+    config = make_config({"clients": 3, "hidden": 8, **keys})
+    return JobGate(
+        JOB,
+        BoundaryPlan.from_partition(part),
+        config,
+        ModelShape.of(config, inputs=part.num_features, classes=part.num_classes),
+        clients=part.num_clients,
+        end_to_end=config.traits.end_to_end,
+    )
+
+
+def test_it_admits_what_a_peer_sends_and_nothing_longer(parts: list[GraphPartition]) -> None:
+    """The header is that of the peer's own mailbox, whose block fits the bound."""
+    channel = MemoryChannel()
+    plan = BoundaryPlan.from_partition(parts[0])
+    ticket = Ticket(job=JOB, attempt=1, weights_digest=FIRST)
+    for codec in ("lossless", "dense"):
+        channel.forget_job(JOB, 1)
+        mailbox = Mailbox(0, JOB, plan, channel, codec=codec)
+        mailbox.send(ticket, parts[0].features.astype("float32"))
+        stream = channel.receive_block(KEY)
+        admission = gate(parts[1]).admission(KEY)
+        assert stream is not None
+        assert admission.header is not None
+        session = ReceivingSession(admission.header)
+        session.receive_data(stream)
+        while session.traffic.wire_bytes < len(stream):
+            session.next_event()
+        assert len(stream) <= admission.max_bytes < 4 * admission.header.raw_bytes
+
+
+def test_a_stranger_may_say_hello_only(parts: list[GraphPartition]) -> None:
+    admission = gate(without_peers(parts[1])).admission(KEY)
+    assert admission.header is not None
+    assert (admission.header.num_vectors, admission.header.num_edges) == (0, 0)
+    assert admission.max_bytes < 10_000
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (replace(KEY, job="job-x"), "^job: client 0: a block of 'job-x' for client 1; expected"),
+        (replace(KEY, receiver=2), "for client 2; expected 'job-0123456789ab' and client 1"),
+        (replace(KEY, layer=2), "^plan: client 0: a block of layer 2; expected one below 2"),
+        (replace(KEY, sender=3), "client 3 is none of the 3 clients"),
+        (replace(KEY, sender=1), "client 1 is none of"),
+        (replace(KEY, weights_digest=b"x" * 32), "layer 0 that no features made"),
+    ],
+)
+def test_blocks_that_do_not_follow_from_the_plan_are_refused(
+    parts: list[GraphPartition], key: BlockKey, expected: str
+) -> None:
+    with pytest.raises(PeerRefused, match=expected):
+        gate(parts[1]).admission(key)
+
+
+def test_a_later_layer_has_few_exchanges_until_some_are_dropped(
+    parts: list[GraphPartition],
+) -> None:
+    made = gate(parts[1])
+    keys = [replace(KEY, layer=1, weights_digest=bytes([n]) * 32) for n in range(6)]
+    for key in keys[:4] * 2:
+        assert made.admission(key).header is not None
+    with pytest.raises(PeerRefused, match="^flood: client 0: more than 4 exchanges of layer 1"):
+        made.admission(keys[4])
+    assert made.admission(replace(keys[4], sender=2)).header is not None
+    made.forget(keys[:1])
+    made.admission(keys[4])
+
+
+@pytest.mark.parametrize("algorithm", ["standard", "bns"])
+def test_rounds_that_exchange_bring_blocks_of_bounded_length(
+    parts: list[GraphPartition], algorithm: str
+) -> None:
+    made = gate(parts[1], algorithm=algorithm)
+    plan = BoundaryPlan.from_partition(parts[1]).peer(0)
+    vectors = max(plan.send.count, plan.receive.count)
+    inner = made.admission(replace(KEY, weights_digest=b"x" * 32))
+    assert inner.header is None
+    assert vectors * 8 * 4 < inner.max_bytes < vectors * (8 * 4 + 30) + 5000
+    assert made.admission(KEY).header is not None
+    for number in range(14):
+        made.admission(replace(KEY, weights_digest=bytes([number]) * 32))
+    with pytest.raises(PeerRefused, match="more than 16 exchanges of layer 0 at once"):
+        made.admission(replace(KEY, weights_digest=b"y" * 32))
+
+
+@pytest.mark.parametrize("keys", [{"algorithm": "drop"}, {"algorithm": "standard", "layers": 1}])
+def test_rounds_that_do_not_exchange_bring_none(
+    parts: list[GraphPartition], keys: dict[str, Any]
+) -> None:
+    with pytest.raises(PeerRefused, match="no features made"):
+        gate(parts[1], **keys).admission(replace(KEY, weights_digest=b"x" * 32))

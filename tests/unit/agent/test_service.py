@@ -1,0 +1,569 @@
+"""Two agents' services in one process: what is asked twice, at once, or of a killed agent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.api import (
+    CollectRequest,
+    EvaluateRequest,
+    PublishRequest,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.agent.compute import ComputeThread
+from retexo_fl.agent.factory import InProcessClients
+from retexo_fl.agent.introductions import Introductions
+from retexo_fl.agent.job import AgentJob
+from retexo_fl.agent.jobs import AgentJobs
+from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.service import AgentService
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
+from retexo_fl.channels.relay import RelayTransport
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import (
+    ChannelUnavailable,
+    ConfigurationError,
+    ExchangeIncomplete,
+    LocalProtocolError,
+    RetexoError,
+    StaleAttempt,
+)
+from retexo_fl.graph import GraphPartition
+from retexo_fl.ledger import TrafficLedger
+from retexo_fl.simulation.interleaved_clients import InterleavedClients
+from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.stage_model import ModelShape
+from tests.support.loopback import connected, make_members
+
+LAZY: dict[str, Any] = {"clients": 2, "hidden": 8, "model": "sage"}
+JOB = "job-0123456789ab"
+FIRST = Ticket(job=JOB, attempt=1, weights_digest=chain_digest(b"", None))
+ROUND = replace(FIRST, round=1)
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config(LAZY))
+
+
+def _peering(root: Path, client: int) -> Peering:
+    """Return an agent's, which knows nobody: these services' depots have a network beside them."""
+    folder = root / "peering" / str(client)
+    key, certificate = folder / KEY_FILE, folder / CERTIFICATE_FILE
+    known = key.exists()
+    identity = Identity.load(key, certificate) if known else make_identity(folder, client)
+    settings = AgentSettings(
+        partition="-",
+        socket="-",
+        key=str(key),
+        certificate=str(certificate),
+        state=str(folder),
+        introductions=True,
+    )
+    return Peering(Introductions(settings, identity), RelayTransport())
+
+
+class Ends:
+    """Both agents' services over depots in a folder; may be made again as after a kill."""
+
+    def __init__(self, root: Path, parts: list[GraphPartition], keys: dict[str, Any]) -> None:
+        self.root, self.parts, self.config = root, parts, make_config(keys)
+        self.values = config_values(self.config)
+        self.depots = [BlockDepot(root / str(p.client) / "depot", p.client) for p in parts]
+        self.jobs = [
+            AgentJobs(part, depot, state=root / str(part.client))
+            for part, depot in zip(parts, self.depots, strict=True)
+        ]
+        for jobs in self.jobs:
+            jobs.restore()
+        self.services = [
+            AgentService(jobs, ComputeThread(), depot, peering=_peering(root, depot.client))
+            for jobs, depot in zip(self.jobs, self.depots, strict=True)
+        ]
+
+    async def ask(self, client: int, message: str, asked: wire.ClientRequest, **keys: Any) -> Any:
+        """Ask as a ClientApp does, through the bytes of the socket."""
+        data = b"".join(wire.encode_request(message, asked, {**self.values, **keys}))
+        request = _request(data)
+        outcome = await self.services[client].answer(request)
+        data = b"".join(outcome.parts)
+        prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
+        end = wire.PREFIX_BYTES + prefix.head_bytes
+        kind = wire.MESSAGES[message][1]
+        return wire.decode_answer(kind, data[wire.PREFIX_BYTES : end], data[end:])
+
+    async def both(self, message: str, asked: wire.ClientRequest) -> list[Any]:
+        return await asyncio.gather(*(self.ask(client, message, asked) for client in (0, 1)))
+
+    async def exchange(self) -> None:
+        await self.both("hello", Ticket(job=JOB, attempt=FIRST.attempt))
+        await self.both("publish", PublishRequest(ticket=FIRST))
+        for client in (0, 1):
+            asked = CollectRequest(ticket=FIRST, wait_s=20.0)
+            assert (await self.ask(client, "collect", asked)).complete
+
+    def weights(self) -> np.ndarray:
+        shape = ModelShape.of(self.config, inputs=64, classes=10)
+        return Schedule(shape=shape).initial(0, seed=0)
+
+
+def _request(data: bytes) -> wire.Request:
+    prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
+    end = wire.PREFIX_BYTES + prefix.head_bytes
+    return wire.decode_request(data[wire.PREFIX_BYTES : end], data[end:])
+
+
+@contextmanager
+def ends(root: Path, parts: list[GraphPartition], **keys: Any) -> Iterator[Ends]:
+    made = Ends(root, parts, {**LAZY, **keys})
+    # Another start has other keys and ports; what the depots keep is as before.
+    with TemporaryDirectory(dir=root) as folder:
+        identities, roster = make_members(Path(folder), len(parts))
+        with connected(made.depots, identities, roster):
+            yield made
+    for service in made.services:
+        service.close()
+
+
+def in_process(parts: list[GraphPartition], **keys: Any) -> list[TrainAnswer]:
+    config = make_config({**LAZY, **keys})
+    clients = InProcessClients(parts, config)
+    find: Any = clients.find
+    if config.traits.exchanges_in_rounds:
+        find = InterleavedClients(find, 2).find
+    found = [find(JOB, client) for client in (0, 1)]
+    for client in found:
+        client.publish(PublishRequest(ticket=FIRST))
+    for client in found:
+        assert client.collect(CollectRequest(ticket=FIRST)).complete
+    shape = ModelShape.of(config, inputs=64, classes=10)
+    weights = Schedule(shape=shape).initial(0, seed=0)
+    return [client.train_layer(TrainRequest(ticket=ROUND, weights=weights)) for client in found]
+
+
+def assert_same_rounds(one: list[TrainAnswer], other: list[TrainAnswer]) -> None:
+    for first, second in zip(one, other, strict=True):
+        assert first.update_sum.tobytes() == second.update_sum.tobytes()
+        assert replace(first, update_sum=np.empty(0)).training_traffic == second.training_traffic
+        for name in ("loss_sum", "validation_loss_sum", "examples", "validation_traffic"):
+            assert getattr(first, name) == getattr(second, name), name
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns", "drop"])
+def test_agents_answer_as_clients_of_one_process_do(
+    tmp_path: Path, parts: list[GraphPartition], algorithm: str
+) -> None:
+    async def train(both: Ends) -> list[TrainAnswer]:
+        await both.exchange()
+        return await both.both("train_layer", TrainRequest(ticket=ROUND, weights=both.weights()))
+
+    with ends(tmp_path, parts, algorithm=algorithm) as both:
+        answers = asyncio.run(train(both))
+    assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
+
+
+def test_the_server_hears_the_bytes_of_an_exchange_once(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> list[Any]:
+        await both.both("hello", FIRST)
+        published = await both.both("publish", PublishRequest(ticket=FIRST))
+        again = await both.both("publish", PublishRequest(ticket=FIRST))
+        assert published == again
+        collected = [
+            await both.ask(c, "collect", CollectRequest(ticket=FIRST, wait_s=20.0)) for c in (0, 1)
+        ]
+        # The sum of the attempt each time: an answer that is lost takes nothing with it.
+        assert await both.both("collect", CollectRequest(ticket=FIRST)) == collected
+        assert published[0].traffic == collected[1].traffic
+        assert published[1].traffic == collected[0].traffic
+        return published
+
+    with ends(tmp_path, parts) as both:
+        published = asyncio.run(run(both))
+    clients = InProcessClients(parts, make_config(LAZY))
+    for client in (0, 1):
+        assert clients.find(JOB, client).publish(PublishRequest(ticket=FIRST)) == published[client]
+        text = (tmp_path / str(client) / "traffic" / f"{JOB}.csv").read_text()
+        ledger = TrafficLedger.from_csv(text.splitlines())
+        sent = ledger.sum(direction="out", peer=1 - client, kind="boundary")
+        assert sent == published[client].traffic.boundary
+
+
+def test_bytes_of_a_lost_answer_are_told_again_after_a_kill(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    collect = CollectRequest(ticket=FIRST, wait_s=20.0)
+
+    async def exchange(both: Ends) -> Any:
+        await both.exchange()
+        return await both.both("collect", collect)
+
+    with ends(tmp_path, parts) as both:
+        collected = asyncio.run(exchange(both))
+    with ends(tmp_path, parts) as again:
+        assert asyncio.run(again.both("collect", collect)) == collected
+    assert [answer.traffic.boundary.messages for answer in collected] == [1, 1]
+
+
+def test_what_a_power_cut_took_from_the_outbox_is_sent_when_the_exchange_is_asked_for(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def publish(both: Ends) -> None:
+        await both.both("hello", Ticket(job=JOB, attempt=FIRST.attempt))
+        await both.ask(0, "publish", PublishRequest(ticket=FIRST))
+
+    async def publish_other(again: Ends) -> list[Any]:
+        await again.ask(1, "publish", PublishRequest(ticket=FIRST))
+        # The server asks everybody, again and again; nobody is asked to publish a second time.
+        asked = CollectRequest(ticket=FIRST, wait_s=20.0)
+        return [await again.ask(client, "collect", asked) for client in (0, 1)]
+
+    # No network yet: nothing is delivered before the power goes.
+    first = Ends(tmp_path, parts, LAZY)
+    asyncio.run(publish(first))
+    for service in first.services:
+        service.close()
+    (block,) = (tmp_path / "0" / "depot" / "outbox").glob("*/*/*.frames")
+    block.write_bytes(b"")
+    with ends(tmp_path, parts) as again:
+        answers = asyncio.run(publish_other(again))
+    assert all(answer.complete for answer in answers)
+
+
+def test_a_question_that_is_asked_twice_is_computed_once(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from retexo_fl.training.layer_trainer import LayerTrainer
+
+    counted = itertools.count()
+    update = LayerTrainer.update
+
+    def counting(*args: Any, **keys: Any) -> Any:
+        next(counted)
+        return update(*args, **keys)
+
+    monkeypatch.setattr(LayerTrainer, "update", counting)
+
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        asked = TrainRequest(ticket=ROUND, weights=both.weights())
+        answers = await asyncio.gather(*(both.ask(0, "train_layer", asked) for _ in range(5)))
+        answers.append(await both.ask(0, "train_layer", asked))
+        assert len({answer.update_sum.tobytes() for answer in answers}) == 1
+        assert next(counted) == 1
+        await both.ask(0, "train_layer", replace(asked, ticket=replace(ROUND, round=2)))
+        assert next(counted) == 3
+
+    with ends(tmp_path, parts) as both:
+        asyncio.run(run(both))
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard"])
+def test_an_agent_that_is_made_again_goes_on(
+    tmp_path: Path, parts: list[GraphPartition], algorithm: str
+) -> None:
+    with ends(tmp_path, parts, algorithm=algorithm) as both:
+        asyncio.run(both.exchange())
+    with ends(tmp_path, parts, algorithm=algorithm) as again:
+        asked = TrainRequest(ticket=ROUND, weights=again.weights())
+        answers = asyncio.run(again.both("train_layer", asked))
+    assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
+
+
+def test_a_round_that_was_cut_off_is_computed_again_from_what_peers_sent(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Client 1 ends its round; client 0 is lost in the middle and begins again."""
+
+    async def alone(both: Ends) -> None:
+        await both.exchange()
+        asked = TrainRequest(ticket=ROUND, weights=both.weights())
+        running = asyncio.ensure_future(both.ask(0, "train_layer", asked))
+        await both.ask(1, "train_layer", asked)
+        await asyncio.wait({running})
+
+    with ends(tmp_path, parts, algorithm="bns") as both:
+        asyncio.run(alone(both))
+    with ends(tmp_path, parts, algorithm="bns") as again:
+        asked = TrainRequest(ticket=ROUND, weights=again.weights())
+        answer = asyncio.run(again.ask(0, "train_layer", asked))
+    expected = in_process(parts, algorithm="bns")[0]
+    assert_same_rounds([answer], [expected])
+
+
+def test_a_later_message_ends_a_round_that_waits(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        asked = TrainRequest(ticket=ROUND, weights=both.weights())
+        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
+        await asyncio.sleep(0.3)
+        await both.ask(0, "hello", Ticket(job=JOB, attempt=2))
+        with pytest.raises(StaleAttempt, match="client 0: round 1, forward-1: another message"):
+            await waiting
+        with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
+            await both.ask(0, "train_layer", asked)
+
+    with ends(tmp_path, parts, algorithm="standard") as both:
+        asyncio.run(run(both))
+
+
+def test_a_message_of_an_earlier_attempt_ends_nothing(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        later = replace(ROUND, attempt=2)
+        asked = TrainRequest(ticket=later, weights=both.weights())
+        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
+        await asyncio.sleep(0.3)
+        with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
+            await both.ask(0, "train_layer", replace(asked, ticket=ROUND))
+        await both.ask(1, "train_layer", asked)
+        await waiting
+
+    with ends(tmp_path, parts, algorithm="standard") as both:
+        asyncio.run(asyncio.wait_for(run(both), 30))
+
+
+def test_who_waits_for_an_agent_that_stops_is_told_nothing_final(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        asked = TrainRequest(ticket=ROUND, weights=both.weights())
+        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
+        await asyncio.sleep(0.3)
+        both.services[0].close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with ends(tmp_path, parts, algorithm="standard") as both:
+        asyncio.run(asyncio.wait_for(run(both), 30))
+
+
+def test_a_job_that_is_forgotten_while_it_computes_ends_by_name(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = AgentJob.answer
+
+    with ends(tmp_path, parts, layers=1) as both:
+
+        def forgetting(job: AgentJob, request: wire.Request) -> Any:
+            answer = evaluate(job, request)
+            both.jobs[0].forget(job.name)
+            return answer
+
+        asyncio.run(both.exchange())
+        monkeypatch.setattr(AgentJob, "answer", forgetting)
+        last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
+        with pytest.raises(StaleAttempt, match="client 0: job .* was forgotten meanwhile"):
+            asyncio.run(both.ask(0, "evaluate_layer", last))
+        assert not (tmp_path / "0" / "jobs" / JOB).exists()
+
+
+def test_a_peer_that_stays_away_is_named(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        asked = TrainRequest(ticket=ROUND, weights=both.weights())
+        with pytest.raises(ExchangeIncomplete, match="client 0: .* no vectors of clients 1 in"):
+            await both.ask(0, "train_layer", asked)
+
+    with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 0.3}) as both:
+        asyncio.run(run(both))
+
+
+def test_two_jobs_do_not_wait_for_each_other(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    other = replace(FIRST, job="job-ffffffffffff")
+
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        await both.both("hello", other)
+        await both.both("publish", PublishRequest(ticket=other))
+        for client in (0, 1):
+            await both.ask(client, "collect", CollectRequest(ticket=other, wait_s=20.0))
+        one = TrainRequest(ticket=ROUND, weights=both.weights())
+        two = replace(one, ticket=replace(other, round=1))
+        waiting = [
+            asyncio.ensure_future(both.ask(0, "train_layer", one)),
+            asyncio.ensure_future(both.ask(1, "train_layer", two)),
+        ]
+        await asyncio.sleep(0.2)
+        await both.ask(0, "train_layer", two)
+        await both.ask(1, "train_layer", one)
+        await asyncio.gather(*waiting)
+
+    with ends(tmp_path, parts, algorithm="standard") as both:
+        asyncio.run(asyncio.wait_for(run(both), 30))
+
+
+def test_blocks_of_a_round_are_dropped_when_the_next_begins(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        kept = []
+        for number in (1, 2, 3):
+            asked = TrainRequest(ticket=replace(FIRST, round=number), weights=both.weights())
+            await both.both("train_layer", asked)
+            kept.append(sorted(path.name for path in tmp_path.rglob("*.frames")))
+        assert len(kept[0]) == len(kept[1]) == len(kept[2]) == 4 + 4 * 3
+        assert len(set(kept[1]) & set(kept[2])) == 1
+
+    with ends(tmp_path, parts, algorithm="standard") as both:
+        asyncio.run(run(both))
+
+
+def test_the_last_answer_outlives_the_job(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    last = EvaluateRequest(ticket=ROUND, weights=np.empty(0), nodes="test", last=True)
+
+    async def end(both: Ends) -> Any:
+        await both.exchange()
+        return await both.ask(0, "evaluate_layer", replace(last, weights=both.weights()))
+
+    with ends(tmp_path, parts, layers=1) as both:
+        answer = asyncio.run(end(both))
+        asked = replace(last, weights=both.weights())
+        assert not (tmp_path / "0" / "jobs" / JOB / "store").exists()
+        assert list((tmp_path / "0" / "depot").rglob("*.frames")) == []
+    with ends(tmp_path, parts, layers=1) as again:
+        assert asyncio.run(again.ask(0, "evaluate_layer", asked)) == answer
+        with pytest.raises(StaleAttempt, match="attempt 1 of job .* ended in attempt 1"):
+            asyncio.run(again.ask(0, "hello", FIRST))
+        asyncio.run(again.ask(0, "hello", replace(FIRST, attempt=2)))
+
+
+def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 1's disk takes nothing for a moment, in which client 0 has all that it needs."""
+    full = asyncio.Event()
+    begin = BlockDepot.begin
+
+    def beginning(depot: BlockDepot, *arguments: Any) -> int | None:
+        if depot.client == 1 and full.is_set():
+            raise ChannelUnavailable("no room")
+        return begin(depot, *arguments)
+
+    monkeypatch.setattr(BlockDepot, "begin", beginning)
+
+    async def run(both: Ends) -> None:
+        await both.exchange()
+        last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
+        full.set()
+        answers = [
+            asyncio.ensure_future(both.ask(client, "evaluate_layer", last)) for client in (0, 1)
+        ]
+        await asyncio.wait(answers, timeout=0.5)
+        full.clear()
+        await asyncio.gather(*answers)
+
+    with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 15.0}) as both:
+        asyncio.run(asyncio.wait_for(run(both), 30))
+
+
+def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    third = replace(ROUND, attempt=3)
+
+    async def end(both: Ends) -> None:
+        await both.exchange()
+        await both.ask(0, "hello", replace(FIRST, attempt=3))
+        last = EvaluateRequest(ticket=third, weights=both.weights(), nodes="test", last=True)
+        await both.ask(0, "evaluate_layer", last)
+
+    with ends(tmp_path, parts, layers=1) as both:
+        asyncio.run(end(both))
+        with pytest.raises(StaleAttempt, match="attempt 2 of job .* ended in attempt 3"):
+            asyncio.run(both.ask(0, "hello", replace(FIRST, attempt=2)))
+
+
+@pytest.mark.parametrize(
+    ("job", "message", "error", "expected"),
+    [
+        ("job-1", "hello", LocalProtocolError, "'job-1': expected job- or predict-"),
+        ("../../../etc", "hello", LocalProtocolError, "expected job- or predict-"),
+        ("job-0123456789ab\n", "hello", LocalProtocolError, "expected job- or predict-"),
+        ("job-000000000000", "collect", LocalProtocolError, "is unknown here; expected hello"),
+    ],
+)
+def test_jobs_that_are_none_are_refused(
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    job: str,
+    message: str,
+    error: type[RetexoError],
+    expected: str,
+) -> None:
+    ticket = replace(FIRST, job=job)
+    asked: Any = ticket if message == "hello" else CollectRequest(ticket=ticket)
+    with ends(tmp_path, parts) as both, pytest.raises(error, match=expected):
+        asyncio.run(both.ask(0, message, asked))
+    assert not (tmp_path / "0" / "jobs").exists()
+
+
+def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    with ends(tmp_path, parts) as both:
+        asyncio.run(both.ask(0, "hello", FIRST))
+        asyncio.run(both.ask(0, "hello", FIRST, resume="somewhere"))
+    with (
+        ends(tmp_path, parts) as again,
+        pytest.raises(ConfigurationError, match="seed: 3, but job .* began with 0"),
+    ):
+        asyncio.run(again.ask(0, "hello", FIRST, seed=3))
+
+
+def test_old_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    names = [f"job-{number:012x}" for number in range(18)]
+    with ends(tmp_path, parts) as both:
+        for name in names:
+            asyncio.run(both.ask(0, "hello", replace(FIRST, job=name)))
+        found = sorted(path.name for path in (tmp_path / "0" / "jobs").iterdir())
+        assert found == names[2:]
+        assert asyncio.run(both.services[0].forget(names[5]))
+        assert not asyncio.run(both.services[0].forget(names[5]))
+        assert not asyncio.run(both.services[0].forget("../0"))
+    assert len(list((tmp_path / "0" / "jobs").iterdir())) == 15
+
+
+def test_idle_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    with ends(tmp_path, parts) as both:
+        asyncio.run(both.ask(0, "hello", FIRST))
+        file = tmp_path / "0" / "jobs" / JOB / "job.json"
+        months_ago = time.time() - 61 * 86_400
+        os.utime(file, (months_ago, months_ago))
+        asyncio.run(both.ask(0, "hello", replace(FIRST, job="job-ffffffffffff")))
+        assert not file.exists()
+
+
+def test_a_damaged_job_does_not_keep_the_agent_from_starting(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with ends(tmp_path, parts) as both:
+        asyncio.run(both.ask(0, "hello", FIRST))
+    (tmp_path / "0" / "jobs" / JOB / "job.json").write_text("{")
+    with ends(tmp_path, parts) as again:
+        with pytest.raises(LocalProtocolError, match="is unknown here; .* `retexo run --resume`"):
+            asyncio.run(again.ask(0, "publish", PublishRequest(ticket=FIRST)))
+        assert asyncio.run(again.ask(0, "hello", replace(FIRST, attempt=2))).client == 0
+        asyncio.run(again.ask(0, "publish", PublishRequest(ticket=replace(FIRST, attempt=2))))

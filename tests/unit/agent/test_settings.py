@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.agent.settings import host_and_port, read_settings
+from retexo_fl.errors import ConfigurationError
+
+LEAST = {
+    "partition": '"part-0"',
+    "state": '"state"',
+    "socket": '"agent.sock"',
+    "key": '"key.pem"',
+    "certificate": '"certificate.pem"',
+    "roster": '"roster.toml"',
+}
+
+
+def written(folder: Path, **changes: str | None) -> Path:
+    values = {**LEAST, **changes}
+    path = folder / "agent.toml"
+    path.write_text("\n".join(f"{k} = {v}" for k, v in values.items() if v is not None))
+    return path
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    settings = read_settings(written(tmp_path, state='"/var/lib/agent"', predictions='"out"'))
+    assert settings.partition == str(tmp_path / "part-0")
+    assert settings.state == "/var/lib/agent"
+    assert settings.predictions == str(tmp_path / "out")
+    assert (settings.listen, settings.introductions, settings.meter) == ((), False, "")
+
+
+def test_listen_is_a_list_of_addresses(tmp_path: Path) -> None:
+    settings = read_settings(written(tmp_path, listen='["tcp://0.0.0.0:7411"]'))
+    assert settings.listen == ("tcp://0.0.0.0:7411",)
+
+
+@pytest.mark.parametrize(("written_s", "read_s"), [("45", 45.0), ("1.5", 1.5), ("0", 0.0)])
+def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s: float) -> None:
+    assert read_settings(written(tmp_path, **{"look-every-s": written_s})).look_every_s == read_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"socet": '"x"'}, "socet: unknown key; did you mean 'socket'"),
+        ({"partition": None}, "partition: missing"),
+        ({"key": '""'}, "key: is empty"),
+        ({"state": "3"}, "state: got 3; expected a text"),
+        ({"listen": '"tcp://x"'}, "listen: got 'tcp://x'; expected a list of texts"),
+        ({"introductions": '"yes"'}, "introductions: got 'yes'; expected true or false"),
+        ({"roster": None}, "roster: missing; expected a file, or introductions = true"),
+        ({"socket": f'"/{"x" * 120}"'}, "socket: .* has 121 bytes; expected at most 107"),
+        ({"meter": '"127.0.0.1:7412"'}, "superlink: missing; expected it beside meter"),
+        ({"meter": '"here"', "superlink": '"x:1"'}, "meter: got 'here'; expected HOST:PORT"),
+        ({"state": "["}, "not a TOML file"),
+        ({"look-every-s": '"often"'}, "look-every-s: got 'often'; expected a number"),
+        ({"look-every-s": "true"}, "look-every-s: got True; expected a number"),
+        ({"look-every-s": "0.5"}, "look-every-s: got 0.5; expected at least 1"),
+        ({"look-every-s": "nan"}, "look-every-s: got nan; expected at least 1"),
+        ({"look_every_s": "30"}, "look_every_s: unknown key; did you mean 'look-every-s'"),
+    ],
+)
+def test_errors_name_file_and_key(
+    tmp_path: Path, changes: dict[str, str | None], expected: str
+) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(ConfigurationError, match=expected) as caught:
+        read_settings(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_introductions_need_no_roster(tmp_path: Path) -> None:
+    assert read_settings(written(tmp_path, roster=None, introductions="true")).roster == ""
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="agent.toml: cannot be read"):
+        read_settings(tmp_path / "agent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a.b:1", ("a.b", 1)), ("[::1]:9092", ("::1", 9092))]
+)
+def test_host_and_port(text: str, expected: tuple[str, int]) -> None:
+    assert host_and_port(text, "meter") == expected
+
+
+@pytest.mark.parametrize("text", ["a", ":1", "a:", "a:0", "a:65536", "a:²"])
+def test_host_and_port_refuses(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="meter: got"):
+        host_and_port(text, "meter")

@@ -1,0 +1,93 @@
+"""What `retexo agent status` prints, in the narrowest terminal that it is made for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from retexo_fl.cli.agent_status import show_status
+
+JOB = "job-0123456789ab"
+
+
+def _peer(client: int, *, connected: bool, **facts: Any) -> dict[str, Any]:
+    moved = {"payload_bytes": 123_456_789, "wire_bytes": 123_456_999}
+    return {
+        "client": client,
+        "connected": connected,
+        "channel": "bluetooth",
+        "last_met": time.time() - 4000,
+        "owed": {"blocks": 12, "bytes": 123_456_789},
+        "awaited": {"blocks": 1, "bytes": 23_456_789},
+        "layers": [{"job": JOB, "layer": 0, "direction": "out", **moved}],
+        "channels": {"tcp": {"wire_bytes_sent": 123_456_789, "wire_bytes_received": 987_654_321}},
+        "refusals": {"slow": 3},
+        "last_error": "",
+        **facts,
+    }
+
+
+def _agent(peers: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+    return {
+        "part": {"client": 3, "num_clients": 12, "nodes": 12345, "peers": 2},
+        "memory": {"rss_bytes": 310_000_000, "peak_rss_bytes": 329_000_000},
+        "package": "1.2.3",
+        "pid": 123456,
+        "uptime_s": 123456.0,
+        "jobs": [],
+        "peers": peers,
+        "strangers": {},
+        "flower": None,
+        **facts,
+    }
+
+
+NOTHING = {"blocks": 0, "bytes": 0}
+
+
+def test_all_tables_fit_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    job: dict[str, Any] = {"job": JOB, "algorithm": "standard", "model": "sage"}
+    job |= {"state": "exchanging", "attempt": 2, "stage": 0, "round": 57, "last_message_s": 3721.0}
+    peers = [_peer(1, connected=True), _peer(11, connected=False, next_look_s=29.4)]
+    show_status(_agent(peers, jobs=[job], strangers={"certificate": 3}))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("11 ") and "67 min" in line for line in lines)
+    assert any(line.startswith(JOB) and "exchanging" in line for line in lines)
+
+
+def test_who_was_met_when_and_what_is_owed(capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    show_status(
+        _agent(
+            [
+                _peer(1, connected=False, last_met=now - 7300, next_look_s=12.0),
+                _peer(2, connected=False, last_met=now - 3 * 86_400, owed=NOTHING),
+                _peer(4, connected=False, last_met=None, channel="", next_look_s=0.3),
+            ]
+        )
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert "last met client 1 2 h ago over bluetooth; 24 blocks (247 MB) owed to 2 peers" in lines
+    words = {line.split()[0]: line.split() for line in lines if line[:1].isdecimal()}
+    assert words["1"][1:6] == ["bluetooth", "2", "h", "12", "s"]
+    assert words["2"][1:6] == ["bluetooth", "3", "d", "-", "-"]
+    assert words["4"][1:4] == ["-", "never", "now"]
+    assert "peer 1: refused 3 slow" in lines
+
+
+def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    radio: dict[str, int | None] = {"wire_bytes_sent": None, "wire_bytes_received": None}
+    radio |= {"tls_bytes_sent": 1_000_000, "tls_bytes_received": 2_000_000}
+    cable = {"wire_bytes_sent": 500_000, "wire_bytes_received": 0}
+    channels = {"bluetooth": radio, "tcp": cable}
+    show_status(_agent([_peer(1, connected=True, owed=NOTHING, channels=channels)]))
+    out = capsys.readouterr().out
+    assert "1.5 MB" in out
+    assert "2.0 MB" in out
+    assert "1 of 1 peers are connected; nothing is owed" in out

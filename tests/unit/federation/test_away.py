@@ -1,0 +1,197 @@
+"""Clients of a deployment whose machines go away and come back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from retexo_fl.agent.api import Ticket
+from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
+from retexo_fl.federation import errands, records
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.patience import Patience
+from retexo_fl.ledger import TrafficLedger
+from tests.support.fickle_grid import FickleGrid
+
+TICKET = Ticket(job="job-1", attempt=2, stage=1, round=3)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errands, "_FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(errands, "_NODES_EVERY_S", 0.01)
+
+
+def grid_of(clients: int) -> FickleGrid:
+    app = ClientApp()
+
+    @app.query("hello")
+    def hello(message: Message, context: object) -> Message:
+        record = ConfigRecord({"node": message.metadata.dst_node_id})
+        return Message(RecordDict({"retexo": record}), reply_to=message)
+
+    return FickleGrid(app, clients, {})
+
+
+def messenger(grid: FickleGrid, timeout_s: float = 5.0, **patience: float) -> Messenger:
+    wanted = Patience(timeout_s=timeout_s, returns=True, **patience)  # type: ignore[arg-type]
+    made = Messenger(grid, ledger=TrafficLedger(), patience=wanted)
+    made.introduce({client: client + 2 for client in range(3)}, attempt=1)
+    return made
+
+
+def ask(asked: Messenger, clients: range = range(3)) -> list[int]:
+    messages = asked.messages(clients, TICKET, records.HELLO)
+    return [client for client, _ in asked.ask(messages, stage=1, purpose="train")]
+
+
+@pytest.mark.parametrize("code", [3, 4, 5, 8])
+def test_client_that_was_away_is_asked_again(code: int) -> None:
+    grid = grid_of(3)
+    grid.weather.errors = {3: [code, code]}
+    assert ask(messenger(grid)) == [0, 1, 2]
+    names = [node for node, _ in grid.sent]
+    assert sorted(names) == [2, 3, 3, 3, 4]
+
+
+def test_client_is_not_asked_before_its_node_is_back() -> None:
+    grid = grid_of(3)
+    grid.weather.away = {3}
+    begun_s = time.monotonic()
+
+    def come_back() -> None:
+        if time.monotonic() - begun_s > 0.3:
+            grid.weather.away.clear()
+
+    grid.on_look = come_back
+    assert ask(messenger(grid)) == [0, 1, 2]
+    again = [message for node, message in grid.sent if node == 3]
+    assert len(again) == 2
+    assert again[1].metadata.ttl < again[0].metadata.ttl
+    assert again[1].metadata.group_id == again[0].metadata.group_id == "2.1.3"
+
+
+def test_silent_clients_are_all_named_with_what_is_known_of_them() -> None:
+    grid = grid_of(3)
+    grid.weather.away, grid.weather.mute = {4}, {2}
+    sentence = (
+        r"no answer from client 0, client 2 \(its SuperNode is not connected\) within 0\.2 s "
+        r"\(message-timeout-s\)"
+    )
+    with pytest.raises(RoundIncomplete, match=sentence):
+        ask(messenger(grid, timeout_s=0.2))
+
+
+@pytest.mark.parametrize("code", [1, 2, 7])
+def test_client_app_that_raised_is_an_error_at_once(code: int) -> None:
+    grid = grid_of(3)
+    grid.weather.errors = {3: [code]}
+    with pytest.raises(ClientFailed, match=f"client 1: made by a test: {code}"):
+        ask(messenger(grid))
+
+
+def test_agent_that_does_not_answer_is_asked_again() -> None:
+    grid = grid_of(3)
+    left = [AgentUnreachable("no socket"), AgentUnreachable("no socket")]
+
+    def replace(message: Message, reply: Message) -> Message:
+        if message.metadata.dst_node_id == 4 and left:
+            return Message(records.failure_content(left.pop()), reply_to=message)
+        return reply
+
+    grid.weather.replace = replace
+    assert ask(messenger(grid)) == [0, 1, 2]
+    assert not left
+
+
+def test_answer_to_another_round_is_refused() -> None:
+    grid = grid_of(3)
+
+    def replace(message: Message, reply: Message) -> Message:
+        reply.metadata.__dict__["_group_id"] = "2.1.2"
+        return reply
+
+    grid.weather.replace = replace
+    with pytest.raises(RemoteProtocolError, match=r"client 0: .*'2\.1\.2'; expected .*'2\.1\.3'"):
+        ask(messenger(grid))
+
+
+def test_enough_clients_close_a_question_at_its_deadline() -> None:
+    grid = grid_of(3)
+    grid.weather.mute = {3}
+    asked = messenger(grid, least=2, deadline_s=0.1)
+    assert ask(asked) == [0, 2]
+    assert asked.absent == (1,)
+
+
+def test_too_few_clients_are_waited_for_beyond_the_deadline() -> None:
+    grid = grid_of(3)
+    grid.weather.mute = {3, 4}
+    begun_s = time.monotonic()
+
+    def come_back() -> None:
+        if time.monotonic() - begun_s > 0.3:
+            grid.weather.mute = {3}
+
+    grid.on_look = come_back
+    asked = messenger(grid, least=2, deadline_s=0.05)
+    assert ask(asked) == [0, 2]
+
+
+def test_too_few_clients_fail_a_question_at_last() -> None:
+    grid = grid_of(3)
+    grid.weather.mute = {3, 4}
+    with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 within"):
+        ask(messenger(grid, timeout_s=0.2, least=2, deadline_s=0.05))
+
+
+def test_late_answer_is_not_read_and_its_client_is_asked_anew() -> None:
+    grid = grid_of(3)
+    grid.weather.mute = {3}
+    asked = messenger(grid, least=2, deadline_s=0.05)
+    ask(asked)
+    late = [message for node, message in grid.sent if node == 3]
+    assert ask(asked) == [0, 2]
+    # Still busy with the first question: a second one would wait behind it.
+    assert [message for node, message in grid.sent if node == 3] == late
+    grid.weather.mute = set()
+    assert ask(asked) == [0, 1, 2]
+    assert len([message for node, message in grid.sent if node == 3]) == 2
+
+
+def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from retexo_fl.federation import pace
+
+    monkeypatch.setattr(pace, "_TELL_EVERY_S", 0.05)
+    grid = grid_of(3)
+    told: list[pace.Silence] = []
+    grid.weather.mute = {3, 4}
+    asked = Messenger(
+        grid,
+        ledger=TrafficLedger(),
+        patience=Patience(timeout_s=0.3, returns=True),
+        on_silence=told.append,
+    )
+    asked.introduce({client: client + 2 for client in range(3)}, attempt=1)
+    with pytest.raises(RoundIncomplete):
+        ask(asked)
+    assert told[0].clients == (1, 2)
+    assert (told[0].question.stage, told[0].question.round) == (1, 3)
+
+
+def test_hello_takes_who_comes_late_and_passes_over_nodes_that_left() -> None:
+    grid = grid_of(4)
+    grid.weather.away = {2}
+    asked = messenger(grid)
+
+    def change() -> None:
+        if len(grid.sent) >= 3:
+            grid.weather.away = {3}
+
+    grid.weather.mute = {3}
+    grid.on_look = change
+    answers = asked.ask_whoever_comes(TICKET, records.HELLO, count=3, purpose="hello")
+    assert sorted(node for node, _ in answers) == [2, 4, 5]

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from retexo_fl.errors import EngineFailed
+from retexo_fl.federation.bounded_grid import BoundedGrid
+from retexo_fl.simulation.inline_grid import InlineGrid
+
+
+class SilentGrid(InlineGrid):
+    """Does what Flower's grid of a deployment does when its SuperLink is gone."""
+
+    def __init__(self, does: object) -> None:
+        super().__init__(ClientApp(), 2, {})
+        self.does = does
+
+    def get_node_ids(self) -> list[int]:
+        if isinstance(self.does, BaseException):
+            raise self.does
+        assert isinstance(self.does, threading.Event)
+        self.does.wait(20)
+        return []
+
+
+def test_calls_are_those_of_the_grid() -> None:
+    grid = BoundedGrid(InlineGrid(ClientApp(), 2, {}))
+    assert list(grid.get_node_ids()) == [2, 3]
+    message = Message(RecordDict(), dst_node_id=2, message_type="query.nothing")
+    assert list(grid.push_messages(iter([message]))) == ["1"]
+    assert list(grid.pull_messages(["9"])) == []
+
+
+def test_silence_is_a_named_failure() -> None:
+    let_go = threading.Event()
+    with pytest.raises(EngineFailed, match=r"the SuperLink has not answered for 0\.05 s"):
+        BoundedGrid(SilentGrid(let_go), patience_s=0.05).get_node_ids()
+    let_go.set()
+
+
+def test_refusal_is_a_named_failure_and_the_end_of_a_run_goes_through() -> None:
+    with pytest.raises(EngineFailed, match="the SuperLink does not serve this run"):
+        BoundedGrid(SilentGrid(httpx.ReadError("gone"))).get_node_ids()
+    with pytest.raises(SystemExit):
+        BoundedGrid(SilentGrid(SystemExit(0))).get_node_ids()

@@ -1,0 +1,223 @@
+"""The server looks at an open exchange less and less often, and survives clients that are away."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from retexo_fl.agent.api import CollectAnswer, PublishAnswer, Ticket, Traffic
+from retexo_fl.agent.peering import relay_answer
+from retexo_fl.config import make_config
+from retexo_fl.errors import ExchangeIncomplete, RoundIncomplete
+from retexo_fl.federation import errands, records
+from retexo_fl.federation.exchange_loop import Exchanged, run_exchange
+from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.patience import Patience
+from retexo_fl.federation.waiting import Clock, LookPace, OpenExchange, Watch
+from retexo_fl.ledger import TrafficLedger
+from tests.support.fickle_grid import FickleGrid
+
+DAY_S = 86_400.0
+TICKET = Ticket(job="job-0123456789ab", attempt=1, weights_digest=bytes(32))
+
+
+@dataclass(slots=True)
+class HandClock:
+    """A clock that pauses move on; it keeps how long they were."""
+
+    time_s: float = 1000.0
+    pauses_s: list[float] = field(default_factory=list)
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def pause(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
+        self.time_s += seconds
+
+
+def test_pauses_grow_with_the_exchange_and_end_at_its_deadline() -> None:
+    clock = HandClock()
+    made: Clock = clock
+    pace = LookPace(made, within_s=7 * DAY_S, longest_s=60.0)
+    told_s = []
+    while pace.left_s:
+        if pace.shall_tell():
+            told_s.append(pace.open_s)
+        pace.rest()
+    assert clock.pauses_s[0] == 0.2
+    assert clock.time_s - 1000.0 == pytest.approx(7 * DAY_S)
+    open_s = 0.0
+    for pause_s in clock.pauses_s[:-1]:
+        assert pause_s == pytest.approx(min(max(0.2, open_s / 4), 60.0))
+        open_s += pause_s
+    # A look a minute, and some at the beginning.
+    assert len(clock.pauses_s) < 7 * 24 * 60 + 40
+    gaps_s = [later - sooner for sooner, later in itertools.pairwise(told_s)]
+    assert 30.0 <= told_s[0] < 45.0
+    assert max(gaps_s) <= 3600.0 + 60.0
+    assert len(told_s) < 7 * 24 + 10
+
+
+@dataclass(slots=True)
+class _Clients:
+    """Clients that lack vectors until a time, over a grid whose machines come and go."""
+
+    clock: HandClock = field(default_factory=HandClock)
+    lacks: dict[int, int] = field(default_factory=dict)
+    closed: list[int] = field(default_factory=list)
+    grid: FickleGrid = field(init=False)
+    messenger: Messenger = field(init=False)
+    timeout_s: float = 0.3
+    has_parcels: bool = False
+
+    def __post_init__(self) -> None:
+        app = ClientApp()
+
+        @app.query("publish")
+        def published(message: Message, context: object) -> Message:
+            answer = PublishAnswer(vectors=3, traffic=Traffic())
+            return Message(records.answer_content(answer), reply_to=message)
+
+        @app.query("collect")
+        def collected(message: Message, context: object) -> Message:
+            client = message.metadata.dst_node_id - 2
+            missing = self.lacks.get(client, 0)
+            if records.read_collect(message).close:
+                self.closed.append(client)
+            answer = CollectAnswer(
+                complete=not missing, missing=missing, missing_peers=1, traffic=Traffic()
+            )
+            return Message(records.answer_content(answer), reply_to=message)
+
+        @app.query("relay")
+        def relayed(message: Message, context: object) -> Message:
+            self.clock.time_s += 1.0
+            parcels = (
+                [(1, b"again")] if self.has_parcels and message.metadata.dst_node_id == 2 else []
+            )
+            return Message(records.answer_content(relay_answer(parcels)), reply_to=message)
+
+        self.grid = FickleGrid(app, 3, {})
+        self.messenger = Messenger(
+            self.grid,
+            ledger=TrafficLedger(),
+            patience=Patience(timeout_s=self.timeout_s, returns=True),
+        )
+        self.messenger.introduce({client: client + 2 for client in range(3)}, attempt=1)
+
+    def run(self, told: list[OpenExchange], **keys: object) -> Exchanged:
+        values = {"engine": "deployment", "clients": 3, **keys}
+        return run_exchange(
+            self.messenger,
+            TICKET,
+            previous=None,
+            weights=None,
+            config=make_config(values),
+            watch=Watch(clock=self.clock, on_wait=told.append),
+        )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errands, "_FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(errands, "_NODES_EVERY_S", 0.01)
+
+
+@pytest.mark.parametrize("how", ["away", "mute"])
+def test_client_that_is_away_for_longer_than_a_message_lives_ends_no_exchange(how: str) -> None:
+    clients = _Clients(lacks={0: 5})
+    told: list[OpenExchange] = []
+    begun_s = time.monotonic()
+
+    def weather() -> None:
+        gone = clients.grid.weather.away if how == "away" else clients.grid.weather.mute
+        gone.clear()
+        # Real time, since answers of machines are waited for: two lives of a message.
+        if clients.clock.pauses_s and time.monotonic() - begun_s < 2.5 * clients.timeout_s:
+            gone.add(3)
+        elif clients.clock.pauses_s:
+            clients.lacks.clear()
+
+    clients.lacks[1] = 7
+    clients.grid.on_look = weather
+    exchanged = clients.run(told, **{"exchange-deadline-s": 9 * DAY_S})
+    assert exchanged == Exchanged(vectors=9, missing=0, closed=frozenset({0, 1, 2}))
+    assert time.monotonic() - begun_s > 2 * clients.timeout_s
+
+
+def test_it_is_told_who_lacks_how_many_and_who_does_not_answer() -> None:
+    clients = _Clients(lacks={0: 5, 2: 1}, timeout_s=0.02)
+    told: list[OpenExchange] = []
+
+    def weather() -> None:
+        # Away from the exchange's beginning on: it has published before.
+        if clients.clock.pauses_s or clients.grid.sent[-1][1].metadata.message_type == (
+            records.COLLECT
+        ):
+            clients.grid.weather.mute = {3}
+        if clients.clock.time_s > 1000.0 + 2 * DAY_S:
+            clients.lacks.clear()
+            clients.grid.weather.mute = set()
+
+    clients.grid.on_look = weather
+    clients.run(told, **{"exchange-deadline-s": 9 * DAY_S, "exchange-poll-s": DAY_S / 2})
+    assert told
+    assert {tuple(exchange.lacks.items()) for exchange in told} == {((0, 5), (1, None), (2, 1))}
+    assert all(exchange.stage == 0 and exchange.open_s >= 30.0 for exchange in told)
+
+
+def test_deadline_of_days_ends_by_policy() -> None:
+    clients = _Clients(lacks={1: 4})
+    keys = {"exchange-deadline-s": 9 * DAY_S, "exchange-poll-s": 3600.0}
+    with pytest.raises(ExchangeIncomplete, match=r"after 777600 s .*: client 1 lacks 4;"):
+        clients.run([], **keys)
+    assert clients.clock.time_s == pytest.approx(1000.0 + 9 * DAY_S)
+    dropped = _Clients(lacks={1: 4})
+    exchanged = dropped.run([], **keys, **{"missing-peers": "drop"})
+    assert exchanged.missing == 4
+    assert dropped.closed == [1]
+
+
+def test_who_does_not_answer_after_the_deadline_is_named() -> None:
+    clients = _Clients(lacks={1: 4})
+
+    def weather() -> None:
+        if clients.clock.time_s > 1000.0 + 60.0:
+            clients.grid.weather.mute = {4}
+
+    clients.grid.on_look = weather
+    with pytest.raises(RoundIncomplete, match="no answer from client 2 within"):
+        clients.run([], **{"exchange-deadline-s": 120.0, "missing-peers": "drop"})
+
+
+def test_relayed_exchange_ends_though_there_are_parcels_for_ever() -> None:
+    clients = _Clients(lacks={1: 4}, has_parcels=True)
+    with pytest.raises(ExchangeIncomplete, match="after 60 s .*: client 1 lacks 4;"):
+        clients.run([], **{"exchange-deadline-s": 60.0, "relay": True})
+    assert clients.clock.time_s <= 1000.0 + 60.0 + 3.0
+
+
+def test_relay_is_not_left_to_other_runs() -> None:
+    clients = _Clients(lacks={1: 4})
+    with pytest.raises(ExchangeIncomplete):
+        clients.run([], **{"exchange-deadline-s": 600.0, "relay": True})
+    assert max(clients.clock.pauses_s) == 10.0
+
+
+def test_nobody_has_to_answer_a_look_in_a_deployment_only() -> None:
+    simulated = Patience(timeout_s=100.0)
+    assert simulated.nobody_within(5.0) == simulated
+    quorum = Patience(timeout_s=100.0, returns=True, least=2, deadline_s=7.0)
+    assert quorum.nobody_within(5.0) == quorum
+    deployed = replace(simulated, returns=True)
+    for within_s, closed_s in ((5.0, 5.0), (1e6, 100.0)):
+        look = deployed.nobody_within(within_s)
+        assert look.may_close_early
+        assert look.deadline_s == closed_s
+        assert look.timeout_s > look.deadline_s
