@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
 
 
-def start_logging(environment: Mapping[str, str] = os.environ) -> None:
-    """Write the log of the whole library to standard error.
+@contextmanager
+def logged_to_stderr(environment: Mapping[str, str] = os.environ) -> Generator[None]:
+    """Write the log of the whole library to standard error, and leave logging as it was.
 
     Under systemd the journal knows level and time already.
     """
@@ -26,9 +28,16 @@ def start_logging(environment: Mapping[str, str] = os.environ) -> None:
         )
     )
     root = logging.getLogger("retexo_fl")
+    before = root.handlers, root.level, root.propagate
     root.handlers = [handler]
     root.setLevel(logging.INFO)
     root.propagate = False
+    try:
+        yield
+    finally:
+        root.handlers, level, root.propagate = before
+        root.setLevel(level)
+        handler.close()
 
 
 def line(what: str, **facts: object) -> str:

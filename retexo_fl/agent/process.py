@@ -17,7 +17,7 @@ from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.log_lines import line, start_logging
+from retexo_fl.agent.log_lines import line, logged_to_stderr
 from retexo_fl.agent.meter import Meter
 from retexo_fl.agent.network_facts import by_peer, strangers
 from retexo_fl.agent.notify import Notifier
@@ -53,10 +53,10 @@ def run_agent(settings: AgentSettings) -> None:
     Raises:
         RetexoError: The agent could not start, or its network failed.
     """
-    start_logging()
-    part = open_partition(Path(settings.partition))
-    compute = ComputeThread()
-    asyncio.run(_Agent.of(settings, part, compute).run())
+    with logged_to_stderr():
+        part = open_partition(Path(settings.partition))
+        compute = ComputeThread()
+        asyncio.run(_Agent.of(settings, part, compute).run())
     if compute.busy:
         # A thread that computes in native code cannot be ended, and Python would wait for it.
         logging.shutdown()
