@@ -184,7 +184,7 @@ async def open_bus() -> Bus:
         async with asyncio.timeout(CALL_S):
             connection = await MessageBus(bus_type=BusType.SYSTEM).connect()
     except (OSError, EOFError, AuthError, InvalidAddressError) as error:
-        reason = str(error) or f"nothing within {CALL_S:g} s"
+        reason = getattr(error, "strerror", None) or str(error) or f"nothing within {CALL_S:g} s"
         raise ChannelUnavailable(
             f"the D-Bus system bus does not answer: {reason} "
             "(apt install dbus bluez; in a container, mount the host's /run/dbus)"
