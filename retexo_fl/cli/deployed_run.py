@@ -240,11 +240,27 @@ def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
     except EngineFailed as failure:
         if watch.state in {None, "running"}:
             complain(f"run {run_id} could not be stopped and may go on: {failure}")
+    # What was written since the last look counts as well.
+    watch.look()
     deadline = time.monotonic() + 2 * _END_GRACE_S
     while time.monotonic() < deadline and watch.state == "running":
         watch.look()
         time.sleep(_LOOK_S)
     note_end(watch.run_path, watch.before, "interrupted", None)
+    _wait_until_free(watch)
+
+
+def _wait_until_free(watch: _Watch) -> None:
+    """Wait for the end of the ServerApp's process: whoever resumes at once finds the run free."""
+    from retexo_fl.federation.file_lock import lock_run
+
+    config_path = watch.run_path / "config.toml"
+    if not config_path.exists():
+        return
+    try:
+        lock_run(config_path, within_s=_END_GRACE_S).close()
+    except RunDirectoryError as busy:
+        complain(f"{busy}; wait for its end before you resume")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

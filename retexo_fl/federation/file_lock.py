@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from retexo_fl.errors import RunDirectoryError
 
+_LOOK_S: Final = 0.05
 
-def lock_run(path: Path) -> BinaryIO:
+
+def lock_run(path: Path, *, within_s: float = 0.0) -> BinaryIO:
     """Hold the run whose ``config.toml`` is ``path`` until the returned file is closed.
+
+    Args:
+        path: The file.
+        within_s: How long to wait for another process to let go.
 
     Raises:
         RunDirectoryError: Another process holds it.
     """
+    deadline = time.monotonic() + within_s
     file = path.open("rb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise RunDirectoryError(
-            f"resume: another process is at work on the run in {path.parent}{_holder(path)}; "
-            "expected none"
-        ) from error
-    return file
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+                continue
+            file.close()
+            raise RunDirectoryError(
+                f"resume: another process is at work on the run in {path.parent}{_holder(path)}; "
+                "expected none"
+            ) from error
+        return file
 
 
 def _holder(path: Path) -> str:

@@ -117,10 +117,10 @@ def test_run_is_stopped_resumed_and_ends_with_the_bits_of_one_process(
 
     with start(superlink, "--resume", str(run)) as process:
         try:
-            told, _ = process.communicate(timeout=2 * WAIT_S)
+            told, complaints = process.communicate(timeout=2 * WAIT_S)
         finally:
             process.kill()
-    assert process.returncode == 0
+    assert process.returncode == 0, complaints
     assert told.startswith("test accuracy ")
     assert events_of(run)[-1]["event"] == "finish"
     alone = train(tmp_path / "alone", clients=CLIENTS, hidden=4, layers=1, rounds=3)
