@@ -96,6 +96,10 @@ class ClientFailed(RetexoError):
     """A client answered with an error, or its process ended."""
 
 
+class DeviceFailed(RetexoError):
+    """A worker of this machine's devices answered with an error, ended, or hangs."""
+
+
 class AgentUnreachable(RetexoError):
     """The agent of this machine does not answer on its socket."""
 

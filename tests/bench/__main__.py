@@ -9,12 +9,13 @@ from pathlib import Path
 # Before torch is imported anywhere: its own threads would share the core that is measured.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from tests.bench.catalogue import BENCHES, run_bench
-from tests.bench.outcome import print_facts, write_facts
-
 
 def main() -> int:
     """Run one bench; without a name, list them."""
+    # Processes that a bench starts import this file, too, and need none of it.
+    from tests.bench.catalogue import BENCHES, run_bench
+    from tests.bench.outcome import print_facts, write_facts
+
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("name", nargs="?", choices=sorted(BENCHES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome there")

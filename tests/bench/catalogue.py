@@ -13,8 +13,10 @@ from tests.bench import (
     activations,
     engine_overhead,
     precomputed_aggregate,
+    samplers,
     segment_max,
     sparse_input,
+    unified,
 )
 from tests.bench.outcome import Outcome
 
@@ -44,9 +46,17 @@ BENCHES: Final = {
         purpose="memory and time of end-to-end training, activations recomputed against kept",
         run=activations.run,
     ),
+    "samplers": Bench(
+        purpose="samplers, induced subgraphs and gathered features against PyTorch and SciPy",
+        run=samplers.run,
+    ),
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",
         run=engine_overhead.run,
+    ),
+    "unified": Bench(
+        purpose="two CPU devices of known speeds training together against each alone",
+        run=unified.run,
     ),
 }
 

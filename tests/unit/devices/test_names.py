@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from retexo_fl.devices.names import (
+    DeviceList,
+    Machine,
+    available_cores,
+    parse_devices,
+    threads_of,
+)
+from retexo_fl.errors import ConfigurationError
+
+NO_GPU = Machine(num_gpus=0, num_cores=2, why_no_gpu="this PyTorch has no CUDA")
+TWO_GPUS = Machine(num_gpus=2, num_cores=16, why_no_gpu="PyTorch sees 2")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "in_process"),
+    [
+        ("cpu", ("cpu:0",), True),
+        ("cpu:1", ("cpu:0",), False),
+        ("cpu:3", ("cpu:0", "cpu:1", "cpu:2"), False),
+        ("cuda", ("cuda:0",), False),
+        ("cuda:1", ("cuda:1",), False),
+        ("cuda:1 , cpu", ("cuda:1", "cpu:0"), False),
+        ("cpu:2,cuda:0,cuda:1", ("cuda:0", "cuda:1", "cpu:0", "cpu:1"), False),
+        ("auto", ("cuda:0", "cuda:1", "cpu:0"), False),
+    ],
+)
+def test_devices_that_are_there_are_used(
+    text: str, names: tuple[str, ...], in_process: bool
+) -> None:
+    settled = parse_devices(text).settle(TWO_GPUS)
+    assert (settled.names, settled.in_process) == (names, in_process)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "expected auto, cpu, cpu:N, cuda, cuda:I, or a list such as cuda:0,cpu"),
+        ("gpu", "expected auto"),
+        ("cpu:", "expected auto"),
+        ("cuda:-1", "expected auto"),
+        ("cuda:0,", "expected auto"),
+        ("cpu,auto", "auto stands alone"),
+        ("cpu:0", "expected numbers from 1 to 256"),
+        ("cpu:257", "expected numbers from 1 to 256"),
+        ("cuda:256", "expected numbers from 0 to 255"),
+        ("cpu,cpu", "expected cpu once, as in cpu:2"),
+        ("cuda,cuda:0", "expected each GPU once"),
+    ],
+)
+def test_unusable_devices_are_named(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_devices(text)
+    assert str(caught.value).startswith(f"devices is {text!r}; ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "sentence"),
+    [
+        (
+            "cuda:0",
+            NO_GPU,
+            "devices: cuda:0 is not there (this PyTorch has no CUDA); training on cpu",
+        ),
+        (
+            "cuda:0,cuda:1,cpu:2",
+            NO_GPU,
+            "devices: cuda:0 and cuda:1 are not there (this PyTorch has no CUDA); "
+            "training on cpu:2",
+        ),
+        (
+            "cuda:1,cuda:4",
+            TWO_GPUS,
+            "devices: cuda:4 is not there (PyTorch sees 2); training on cuda:1",
+        ),
+        ("cuda:0,cpu", TWO_GPUS, "devices: training on cuda:0 and cpu"),
+        ("cpu", NO_GPU, "devices: training on cpu"),
+        (
+            "auto",
+            NO_GPU,
+            "devices: auto found no GPU (this PyTorch has no CUDA); training on cpu",
+        ),
+        ("auto", TWO_GPUS, "devices: training on cuda:0, cuda:1 and cpu"),
+        (
+            "auto",
+            Machine(num_gpus=1, num_cores=2, why_no_gpu=""),
+            "devices: auto found 2 cores, none to spare; training on cuda:0",
+        ),
+    ],
+)
+def test_sentence_says_what_was_chosen_and_why(text: str, machine: Machine, sentence: str) -> None:
+    assert parse_devices(text).settle(machine).sentence == sentence
+
+
+def test_absent_gpu_alone_leaves_the_own_process() -> None:
+    settled = parse_devices("cuda:3").settle(NO_GPU)
+    assert settled.names == ("cpu:0",)
+    assert settled.in_process
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    here = Machine.here()
+    assert here.num_cores == available_cores() <= (os.cpu_count() or 1)
+    assert here.why_no_gpu
+    assert DeviceList(is_auto=True).settle().names
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_cores_are_those_that_the_process_may_run_on() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("names", "num_cores", "threads", "expected"),
+    [
+        (("cpu:0",), 8, None, (8,)),
+        (("cpu:0", "cpu:1", "cpu:2"), 8, None, (3, 3, 2)),
+        (("cpu:0", "cpu:1", "cpu:2"), 2, None, (1, 1, 1)),
+        (("cuda:0", "cpu:0"), 16, None, (1, 15)),
+        (("cuda:0", "cuda:1"), 16, None, (1, 1)),
+        (("cuda:0", "cpu:0", "cpu:1"), 16, 3, (1, 3, 3)),
+    ],
+)
+def test_cpu_workers_divide_the_cores(
+    names: tuple[str, ...], num_cores: int, threads: int | None, expected: tuple[int, ...]
+) -> None:
+    assert threads_of(names, num_cores=num_cores, threads=threads) == expected
