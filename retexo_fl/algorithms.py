@@ -19,11 +19,13 @@ class Algorithm:
         exchanges_in_rounds: Clients pass embeddings and gradients in every round, so that all take
             part in every round, and an engine must run them side by side.
         drops_edges: Edges between clients are ignored.
+        takes_samplers: Rounds may be of mini-batches, since no client waits for another in one.
     """
 
     end_to_end: bool
     exchanges_in_rounds: bool = False
     drops_edges: bool = False
+    takes_samplers: bool = False
 
 
 ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
@@ -31,8 +33,8 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
         "lazy": Algorithm(end_to_end=False),
         "standard": Algorithm(end_to_end=True, exchanges_in_rounds=True),
         "bns": Algorithm(end_to_end=True, exchanges_in_rounds=True),
-        "drop": Algorithm(end_to_end=True, drops_edges=True),
-        "central": Algorithm(end_to_end=True),
+        "drop": Algorithm(end_to_end=True, drops_edges=True, takes_samplers=True),
+        "central": Algorithm(end_to_end=True, takes_samplers=True),
     }
 )
 
@@ -51,6 +53,7 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"clients: {values['clients']}, but algorithm central trains on one client; expected 1"
         )
+    _check_batches(values, name)
     if not ALGORITHMS[name].exchanges_in_rounds:
         return
     demanded: dict[str, object] = {
@@ -71,4 +74,21 @@ def check_algorithm(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"engine: 'flower' does not go with algorithm {name}, whose clients exchange in every "
             "round; expected 'inline' or 'deployment'"
+        )
+
+
+def _check_batches(values: Mapping[str, Any], name: str) -> None:
+    """Check what only trainings by mini-batches, or without them, can do."""
+    sampler, devices = values.get("sampler", "none"), values.get("devices", "cpu")
+    algorithm = ALGORITHMS[name]
+    if sampler != "none" and not algorithm.takes_samplers:
+        raise ConfigurationError(
+            f"sampler: {sampler!r} does not go with algorithm {name}, which trains on all rows at "
+            "once; expected 'none', or algorithm drop or central"
+        )
+    if algorithm.end_to_end and sampler == "none" and devices not in {"cpu", "auto"}:
+        others = ", or a sampler" if algorithm.takes_samplers else ""
+        raise ConfigurationError(
+            f"devices: {devices!r} has no mini-batches to share with algorithm {name} and sampler "
+            f"'none'; expected 'cpu' or 'auto'{others}"
         )

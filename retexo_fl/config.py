@@ -8,7 +8,6 @@ Flower's run configuration can carry: ``bool``, ``int``, ``float``, ``str``.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -32,7 +31,7 @@ from retexo_fl.config_keys import (
 )
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
-from retexo_fl.value_forms import AGGREGATOR, LINKS, PARTITIONER, SPLIT
+from retexo_fl.value_forms import AGGREGATOR, DEVICES, FANOUTS, LINKS, PARTITIONER, SPLIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +115,24 @@ class RunConfig:
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
     threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
 
+    # ---- mini-batches, and the devices that share them
+    sampler: str = one_of(
+        "none",
+        "Mini-batches of drop and central: over all neighbours (full), some that are drawn, the "
+        "subgraph around each node (shadow), or mostly cached ones (gns).",
+        *("none", "full", "neighbour", "shadow", "gns"),
+    )
+    fanouts: str = formed(
+        "15/10", "Neighbours drawn for a node, layer by layer from the last.", FANOUTS
+    )
+    batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1)
+    cache_share: float = number(
+        0.01, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
+    )
+    cache_epochs: int = whole(1, "Epochs before gns draws its cache anew.", least=1)
+    devices: str = formed("cpu", "What a client computes on, if it is there.", DEVICES)
+    balance: str = one_of("dynamic", "Devices' shares: by speed, or equal.", "dynamic", "static")
+
     # ---- what peers send
     boundary_plan: str = one_of(
         "rows",
@@ -176,7 +193,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check types, ranges and what keys demand of each other."""
         for key, value in config_values(self).items():
-            _check_value(key, value)
+            check_value(key, value)
         check_together(config_values(self))
 
     @property
@@ -263,7 +280,7 @@ def parse_value(key: str, text: str) -> Scalar:
         value = value_of(text, type(default_values()[key]))
     except ValueError as error:
         raise ConfigurationError(f"{key}: got {shown(text)}; expected {info.expected}") from error
-    _check_value(key, value)
+    check_value(key, value)
     return value
 
 
@@ -272,27 +289,10 @@ def config_values(config: RunConfig) -> dict[str, Scalar]:
     return {key_of(item.name): getattr(config, item.name) for item in fields(config)}
 
 
-def read_config_file(path: Path) -> dict[str, object]:
-    """Read a flat TOML file of configuration keys.
+def check_value(key: str, value: object) -> None:
+    """Check one value by its kebab-case key.
 
     Raises:
-        ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key or a value
-            that its key does not allow; the message names file and key.
+        ConfigurationError: It is of another type, or not one that the key allows.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
-    for key, value in values.items():
-        try:
-            field_of(key)
-            _check_value(key, widened(value, type(default_values()[key])))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from error
-    return values
-
-
-def _check_value(key: str, value: object) -> None:
     check_alone(key, value, key_infos()[key], type(default_values()[key]))

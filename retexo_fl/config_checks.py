@@ -18,6 +18,7 @@ FREE_KEYS: Final = frozenset(
     {
         *("out", "resume", "engine", "introductions", "relay", *DATA_PATH_KEYS),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
+        *("devices", "balance"),
     }
 )
 #: Characters of a refused value that an error repeats.
@@ -60,10 +61,22 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"hidden: {values['hidden']} cannot be shared by {values['heads']} heads; "
             "expected a multiple of heads"
         )
+    if values["sampler"] in {"neighbour", "gns"}:
+        _check_fanouts(values)
     _check_quorum(values)
     _check_peering(values)
     if values["engine"] == "deployment":
         _check_deployed(values)
+
+
+def _check_fanouts(values: Mapping[str, Any]) -> None:
+    """Check that samplers which draw for every layer know how many."""
+    given, layers = len(str(values["fanouts"]).split("/")), values["layers"]
+    if given != layers:
+        raise ConfigurationError(
+            f"fanouts: {shown(values['fanouts'])} has {given} of them for {layers} layers; "
+            f"expected one for each with sampler {values['sampler']}"
+        )
 
 
 def _check_quorum(values: Mapping[str, Any]) -> None:

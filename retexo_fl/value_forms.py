@@ -71,6 +71,26 @@ AGGREGATOR: Final = ValueForm(
     "module:attribute",
 )
 
+#: What a client may compute on; :mod:`retexo_fl.devices.names` reads it.
+_DEVICE: Final = r"(cpu(:[1-9]\d{0,2})?|cuda(:\d{1,3})?)"
+DEVICES: Final = ValueForm(
+    pattern=re.compile(rf"auto|{_DEVICE}(,{_DEVICE})*", re.ASCII),
+    names=frozenset(),
+    expected="auto, or one or more of cpu, cpu:COUNT (worker processes), cuda and cuda:NUMBER, "
+    "such as cuda:0,cpu:2",
+    brief="auto, cpu, cpu:COUNT, cuda:NUMBER, or several such as cuda:0,cpu:2",
+    extensible=False,
+)
+
+#: A number for each layer, or hop.
+FANOUTS: Final = ValueForm(
+    pattern=re.compile(r"[1-9]\d{0,5}(/[1-9]\d{0,5}){0,31}", re.ASCII),
+    names=frozenset(),
+    expected="whole numbers from 1 with / between them, such as 15/10/5",
+    brief="such as 15/10/5",
+    extensible=False,
+)
+
 #: Names of links whose figures stand in ``simulation/links.py``.
 LINK_PROFILES: Final = ("ideal", "bluetooth", "4g", "wan-50ms", "wan-100ms", "wan-200ms")
 _QUANTITY: Final = r"(?=[\d.]*[1-9])\d{1,9}(\.\d{1,9})?"

@@ -32,6 +32,7 @@ from retexo_fl.agent.prediction import count_right, predict_nodes
 from retexo_fl.agent.prediction_files import write_predictions
 from retexo_fl.agent.stage_input import node_sets, stage_input
 from retexo_fl.agent.store import ClientStore
+from retexo_fl.agent.trainers import ClientTrainers
 from retexo_fl.channels import Channel
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
@@ -41,7 +42,6 @@ from retexo_fl.graph.isolated import without_peers
 from retexo_fl.layers.base import StageInput, layer_class
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate, Tally
 
@@ -55,8 +55,8 @@ class GraphClient:
 
     Every answer is a function of partition, configuration, closed exchange and request. What is
     cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
-    ``channel``. ``on_forget`` is called when the job is over for this client. Predictions go to the
-    folder ``predictions``; without one the client makes none.
+    ``channel``. ``on_forget`` is called when the job is over for this client. Predictions are made
+    where there is a folder for them, ``predictions``.
     """
 
     def __init__(
@@ -81,11 +81,10 @@ class GraphClient:
         self._predictions = predictions
         self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=config.codec)
-        self._shape = ModelShape.of(
-            config, inputs=partition.num_features, classes=partition.num_classes
-        )
+        features, classes = partition.num_features, partition.num_classes
+        self._shape = ModelShape.of(config, inputs=features, classes=classes)
         self._nodes = node_sets(partition)
-        self._recipe = Recipe.of(config)
+        self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
 
     @property
@@ -195,7 +194,17 @@ class GraphClient:
         self._forget()
         return count_right(self._nodes, predictions.classes)
 
+    def follow(self, config: RunConfig) -> None:
+        """Compute on the devices that a resumed run names."""
+        if self._made.follow(config):
+            self._trainers.clear()
+
+    def close(self) -> None:
+        """Let go of devices; a later message gets them again."""
+        self._made.close()
+
     def _forget(self) -> None:
+        self.close()
         self._mailbox.forget()
         self._store.forget()
         self._on_forget()
@@ -230,16 +239,8 @@ class GraphClient:
         key = (stage, digest)
         if key not in self._trainers:
             inputs = self._stage_input(stage, digest)
-            self._trainers = {
-                key: LayerTrainer(
-                    self._shape,
-                    stage,
-                    inputs,
-                    self._nodes,
-                    seed=self._config.seed,
-                    recipe=self._recipe,
-                )
-            }
+            made = self._made.stage(stage, inputs, predicts=self._predictions is not None)
+            self._trainers = {key: made}
             self._mailbox.drop_decoded()
         return self._trainers[key]
 

@@ -13,8 +13,10 @@ from retexo_fl.agent.api import (
     TrainRequest,
 )
 from retexo_fl.agent.client import GraphClient, evaluate_answer, train_answer
+from retexo_fl.agent.trainers import WholeTrainer
+from retexo_fl.config import RunConfig
 from retexo_fl.training.boundary_sampling import BoundarySampling
-from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
+from retexo_fl.training.end_to_end import EndToEndPlan
 from retexo_fl.training.rounds import Steps, run_alone
 
 
@@ -27,7 +29,7 @@ class EndToEndClient(GraphClient):
     """
 
     #: Made when the exchange has been closed; holds nothing of a round.
-    _whole: EndToEndTrainer | None = None
+    _whole: WholeTrainer | None = None
 
     def hello(self, ticket: Ticket) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
@@ -36,6 +38,11 @@ class EndToEndClient(GraphClient):
             return answer
         drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)
         return replace(answer, vectors_drawn=drawn)
+
+    def follow(self, config: RunConfig) -> None:
+        """See :meth:`GraphClient.follow`."""
+        if self._made.follow(config):
+            self._whole = None
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`; only for a client without peers."""
@@ -63,7 +70,7 @@ class EndToEndClient(GraphClient):
             self._forget()
         return evaluate_answer(tally)
 
-    def _admitted(self, ticket: Ticket) -> EndToEndTrainer:
+    def _admitted(self, ticket: Ticket) -> WholeTrainer:
         self._admit(ticket)
         if self._whole is None:
             self._whole = self._make_trainer(ticket.weights_digest)
@@ -81,18 +88,18 @@ class EndToEndClient(GraphClient):
             seed=config.seed,
         )
 
-    def _make_trainer(self, digest: bytes) -> EndToEndTrainer:
+    def _make_trainer(self, digest: bytes) -> WholeTrainer:
         config = self._config
         inputs = self._stage_input(0, digest)
         self._mailbox.drop_decoded()
         plan = EndToEndPlan(
             boundary=self._plan,
             seed=config.seed,
-            recipe=self._recipe,
+            recipe=self._made.recipe,
             sampling=self._sampling,
             recompute=config.activations == "recompute",
         )
-        return EndToEndTrainer(self._shape, inputs, self._nodes, plan=plan)
+        return self._made.whole(inputs, plan)
 
 
 def client_class(*, end_to_end: bool) -> type[GraphClient]:

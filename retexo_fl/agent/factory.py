@@ -19,6 +19,7 @@ from typing import Final
 
 from retexo_fl.agent.client import GraphClient
 from retexo_fl.agent.end_to_end_client import client_class
+from retexo_fl.agent.log_lines import DeviceLog
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.store import FolderStore, MemoryStore
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
@@ -56,6 +57,7 @@ class InProcessClients:
         self._predictions = predictions
         self._channel: Channel = MemoryChannel() if channel is None else channel
         self._clients: dict[tuple[str, int], GraphClient] = {}
+        self._log = None if predictions else _device_log(config)
 
     def find(self, job: str, client: int) -> GraphClient:
         """Return a client of a job, making it at its first message."""
@@ -72,6 +74,13 @@ class InProcessClients:
             )
         return self._clients[key]
 
+    def close(self) -> None:
+        """Let go of all devices."""
+        for client in self._clients.values():
+            client.close()
+        if self._log is not None:
+            self._log.close()
+
 
 class WorkerClients:
     """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
@@ -82,14 +91,18 @@ class WorkerClients:
     def __init__(self, predictions: Path | None = None) -> None:
         self._predictions = predictions
         self._clients: OrderedDict[tuple[str, int], GraphClient] = OrderedDict()
+        self._log: DeviceLog | None = None
 
     def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
         """Return a client of a job; the least recently used one is dropped beyond a limit."""
         key = (job, client)
         if key not in self._clients:
+            if self._log is None and self._predictions is None:
+                self._log = _device_log(config)
             self._clients[key] = self._make(config, job, client, scratch_folder(run_id))
             if len(self._clients) > _CLIENTS_PER_WORKER:
-                self._clients.popitem(last=False)
+                _, dropped = self._clients.popitem(last=False)
+                dropped.close()
         self._clients.move_to_end(key)
         return self._clients[key]
 
@@ -110,6 +123,12 @@ class WorkerClients:
             on_forget=lambda: _leave(scratch, job, client),
             predictions=self._predictions,
         )
+
+
+def _device_log(config: RunConfig) -> DeviceLog | None:
+    """Open the run's log of devices, where it has more than the client's own process."""
+    run = config.resume or config.out
+    return DeviceLog(Path(run) / "devices.log") if run and config.devices != "cpu" else None
 
 
 def _leave(scratch: Path, job: str, client: int) -> None:

@@ -20,7 +20,7 @@ from retexo_fl.agent import wire
 from retexo_fl.agent.api import EvaluateRequest, PredictRequest
 from retexo_fl.agent.job import AgentJob, JobDepot
 from retexo_fl.agent.log_lines import line
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import (
@@ -59,6 +59,7 @@ class AgentJobs:
         depot: Its blocks.
         state: Folder for everything that is kept.
         predictions: Folder for predictions, None where the client makes none.
+        devices: What jobs compute on; empty leaves it to the run.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class AgentJobs:
         *,
         state: Path,
         predictions: Path | None = None,
+        devices: str = "",
     ) -> None:
         self._partition = partition
         self._depot = depot
         self._state = state
         self._predictions = predictions
+        self._devices = devices
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -120,6 +123,7 @@ class AgentJobs:
         job = self._jobs[name]
         if self._asked_with.get(name) != request.config:
             _check_same(name, config_values(job.config), request.config)
+            job.client.follow(self._on_own_devices(request.config))
             self._asked_with[name] = request.config
         job.begin(request)
         os.utime(self._file(name))
@@ -203,7 +207,7 @@ class AgentJobs:
     def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
         return AgentJob(
             name,
-            make_config(dict(config)),
+            self._on_own_devices(config),
             self._partition,
             self._depot,
             store=self._folder() / name / "store",
@@ -211,8 +215,15 @@ class AgentJobs:
             predictions=self._predictions,
         )
 
+    def _on_own_devices(self, config: Mapping[str, Any]) -> RunConfig:
+        """Return a run's configuration with what this machine's owner says it computes on."""
+        own = {"devices": self._devices} if self._devices else {}
+        return make_config({**config, **own})
+
     def _let_go(self, name: str) -> None:
-        self._jobs.pop(name, None)
+        job = self._jobs.pop(name, None)
+        if job is not None:
+            job.client.close()
         self._asked_with.pop(name, None)
 
     def _clear(self, name: str) -> None:

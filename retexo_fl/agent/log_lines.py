@@ -7,10 +7,14 @@ import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
+#: Of what is said about devices and the balance between them.
+_OF_DEVICES: Final = ("retexo_fl.agent.trainers", "retexo_fl.training.balance_log")
+_DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
 
 
 @contextmanager
@@ -24,7 +28,7 @@ def logged_to_stderr(environment: Mapping[str, str] = os.environ) -> Generator[N
     handler.setFormatter(
         _OneLine(
             "%(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
-            datefmt="%Y-%m-%dT%H:%M:%S%z",
+            datefmt=_DATE,
         )
     )
     root = logging.getLogger("retexo_fl")
@@ -38,6 +42,28 @@ def logged_to_stderr(environment: Mapping[str, str] = os.environ) -> Generator[N
         root.handlers, level, root.propagate = before
         root.setLevel(level)
         handler.close()
+
+
+class DeviceLog:
+    """What the clients of this process compute on, and in which shares, in a file of the run's.
+
+    Several processes may write to the file; it is made with its first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+        self._handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt=_DATE))
+        self._before = [(logger, logger.level) for logger in map(logging.getLogger, _OF_DEVICES)]
+        for logger, _ in self._before:
+            logger.addHandler(self._handler)
+            logger.setLevel(logging.INFO)
+
+    def close(self) -> None:
+        """Leave logging as it was."""
+        for logger, level in self._before:
+            logger.removeHandler(self._handler)
+            logger.setLevel(level)
+        self._handler.close()
 
 
 def line(what: str, **facts: object) -> str:

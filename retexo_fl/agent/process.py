@@ -118,6 +118,7 @@ class _Agent:
                 depot,
                 state=state,
                 predictions=Path(settings.predictions) if settings.predictions else None,
+                devices=settings.devices,
             ),
             network=network,
             introductions=introductions,

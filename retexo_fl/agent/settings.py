@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.value_forms import DEVICES
 
 #: A Unix socket's path has this many bytes at most.
 _MAX_SOCKET_BYTES: Final = 107
@@ -50,6 +51,8 @@ class AgentSettings:
         meter: HOST:PORT at which the SuperNode then connects to the agent.
         look_every_s: About how often a peer that is owed something and is away is looked for; 0
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
+        devices: What trainings compute on here, such as ``cuda:0,cpu``, whatever a run says; empty
+            leaves it to the run.
     """
 
     partition: str
@@ -65,6 +68,7 @@ class AgentSettings:
     superlink: str = ""
     meter: str = ""
     look_every_s: float = 0.0
+    devices: str = ""
 
     def __post_init__(self) -> None:
         """Check what keys demand of each other."""
@@ -91,6 +95,10 @@ class AgentSettings:
             raise ConfigurationError(
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 to leave it "
                 "to the channel"
+            )
+        if self.devices and not DEVICES.allows(self.devices):
+            raise ConfigurationError(
+                f"devices: got {self.devices[:_MOST_SHOWN]!r}; expected {DEVICES.expected}"
             )
 
 

@@ -32,6 +32,10 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             *("local-steps", "local-optimizer", "local-learning-rate"),
             *("loss", "metric", "weight-decay", "aggregator", "seed", "dtype", "threads"),
         ),
+        "Mini-batches and devices": (
+            *("sampler", "fanouts", "batch-nodes", "cache-share", "cache-epochs"),
+            *("devices", "balance"),
+        ),
         "Exchange": ("boundary-plan", "codec"),
         "Faults and time": (
             *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
@@ -48,7 +52,7 @@ _METAVARS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("exchange-deadline-s", "exchange-poll-s"), "SECS"),
         **dict.fromkeys(("message-timeout-s", "round-deadline-s"), "SECS"),
         **dict.fromkeys(("nodes", "edges"), "FILE"),
-        **dict.fromkeys(("split", "links"), "SPEC"),
+        **dict.fromkeys(("split", "links", "fanouts", "devices"), "SPEC"),
         "resume": "RUN",
     }
 )

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from retexo_fl.cli.options import PANELS, Values, config_command, examples
-from retexo_fl.cli.sentences import printable, tell
+from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
 from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig, config_values, make_config
@@ -31,6 +31,7 @@ _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
+    "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
     "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
 )
@@ -124,6 +125,26 @@ def _check_plugins(config: RunConfig) -> None:
         raise PluginError(f"model: {error}") from error
     make_aggregator(config.aggregator).check_clients(config.min_clients or config.clients)
     read_links(config.links, clients=config.clients)
+    _check_devices(config)
+
+
+def _check_devices(config: RunConfig) -> None:
+    """Check what a text's form does not tell."""
+    from retexo_fl.devices.names import parse_devices
+
+    parse_devices(config.devices)
+    if config.sampler != "none":
+        from retexo_fl.training.sampler_choice import SamplerChoice
+
+        SamplerChoice.of(config, client=0)
+
+
+def _say_devices(config: RunConfig) -> None:
+    """Say what of the devices is here, where the clients are."""
+    from retexo_fl.devices.names import parse_devices
+
+    if config.devices != "cpu":
+        complain(parse_devices(config.devices).settle().sentence)
 
 
 def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool) -> bool:
@@ -138,12 +159,14 @@ def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet:
     if config.engine == "flower":
         from retexo_fl.cli.flower_run import run_on_flower
 
+        _say_devices(config)
         run_on_flower(config, run_path, table, quiet=quiet)
         return True
     from retexo_fl.agent.preparation import load_parts
     from retexo_fl.simulation.inline_engine import run_inline
 
     parts = load_parts(config, quiet=quiet)
+    _say_devices(config)
     with table:
         run_inline(config, parts, [table.handle])
     return True

@@ -9,8 +9,9 @@ from typing import Final
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.cli.options import Values
 from retexo_fl.cli.superlink import Address
-from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
+from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config_checks import DATA_PATH_KEYS, FREE_KEYS
+from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 
 #: A resume takes everything from the run but these.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from retexo_fl.agent.api import Ticket, chain_digest
-from retexo_fl.config import RunConfig, make_config, read_config_file
+from retexo_fl.config import RunConfig, make_config
+from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
 from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
 from retexo_fl.layers.base import layer_class

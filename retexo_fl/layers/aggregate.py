@@ -17,6 +17,7 @@ from retexo_fl.layers.base import (
     StageInput,
     compact_rows,
     dense_rows,
+    places_on,
     select_rows,
     stacked_rows,
 )
@@ -80,7 +81,7 @@ def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
     """Apply an (N, N + B) sparse operator to the stage's rows: (N, D), sparse if those are."""
     rows = stacked_rows(inputs)
     if isinstance(rows, torch.Tensor):
-        matrix = SparseRows.from_scipy(operator, inputs.dtype)
+        matrix = SparseRows.from_scipy(operator, inputs.dtype).to(rows.device)
         return sparse_product(matrix.pattern, matrix.values, rows)
     values = operator.astype(rows.dtype)
     product = csr_array(values @ rows)
@@ -103,10 +104,11 @@ def trained_sums(
         A function of the (N + B, D) own rows above received ones; its batch has R rows of width D,
         or 2 D.
     """
-    matrix = SparseRows.from_scipy(csr_array(operator[rows]), inputs.dtype)
+    everyone = np.array_equal(rows, np.arange(inputs.num_nodes))
+    selected = operator if everyone else csr_array(operator[rows])
+    matrix = SparseRows.from_scipy(selected, inputs.dtype).to(inputs.device)
     hashes = np.asarray(inputs.own_hashes[rows])
-    places = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
-    everyone = len(rows) == inputs.num_nodes
+    places = places_on(rows, inputs.device)
 
     def batch(stacked: torch.Tensor) -> RowBatch:
         sums = sparse_product(matrix.pattern, matrix.values, stacked)
@@ -117,6 +119,11 @@ def trained_sums(
         return RowBatch(rows=torch.cat([own, sums], dim=1), hashes=hashes)
 
     return batch
+
+
+def scaled_edges(weights: np.ndarray, inputs: StageInput) -> np.ndarray:
+    """Multiply (E,) weights of a sum by what its sampled edges stand for."""
+    return weights if inputs.edge_scales is None else weights * inputs.edge_scales
 
 
 def beside_own(inputs: StageInput, aggregates: Rows) -> Rows:

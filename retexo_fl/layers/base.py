@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from retexo_fl.errors import PluginError
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import SparseRows
 from retexo_fl.plugins import is_plugin, load_plugin
+
+Batch = TypeVar("Batch")
 
 #: Rows of nodes: a dense (rows, width) tensor, or a SciPy CSR matrix of that shape.
 Rows: TypeAlias = torch.Tensor | csr_array
@@ -56,10 +58,13 @@ class StageInput:
         indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
             vectors are missing have been left out. A slot of a partial sum has one edge.
         neighbours: (N,) int64 how many neighbours of each inner node ``indices`` stands for: its
-            edges, but for a partial sum, whose edge stands for all neighbours in it.
+            edges, but for a partial sum, whose edge stands for all neighbours in it, and for
+            sampled edges, which stand for those that were not drawn as well.
         degrees: (N,) int64 degrees in the whole graph, missing slots included.
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.
         slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
+        edge_scales: (E,) by what each edge's message is multiplied in a sum over neighbours, so
+            that sampled edges stand for all; None for 1.
     """
 
     own: Rows
@@ -70,6 +75,7 @@ class StageInput:
     degrees: np.ndarray
     own_hashes: np.ndarray
     slot_hashes: np.ndarray
+    edge_scales: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -82,6 +88,11 @@ class StageInput:
         if isinstance(self.own, torch.Tensor):
             return self.own.dtype
         return torch.float64 if self.own.dtype == np.float64 else torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are; sparse ones are on the CPU."""
+        return device_of(self.own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +123,11 @@ class GraphLayer(torch.nn.Module, ABC):
     #: send sums (``boundary-plan = cover``). A slot then stands for several neighbours, without a
     #: hash, and ``StageInput.neighbours`` says how many rows each sum is over.
     sums_messages: ClassVar[bool] = False
+
+    #: Whether the layer reads ``StageInput.edge_scales``, so that it may be trained on sampled
+    #: neighbours. What :meth:`trained_batches` returns then serves all layers of a model that have
+    #: the same edges: it depends on no weights, and of the shape on the heads alone.
+    scales_edges: ClassVar[bool] = False
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -185,11 +201,35 @@ def edges_into(
         (R + 1,) int64 bounds of the edges into each of ``rows``, (S,) the sources that they need in
         ascending order, and for each edge its source's place among them.
     """
+    bounds, edges = edge_numbers(rows, indptr)
+    used, places = np.unique(sources[edges], return_inverse=True)
+    return bounds, used, places
+
+
+def edge_numbers(rows: np.ndarray, indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the (R + 1,) int64 bounds of the edges into (R,) ``rows``, and those edges."""
     counts = np.diff(indptr)[rows]
     bounds = np.concatenate(([0], np.cumsum(counts)))
     starts = np.repeat(indptr[:-1][rows] - bounds[:-1], counts)
-    used, places = np.unique(sources[starts + np.arange(bounds[-1])], return_inverse=True)
-    return bounds, used, places
+    return bounds, starts + np.arange(bounds[-1])
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """Return a layer's batch with its tensors on a device.
+
+    Hashes stay where they are, and so do PyTorch's sparse matrices, whose maxima only a CPU takes.
+
+    Args:
+        batch: What :meth:`GraphLayer.batch` returned: a tensor, or a frozen dataclass of them.
+        device: Where to.
+    """
+    found: Any = batch
+    if isinstance(batch, torch.Tensor):
+        found = batch.to(device) if batch.layout == torch.strided else batch
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        parts = {item.name: moved(getattr(batch, item.name), device) for item in fields(batch)}
+        found = replace(batch, **parts)
+    return found  # type: ignore[no-any-return]
 
 
 def stacked_rows(inputs: StageInput) -> Rows:
@@ -218,8 +258,18 @@ def compact_rows(rows: Rows, dtype: torch.dtype) -> Rows:
 def select_rows(rows: Rows, wanted: np.ndarray, dtype: torch.dtype) -> torch.Tensor | SparseRows:
     """Return rows ``wanted`` ready for products with trained weights."""
     if isinstance(rows, torch.Tensor):
-        return rows.index_select(0, torch.from_numpy(np.ascontiguousarray(wanted, np.int64)))
+        return rows.index_select(0, places_on(wanted, rows.device))
     return SparseRows.from_scipy(csr_array(rows[wanted]), dtype)
+
+
+def device_of(rows: Rows) -> torch.device:
+    """Return where rows are; sparse ones are on the CPU."""
+    return rows.device if isinstance(rows, torch.Tensor) else torch.device("cpu")
+
+
+def places_on(places: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return (R,) places as int64 on a device."""
+    return torch.from_numpy(np.ascontiguousarray(places, np.int64)).to(device)
 
 
 def make_layer(name: str, shape: LayerShape) -> GraphLayer:

@@ -1,8 +1,8 @@
 """Dropout whose mask depends on what is dropped, never on where or in which order it is computed.
 
 A value is kept or dropped by a hash of (seed, stage, round, step, node, column); attention by
-(source, target, head) in the node's place. So any number of clients, batches and threads drops the
-same values, and P partitions train the weights of one.
+(source, target, head) in the node's place. So any number of clients, batches, threads and devices
+drops the same values, and P partitions train the weights of one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final, Self
 import numpy as np
 import torch
 
+from retexo_fl.layers.device_masks import high_halves, kept_factors, on_device
+from retexo_fl.layers.device_masks import splitmix as splitmix_on_device
 from retexo_fl.layers.sparse import SparsePattern, SparseRows
 
 #: Multipliers of the 32-bit finaliser "lowbias32" (C. Wellons, hash prospector, 2018).
@@ -26,6 +28,9 @@ _KEYS_PER_CHUNK: Final = 2**16
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
+#: The same, as other devices take them.
+_MULTIPLIERS: Final = (int(_MULTIPLIER_1), int(_MULTIPLIER_2))
+_SPLITMIX: Final = (int(_GAMMA), int(_MIX_1), int(_MIX_2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +50,8 @@ class EntryKeys:
         """Look up the key of each entry."""
         width = pattern.column_indptr.numel() - 1
         return cls(
-            counts=np.diff(pattern.indptr.numpy()),
-            column_keys=_column_keys(np.arange(width)).take(pattern.columns.numpy()),
+            counts=np.diff(pattern.indptr.cpu().numpy()),
+            column_keys=_column_keys(np.arange(width)).take(pattern.columns.cpu().numpy()),
         )
 
 
@@ -72,6 +77,8 @@ class KeyedDropout:
         """Drop values of (R, D) ``rows``; ``hashes`` is (R,) uint64, one for each node."""
         if self.rate == 0:
             return rows
+        if rows.device.type != "cpu":
+            return rows * self.dense_factors_on(rows.device, hashes, rows.shape[1], rows.dtype)
         row_keys = self._row_keys(hashes, "values")
         column_keys = _column_keys(np.arange(rows.shape[1]))
         factors = torch.empty_like(rows)
@@ -81,14 +88,26 @@ class KeyedDropout:
             self._fill(factors.numpy()[part], row_keys[part, None] + column_keys)
         return factors.mul_(rows)
 
+    def dense_factors_on(
+        self, device: torch.device, hashes: np.ndarray, width: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return the (R, width) factors of :meth:`dense`, computed on a device."""
+        rows = self._row_keys_on(on_device(hashes, device), "values")
+        keys = rows[:, None] + _column_keys_on(device, width)
+        return kept_factors(keys, _MULTIPLIERS, rate=self.rate, dtype=dtype)
+
     def sparse(self, rows: SparseRows, hashes: np.ndarray) -> torch.Tensor:
-        """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops."""
+        """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops.
+
+        The mask is made on the CPU and copied to the rows' device, with its pattern back from
+        there: sparse rows are few where there is another device.
+        """
         if self.rate == 0:
             return rows.values
         entries = EntryKeys.of(rows.pattern)
-        factors = np.empty(rows.values.numel(), dtype=rows.values.numpy().dtype)
-        self.fill_sparse(factors, entries, hashes)
-        return torch.from_numpy(factors).mul_(rows.values)
+        factors = torch.empty(rows.values.numel(), dtype=rows.values.dtype)
+        self.fill_sparse(factors.numpy(), entries, hashes)
+        return factors.to(rows.values.device).mul_(rows.values)
 
     def fill_sparse(self, factors: np.ndarray, entries: EntryKeys, hashes: np.ndarray) -> None:
         """Write each entry's factor, 0 (dropped) or ``1 / (1 - rate)``, into (Z,) ``factors``."""
@@ -109,11 +128,32 @@ class KeyedDropout:
         keys = self._row_keys(edges, "attention")[:, None] + heads
         return weights * self._factors(keys, weights.dtype)
 
+    def attention_on_device(
+        self, weights: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        """Do what :meth:`attention` does; the (E,) end hashes are int64 where ``weights`` are."""
+        if self.rate == 0:
+            return weights
+        gamma, flip = (int(each.view(np.int64)) for each in (_GAMMA, _MIX_1))
+        mixed = splitmix_on_device(targets ^ flip, _SPLITMIX)
+        edges = splitmix_on_device(sources, _SPLITMIX) + mixed * gamma
+        rows = self._row_keys_on(edges, "attention")
+        keys = rows[:, None] + _column_keys_on(weights.device, weights.shape[1])
+        return weights * kept_factors(keys, _MULTIPLIERS, rate=self.rate, dtype=weights.dtype)
+
     def _row_keys(self, hashes: np.ndarray, purpose: str) -> np.ndarray:
-        text = f"{self.seed}/{self.stage}/{self.round}/{self.step}/{purpose}"
-        stream = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        mixed = splitmix(hashes ^ np.frombuffer(stream, dtype="<u8"))
+        mixed = splitmix(hashes ^ self._stream(purpose))
         return (mixed >> np.uint64(32)).astype(np.uint32)
+
+    def _row_keys_on(self, hashes: torch.Tensor, purpose: str) -> torch.Tensor:
+        stream = int(self._stream(purpose).view(np.int64)[0])
+        return high_halves(splitmix_on_device(hashes ^ stream, _SPLITMIX))
+
+    def _stream(self, purpose: str) -> np.ndarray:
+        """Return the (1,) uint64 by which hashes are told apart."""
+        text = f"{self.seed}/{self.stage}/{self.round}/{self.step}/{purpose}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return np.frombuffer(digest, dtype="<u8")
 
     def _factors(self, keys: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         factors = torch.empty(keys.shape, dtype=dtype)
@@ -133,6 +173,10 @@ class KeyedDropout:
 
 def _column_keys(columns: np.ndarray) -> np.ndarray:
     return _finalise((columns.astype(np.uint32) + np.uint32(1)) * _MULTIPLIER_1)
+
+
+def _column_keys_on(device: torch.device, width: int) -> torch.Tensor:
+    return torch.from_numpy(_column_keys(np.arange(width)).view(np.int32)).to(device)
 
 
 def _finalise(keys: np.ndarray) -> np.ndarray:

@@ -17,11 +17,15 @@ from retexo_fl.layers.base import (
     Rows,
     StageInput,
     compact_rows,
+    edge_numbers,
     edges_into,
     glorot,
+    moved,
+    places_on,
     select_rows,
     stacked_rows,
 )
+from retexo_fl.layers.device_masks import on_device
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import (
     SparsePattern,
@@ -38,12 +42,13 @@ _NEGATIVE_SLOPE: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatInput:
-    """The stage's rows and edges, each inner node with an edge to itself."""
+    """The stage's rows and edges, each inner node with an edge to itself, whose scale is 1."""
 
     rows: Rows
     hashes: np.ndarray
     indptr: np.ndarray
     indices: np.ndarray
+    scales: np.ndarray | None
     dtype: torch.dtype
 
 
@@ -57,6 +62,7 @@ class GatBatch:
         edges: (R, S) pattern, one entry an edge.
         bags: (R, S * heads) pattern: entry ``e * heads + k`` is head k of edge e.
         targets: (R,) position of each target among the sources.
+        scales: (E, 1) how many neighbours each edge stands for; None for 1.
     """
 
     rows: torch.Tensor | SparseRows
@@ -64,11 +70,19 @@ class GatBatch:
     edges: SparsePattern
     bags: SparsePattern
     targets: torch.Tensor
+    scales: torch.Tensor | None
 
-    def edge_hashes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (E,) uint64 hashes of each edge's source and target."""
+    def dropped(self, attention: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
+        """Drop (E, heads) attention, keyed by the hashes of each edge's source and target."""
+        if attention.device.type != "cpu":
+            hashes = on_device(self.hashes, attention.device)
+            ends = self.targets.index_select(0, self.edges.rows)
+            return dropout.attention_on_device(
+                attention, hashes.index_select(0, self.edges.columns), hashes.index_select(0, ends)
+            )
         target_hashes = self.hashes[self.targets.numpy()]
-        return self.hashes[self.edges.columns.numpy()], target_hashes[self.edges.rows.numpy()]
+        sources = self.hashes[self.edges.columns.numpy()]
+        return dropout.attention(attention, sources, target_hashes[self.edges.rows.numpy()])
 
 
 class GatLayer(GraphLayer):
@@ -79,12 +93,17 @@ class GatLayer(GraphLayer):
     messages are passed in every round; the rows they need still cross the network once per stage.
     Dropout acts on the input rows and on the attention.
 
+    Of sampled neighbours, each counts in the softmax as often as it stands for: ``s_v exp(...)``
+    over the sum of these. That is a self-normalised estimate of the attention over all neighbours:
+    consistent, exact where none is left out, with a bias that falls with their number.
+
     Shapes: x (N + B, D), W (D, K H), s and t (K, H), b (H,), result (R, H).
 
     Source: Velickovic et al., ICLR 2018, equations 3 and 6.
     """
 
     uses_heads: ClassVar[bool] = True
+    scales_edges: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -106,12 +125,14 @@ class GatLayer(GraphLayer):
     @staticmethod
     def _with_own_edges(inputs: StageInput, rows: Rows) -> GatInput:
         nodes = inputs.num_nodes
-        indices = np.insert(inputs.indices.astype(np.int64), inputs.indptr[1:], np.arange(nodes))
+        own, scales = inputs.indptr[1:], inputs.edge_scales
+        indices = np.insert(inputs.indices.astype(np.int64), own, np.arange(nodes))
         return GatInput(
             rows=rows,
             hashes=np.concatenate([inputs.own_hashes, inputs.slot_hashes]),
             indptr=inputs.indptr + np.arange(nodes + 1),
             indices=indices,
+            scales=None if scales is None else np.insert(scales, own, 1),
             dtype=inputs.dtype,
         )
 
@@ -123,7 +144,8 @@ class GatLayer(GraphLayer):
         # Rows without columns: what is selected of them is replaced in every round.
         edges = self._with_own_edges(inputs, torch.empty((slots, 0), dtype=inputs.dtype))
         used, batch = self._selected(edges, rows)
-        places = None if len(used) == slots else torch.from_numpy(used)
+        batch = moved(batch, inputs.device)
+        places = None if len(used) == slots else places_on(used, inputs.device)
 
         def of_rows(stacked: torch.Tensor) -> GatBatch:
             needed = stacked if places is None else stacked.index_select(0, places)
@@ -141,12 +163,17 @@ class GatLayer(GraphLayer):
         indptr, used, columns = edges_into(rows, prepared.indptr, prepared.indices)
         heads = self.shape.heads
         bag_columns = (columns[:, None] * heads + np.arange(heads)).reshape(-1)
+        scales = None
+        if prepared.scales is not None:
+            edges = edge_numbers(rows, prepared.indptr)[1]
+            scales = torch.from_numpy(prepared.scales[edges]).to(prepared.dtype)[:, None]
         return used, GatBatch(
             rows=select_rows(prepared.rows, used, prepared.dtype),
             hashes=prepared.hashes[used],
             edges=SparsePattern.from_csr(indptr, columns, len(used)),
             bags=SparsePattern.from_csr(indptr * heads, bag_columns, len(used) * heads),
             targets=torch.from_numpy(np.searchsorted(used, rows)),
+            scales=scales,
         )
 
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
@@ -156,7 +183,7 @@ class GatLayer(GraphLayer):
         values = linear(batch.rows, batch.hashes, self.weight, dropout).view(-1, heads, width)
         attention = self._attention(batch, values)
         if dropout is not None:
-            attention = dropout.attention(attention, *batch.edge_hashes())
+            attention = batch.dropped(attention, dropout)
         table = values.reshape(-1, width)
         summed = sparse_product(batch.bags, attention.reshape(-1), table)
         return summed / heads + self.bias
@@ -176,12 +203,15 @@ class GatLayer(GraphLayer):
             logits.detach(), "max", offsets=batch.edges.indptr, axis=0, unsafe=True
         )
         powers = torch.exp(logits - peaks.index_select(0, batch.edges.rows))
+        if batch.scales is not None:
+            powers = powers * batch.scales
         return powers / spread_rows(batch.edges, segment_sum(batch.edges, powers))
 
     def _score_weight(self) -> torch.Tensor:
         """Return s and t as a (K H, 2 K) matrix: column k reads head k, column K + k as well."""
         heads, width = self.shape.heads, self.shape.outputs
-        own_head = torch.eye(heads, dtype=self.weight.dtype)[:, None, :]
+        weight = self.weight
+        own_head = torch.eye(heads, dtype=weight.dtype, device=weight.device)[:, None, :]
         ends = (self.source_attention, self.target_attention)
         blocks = [(end[:, :, None] * own_head).view(heads * width, heads) for end in ends]
         return torch.cat(blocks, dim=1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, trained_sums
+from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, scaled_edges, trained_sums
 from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
@@ -26,6 +26,7 @@ class GcnLayer(AggregatedLayer):
     """
 
     sums_messages: ClassVar[bool] = True
+    scales_edges: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -57,7 +58,7 @@ class GcnLayer(AggregatedLayer):
         scale = self.message_scale(inputs.degrees)
         column_scale = np.concatenate([scale, np.ones(len(inputs.slot_hashes))])
         targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
-        weights = scale[targets] * column_scale[inputs.indices]
+        weights = scaled_edges(scale[targets] * column_scale[inputs.indices], inputs)
         width = inputs.num_nodes + len(inputs.slot_hashes)
         neighbours = csr_array(
             (weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width)

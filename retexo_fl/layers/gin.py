@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, linear, trained_sums
+from retexo_fl.layers.aggregate import (
+    AggregatedLayer,
+    aggregate,
+    beside_own,
+    linear,
+    scaled_edges,
+    trained_sums,
+)
 from retexo_fl.layers.base import LayerShape, RowBatch, Rows, StageInput, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import SparseRows
@@ -42,6 +49,7 @@ class GinLayer(AggregatedLayer):
     """
 
     sums_messages: ClassVar[bool] = True
+    scales_edges: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -72,8 +80,8 @@ class GinLayer(AggregatedLayer):
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:
-        """Return the (N, N + B) weights of the sums: ones."""
-        ones = np.ones(len(inputs.indices))
+        """Return the (N, N + B) weights of the sums: ones, or what sampled edges stand for."""
+        ones = scaled_edges(np.ones(len(inputs.indices)), inputs)
         width = inputs.num_nodes + len(inputs.slot_hashes)
         return csr_array((ones, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))
 

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.layers.aggregate import AggregatedLayer, aggregate, beside_own, trained_sums
+from retexo_fl.layers.aggregate import (
+    AggregatedLayer,
+    aggregate,
+    beside_own,
+    scaled_edges,
+    trained_sums,
+)
 from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
@@ -17,6 +23,7 @@ class SageLayer(AggregatedLayer):
     r"""``h_u = b + [x_u | mean of x_v over v in N(u)] W``.
 
     The mean runs over the neighbours whose rows are there; a node without neighbours has mean zero.
+    Of sampled neighbours it is the scaled sum divided by the number that they stand for.
 
     Shapes: x (N + B, D), W (2 D, H), b (H,), result (R, H).
 
@@ -24,6 +31,7 @@ class SageLayer(AggregatedLayer):
     """
 
     sums_messages: ClassVar[bool] = True
+    scales_edges: ClassVar[bool] = True
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -49,6 +57,6 @@ class SageLayer(AggregatedLayer):
     def operator(inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the means."""
         shares = 1.0 / np.maximum(inputs.neighbours, 1)
-        weights = np.repeat(shares, np.diff(inputs.indptr))
+        weights = scaled_edges(np.repeat(shares, np.diff(inputs.indptr)), inputs)
         width = inputs.num_nodes + len(inputs.slot_hashes)
         return csr_array((weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))

@@ -15,8 +15,11 @@ from retexo_fl.layers.base import (
     Rows,
     StageInput,
     compact_rows,
+    device_of,
     edges_into,
     glorot,
+    moved,
+    places_on,
     select_rows,
     stacked_rows,
 )
@@ -83,9 +86,12 @@ class SagePoolLayer(GraphLayer):
 
     The maximum is taken column by column over the neighbours whose rows are there; it is zero for a
     node without neighbours. It runs over trained values, so messages are passed in every round; the
-    rows they need still cross the network once per stage. Bias and ReLU do not change an order, so
-    both act behind the maximum, on fewer rows. Of neighbours with equal values the one with the
-    least hash gets the gradient: it is the same one however the graph is split.
+    rows they need still cross the network once per stage. A maximum over sampled neighbours is that
+    of these: ``edge_scales`` are not read, since no factor makes it one over all.
+
+    Bias and ReLU do not change an order, so both act behind the maximum, on fewer rows. Of
+    neighbours with equal values the one with the least hash gets the gradient: it is the same one
+    however the graph is split.
 
     Shapes: x (N + B, D), V (D, P), c (P,), W (D + P, H), b (H,), result (R, H); P is ``hidden``.
 
@@ -128,10 +134,11 @@ class SagePoolLayer(GraphLayer):
         """Select the edges into ``rows`` and number their sources from zero."""
         assert isinstance(prepared, PoolInput)
         indptr, used, members = edges_into(rows, prepared.indptr, prepared.ranks)
+        segments = Segments.of(indptr, members, num_rows=len(used), dtype=prepared.dtype)
         return PoolBatch(
             targets=_selected(prepared, rows),
             sources=_selected(prepared, prepared.by_hash[used]),
-            neighbours=Segments.of(indptr, members, num_rows=len(used), dtype=prepared.dtype),
+            neighbours=moved(segments, device_of(prepared.rows)),
         )
 
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
@@ -146,7 +153,7 @@ class SagePoolLayer(GraphLayer):
 
 
 def _selected(prepared: PoolInput, nodes: np.ndarray) -> SelectedRows:
-    places = torch.from_numpy(np.ascontiguousarray(nodes, dtype=np.int64))
     rows = prepared.rows
+    places = places_on(nodes, device_of(rows))
     table = rows if isinstance(rows, torch.Tensor) else select_rows(rows, nodes, prepared.dtype)
     return SelectedRows(table=table, places=places, hashes=prepared.hashes[nodes])

@@ -23,7 +23,7 @@ class Segments:
     """Which rows of a table belong to each segment.
 
     Attributes:
-        matrix: (R, S) sparse CSR matrix with a one for each entry.
+        matrix: (R, S) sparse CSR matrix with a one for each entry, on the CPU.
         members: (Z + 1,) row of the table that each entry stands for, then S for no entry.
         filled: (R, 1), dtype of the table: 1 where a segment has an entry, else 0.
     """
@@ -65,6 +65,8 @@ class Segments:
 def segment_max(segments: Segments, table: torch.Tensor) -> torch.Tensor:
     """Take the maximum of each column over the members of each segment.
 
+    The kernel is one for CPUs: a table on another device is copied, with its gradient.
+
     Among equal values the first member of the segment wins, and it alone gets the gradient.
 
     Args:
@@ -74,9 +76,9 @@ def segment_max(segments: Segments, table: torch.Tensor) -> torch.Tensor:
     Returns:
         (R, D); zero where a segment is empty.
     """
-    result = _SegmentMax.apply(segments, table)  # type: ignore[no-untyped-call]
+    result = _SegmentMax.apply(segments, table.cpu())  # type: ignore[no-untyped-call]
     assert isinstance(result, torch.Tensor)
-    return result
+    return result.to(table.device)
 
 
 class _SegmentMax(torch.autograd.Function):

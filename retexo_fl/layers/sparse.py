@@ -1,8 +1,9 @@
 """Sparse kernels: a constant sparse matrix times a dense one, and sums over segments.
 
 One kernel carries them all, ``embedding_bag``: an order of magnitude faster than ``index_add`` on
-a CPU and equal in its bits for any number of threads. Gradients use the same kernel on a transpose
-that is computed once, where PyTorch's own sparse product would transpose again in every step.
+a CPU, equal in its bits for any number of threads, and there on every device. Gradients
+use the same kernel on a transpose that is computed once, where PyTorch's own sparse product would
+transpose again in every step.
 
 Shapes: R rows, C columns, Z stored entries, D width of the dense operand.
 """
@@ -19,6 +20,8 @@ from scipy.sparse import csr_array
 #: Entries whose products are formed at once in :func:`_entry_products`: both operands of 32 columns
 #: stay in the cache (0.5 MiB), which halves the time of whole-array passes.
 _ENTRIES_PER_CHUNK = 2**11
+#: The same on other devices than a CPU, where a start costs more than a pass over memory.
+_ENTRIES_PER_DEVICE_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +55,15 @@ class SparsePattern:
             columns: (Z,) integers below ``num_columns``.
             num_columns: C.
         """
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        order = np.argsort(columns, kind="stable")
-        counts = np.bincount(columns, minlength=num_columns)
-        column_indptr = np.concatenate(([0], np.cumsum(counts)))
-        arrays = (indptr, rows, columns, column_indptr, order, rows[order])
-        largest = max(len(rows), len(indptr), num_columns)
-        dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+        num_rows, entries = len(indptr) - 1, len(columns)
+        small = max(entries, num_rows + 1, num_columns) <= np.iinfo(np.int32).max
+        dtype = np.int32 if small else np.int64
+        rows = np.repeat(np.arange(num_rows, dtype=dtype), np.diff(indptr))
+        # One pass that counts instead of sorting; entries of a column keep the order of their rows.
+        numbered = csr_array(
+            (np.arange(entries, dtype=dtype), columns, indptr), shape=(num_rows, num_columns)
+        ).tocsc()
+        arrays = (indptr, rows, columns, numbered.indptr, numbered.data, numbered.indices)
         tensors = [torch.from_numpy(np.ascontiguousarray(item, dtype=dtype)) for item in arrays]
         return cls(
             indptr=tensors[0],
@@ -67,6 +72,19 @@ class SparsePattern:
             column_indptr=tensors[3],
             column_order=tensors[4],
             column_rows=tensors[5],
+        )
+
+    def to(self, device: torch.device) -> Self:
+        """Return the pattern on a device; itself where it is there."""
+        if self.indptr.device == device:
+            return self
+        return type(self)(
+            indptr=self.indptr.to(device),
+            rows=self.rows.to(device),
+            columns=self.columns.to(device),
+            column_indptr=self.column_indptr.to(device),
+            column_order=self.column_order.to(device),
+            column_rows=self.column_rows.to(device),
         )
 
 
@@ -88,6 +106,10 @@ class SparseRows:
         pattern = SparsePattern.from_csr(matrix.indptr, matrix.indices, matrix.shape[1])
         values = torch.from_numpy(np.array(matrix.data, copy=True)).to(dtype)
         return cls(pattern=pattern, values=values)
+
+    def to(self, device: torch.device) -> Self:
+        """Return the matrix on a device."""
+        return type(self)(pattern=self.pattern.to(device), values=self.values.to(device))
 
 
 def sparse_product(
@@ -157,8 +179,10 @@ def _entry_products(
 ) -> torch.Tensor:
     """Return the inner product of row and column vector for each entry: (Z,)."""
     products = per_row.new_empty(pattern.rows.numel())
-    for start in range(0, products.numel(), _ENTRIES_PER_CHUNK):
-        part = slice(start, start + _ENTRIES_PER_CHUNK)
+    on_cpu = per_row.device.type == "cpu"
+    size = _ENTRIES_PER_CHUNK if on_cpu else _ENTRIES_PER_DEVICE_CHUNK
+    for start in range(0, products.numel(), size):
+        part = slice(start, start + size)
         left = per_row.index_select(0, pattern.rows[part])
         right = per_column.index_select(0, pattern.columns[part])
         torch.sum(left.mul_(right), dim=1, out=products[part])
@@ -191,7 +215,9 @@ class _SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: SparsePattern, entries: torch.Tensor) -> torch.Tensor:
         ctx.pattern = pattern
-        order = torch.arange(entries.shape[0], dtype=pattern.indptr.dtype)
+        order = torch.arange(
+            entries.shape[0], dtype=pattern.indptr.dtype, device=pattern.indptr.device
+        )
         return row_sums(entries, order, pattern.indptr)
 
     @staticmethod
@@ -208,7 +234,9 @@ class _SpreadRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
         pattern: SparsePattern = ctx.pattern
-        order = torch.arange(grads[0].shape[0], dtype=pattern.indptr.dtype)
+        order = torch.arange(
+            grads[0].shape[0], dtype=pattern.indptr.dtype, device=pattern.indptr.device
+        )
         return None, row_sums(grads[0], order, pattern.indptr)
 
 

@@ -42,7 +42,10 @@ def run_inline(
 
     network = make_network(config)
     clients = InProcessClients(parts, config, channel=make_channel(network))
-    run_clients(config, clients.find, listeners, network=network)
+    try:
+        run_clients(config, clients.find, listeners, network=network)
+    finally:
+        clients.close()
 
 
 def make_network(config: RunConfig) -> VirtualNetwork | None:

@@ -58,7 +58,11 @@ class EndToEndPlan:
 
 
 class EndToEndTrainer:
-    """Holds what is fixed in a training of the whole model: edges and the first layer's input."""
+    """Holds what is fixed in a training of the whole model: edges and the first layer's input.
+
+    Attributes:
+        shape: Of the model.
+    """
 
     def __init__(
         self, shape: ModelShape, inputs: StageInput, nodes: NodeSets, *, plan: EndToEndPlan
@@ -71,6 +75,7 @@ class EndToEndTrainer:
             nodes: Labelled nodes by use.
             plan: How to train.
         """
+        self.shape = shape
         self._plan = plan
         self._nodes = nodes
         self._models = torch.nn.ModuleList(StageModel(shape, m) for m in range(shape.layers))

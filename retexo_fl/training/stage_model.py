@@ -146,7 +146,11 @@ class FlatParameters:
 
     def bind(self, flat: np.ndarray) -> None:
         """Read the parameters from a (P,) vector, until the next call; it must not change."""
-        parts = torch.split(borrowed(flat), [shape.numel() for shape in self.shapes])
+        self.bind_tensor(borrowed(flat))
+
+    def bind_tensor(self, flat: torch.Tensor) -> None:
+        """Do what :meth:`bind` does, on the device of the vector."""
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
         for parameter, part, shape in zip(self._parameters, parts, self.shapes, strict=True):
             parameter.data = part.view(shape)
 

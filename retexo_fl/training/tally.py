@@ -29,8 +29,8 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of both sets together."""
-        sums = other.metric_sums
-        if self.metric_sums:
+        sums = self.metric_sums or other.metric_sums
+        if self.metric_sums and other.metric_sums:
             sums = tuple(float(item) for item in np.add(self.metric_sums, other.metric_sums))
         return Tally(
             count=self.count + other.count,

@@ -245,8 +245,11 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
         **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
         **{"exchange-poll-s": "4"},
+        **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
+        # Where there is no such GPU, the client computes by itself.
+        **{"devices": "cuda:200,cpu", "balance": "static"},
     }
-    only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
+    only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges", "sampler"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")

@@ -42,7 +42,11 @@ HEAVY = ("torch", "scipy", "sklearn", "igraph", "retexo_fl.graph", "retexo_fl.tr
 #: The most that a ClientApp may take; Flower's own imports are 121 MB of it.
 MOST_BYTES = 135_000_000
 #: What an agent must not load: it is resident.
-FOREIGN = ("flwr", "grpc", "sklearn", "igraph", "ray", "pandas", "matplotlib", "networkx")
+FOREIGN = (
+    *("flwr", "grpc", "sklearn", "igraph", "ray", "pandas", "matplotlib", "networkx"),
+    # Compiler and kernels are for those who sample.
+    *("numba", "llvmlite"),
+)
 
 
 def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:

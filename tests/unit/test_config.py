@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import (
     RunConfig,
     config_values,
     default_values,
     key_infos,
     make_config,
-    read_config_file,
 )
+from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import ConfigurationError
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -73,6 +74,55 @@ def test_make_config_suggests_nearest_key() -> None:
 def test_make_config_refuses_field_names() -> None:
     with pytest.raises(ConfigurationError, match="learning_rate: unknown"):
         make_config({"learning_rate": 0.1})
+
+
+@pytest.mark.parametrize("devices", ["", "gpu", "cpu,", "cpu:0", "cuda:x", "auto,cpu", "cpu;cuda"])
+def test_devices_that_are_none_are_refused(devices: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^devices: got {devices!r}; expected auto, or"):
+        RunConfig(devices=devices)
+
+
+@pytest.mark.parametrize("fanouts", ["", "15,10", "0/5", "15/", "-1", "1/x"])
+def test_fanouts_that_are_none_are_refused(fanouts: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^fanouts: got {fanouts!r}; expected whole"):
+        RunConfig(fanouts=fanouts)
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "gns"])
+def test_samplers_that_draw_layer_by_layer_need_a_fanout_for_each(sampler: str) -> None:
+    with pytest.raises(ConfigurationError, match="^fanouts: '15/10' has 2 of them for 3 layers"):
+        RunConfig(algorithm="drop", sampler=sampler, layers=3)
+    assert RunConfig(algorithm="drop", sampler=sampler).fanouts == "15/10"
+    assert RunConfig(algorithm="drop", sampler="shadow", layers=2).layers == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ({"algorithm": "lazy", "sampler": "full"}, "sampler"),
+        ({"algorithm": "standard", "sampler": "full"}, "sampler"),
+        ({"algorithm": "bns", "sampler": "shadow"}, "sampler"),
+        ({"algorithm": "standard", "devices": "cpu:2"}, "devices"),
+        ({"algorithm": "drop", "devices": "cuda"}, "devices"),
+    ],
+)
+def test_mini_batches_and_devices_go_with_some_algorithms(
+    keys: dict[str, str], refused: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{refused}: .*algorithm {keys['algorithm']}"):
+        check_algorithm(config_values(make_config(keys)))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "lazy", "devices": "cpu:2"},
+        {"algorithm": "standard", "devices": "auto"},
+        {"algorithm": "drop", "sampler": "full", "devices": "cuda:0,cpu"},
+    ],
+)
+def test_mini_batches_and_devices_that_are_allowed(keys: dict[str, str]) -> None:
+    check_algorithm(config_values(make_config(keys)))
 
 
 def test_gat_hidden_must_be_a_multiple_of_heads() -> None:

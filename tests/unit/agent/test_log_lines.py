@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.log_lines import LOGGER, line, logged_to_stderr
+from retexo_fl.agent.log_lines import LOGGER, DeviceLog, line, logged_to_stderr
 
 
 def test_a_line_names_its_facts() -> None:
@@ -41,4 +42,28 @@ def test_logging_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
         raise KeyError
     assert (list(root.handlers), root.level, root.propagate) == before
     LOGGER.info("nobody asked")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_said_about_devices_is_kept_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "devices.log"
+    loggers = [
+        logging.getLogger(name)
+        for name in ("retexo_fl.agent.trainers", "retexo_fl.training.balance_log")
+    ]
+    before = [logger.level for logger in loggers]
+    log = DeviceLog(path)
+    assert not path.exists()
+    for logger in loggers:
+        logger.info("said by %s", logger.name)
+    LOGGER.info("something else")
+    log.close()
+    for logger in loggers:
+        logger.info("said too late")
+    assert [logger.level for logger in loggers] == before
+    assert [line.partition(" ")[2] for line in path.read_text().splitlines()] == [
+        f"said by {logger.name}" for logger in loggers
+    ]
     assert capsys.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -168,17 +169,23 @@ def assert_same_rounds(one: list[TrainAnswer], other: list[TrainAnswer]) -> None
             assert getattr(first, name) == getattr(second, name), name
 
 
-@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns", "drop"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *({"algorithm": algorithm} for algorithm in ("lazy", "standard", "bns", "drop")),
+        {"algorithm": "drop", "sampler": "neighbour", "fanouts": "4/3", "local-steps": 2},
+    ],
+)
 def test_agents_answer_as_clients_of_one_process_do(
-    tmp_path: Path, parts: list[GraphPartition], algorithm: str
+    tmp_path: Path, parts: list[GraphPartition], keys: dict[str, Any]
 ) -> None:
     async def train(both: Ends) -> list[TrainAnswer]:
         await both.exchange()
         return await both.both("train_layer", TrainRequest(ticket=ROUND, weights=both.weights()))
 
-    with ends(tmp_path, parts, algorithm=algorithm) as both:
+    with ends(tmp_path, parts, **keys) as both:
         answers = asyncio.run(train(both))
-    assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
+    assert_same_rounds(answers, in_process(parts, **keys))
 
 
 def test_the_server_hears_the_bytes_of_an_exchange_once(
@@ -531,6 +538,30 @@ def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartitio
         pytest.raises(ConfigurationError, match="seed: 3, but job .* began with 0"),
     ):
         asyncio.run(again.ask(0, "hello", FIRST, seed=3))
+
+
+def test_a_resumed_job_computes_on_other_devices_to_the_same_bits(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    keys = {"model": "gat", "heads": 2}
+    before = set(multiprocessing.active_children())
+
+    async def train(both: Ends, attempt: int, devices: str) -> TrainAnswer:
+        ticket = replace(ROUND, attempt=attempt)
+        asked = TrainRequest(ticket=ticket, weights=both.weights())
+        answer: TrainAnswer = await both.ask(0, "train_layer", asked, devices=devices)
+        return answer
+
+    with ends(tmp_path, parts, **keys, devices="cpu:2") as both:
+        asyncio.run(both.exchange())
+        first = asyncio.run(train(both, 1, "cpu:2"))
+        (job,) = both.jobs[0].running
+        second = asyncio.run(train(both, 2, "cpu:1"))
+        assert job.client._made._config.devices == "cpu:1"
+        for jobs in both.jobs:
+            jobs.forget(JOB)
+    assert_same_rounds([first], [second])
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_old_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None:

@@ -60,6 +60,12 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"look-every-s": "true"}, "look-every-s: got True; expected a number"),
         ({"look-every-s": "0.5"}, "look-every-s: got 0.5; expected at least 1"),
         ({"look-every-s": "nan"}, "look-every-s: got nan; expected at least 1"),
+        ({"devices": "2"}, "devices: got 2; expected a text"),
+        (
+            {"devices": '"gpu"'},
+            "devices: got 'gpu'; expected auto, or one or more of cpu",
+        ),
+        ({"devices": '"cpu:0"'}, "devices: got 'cpu:0'; expected auto, or one or more of cpu"),
         ({"look_every_s": "30"}, "look_every_s: unknown key; did you mean 'look-every-s'"),
     ],
 )
@@ -70,6 +76,12 @@ def test_errors_name_file_and_key(
     with pytest.raises(ConfigurationError, match=expected) as caught:
         read_settings(path)
     assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("devices", ["", "auto", "cpu:2", "cuda:0,cpu"])
+def test_devices_are_left_to_the_run_or_named(tmp_path: Path, devices: str) -> None:
+    assert read_settings(written(tmp_path, devices=f'"{devices}"')).devices == devices
+    assert read_settings(written(tmp_path)).devices == ""
 
 
 def test_introductions_need_no_roster(tmp_path: Path) -> None:

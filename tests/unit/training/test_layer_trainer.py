@@ -6,7 +6,7 @@ import torch
 
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.base import layer_class
-from retexo_fl.training import layer_trainer
+from retexo_fl.training import stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.layer_contract import NODES, WIDTH, cut_input, whole_input
@@ -85,7 +85,7 @@ def test_update_is_a_pure_function_of_its_arguments() -> None:
 def test_batches_add_up(monkeypatch: pytest.MonkeyPatch, rows_per_batch: int) -> None:
     weights = initial_weights(shape("gat"), 0, seed=1)
     expected = trainer("gat").update(weights, round_number=1, dropout=0.3)
-    monkeypatch.setattr(layer_trainer, "ROWS_PER_BATCH", rows_per_batch)
+    monkeypatch.setattr(stage_pass, "ROWS_PER_BATCH", rows_per_batch)
     update = trainer("gat").update(weights, round_number=1, dropout=0.3)
     np.testing.assert_allclose(update.update_sum, expected.update_sum, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(trainer("gat").embed(weights), trainer("gat").embed(weights))

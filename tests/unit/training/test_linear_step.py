@@ -11,7 +11,7 @@ import torch
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.sage import SageLayer
-from retexo_fl.training import layer_trainer
+from retexo_fl.training import stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
@@ -49,7 +49,7 @@ def both(
     assert is_linear(StageModel(shape, 0))
     updates = []
     for linear in (True, False):
-        monkeypatch.setattr(layer_trainer, "is_linear", lambda model, found=linear: found)
+        monkeypatch.setattr(stage_pass, "is_linear", lambda model, found=linear: found)
         trainer = LayerTrainer(shape, 0, whole_input(5, sparse=sparse), nodes, seed=0)
         for round_number in (1, 2):  # the first leaves its mask behind
             update = trainer.update(random_weights(shape), round_number=round_number, dropout=rate)
@@ -91,7 +91,7 @@ def test_step_equals_automatic_differentiation(
 def test_any_nodes_in_any_batches(
     monkeypatch: pytest.MonkeyPatch, rows_per_batch: int, nodes: NodeSets, sparse: bool
 ) -> None:
-    monkeypatch.setattr(layer_trainer, "ROWS_PER_BATCH", rows_per_batch)
+    monkeypatch.setattr(stage_pass, "ROWS_PER_BATCH", rows_per_batch)
     assert_same(*both(monkeypatch, SHAPE, nodes, sparse=sparse, rate=0.4))
 
 

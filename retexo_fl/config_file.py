@@ -1,0 +1,32 @@
+"""A configuration as a TOML file has it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from retexo_fl.config import check_value, default_values, field_of
+from retexo_fl.config_keys import widened
+from retexo_fl.errors import ConfigurationError
+
+
+def read_config_file(path: Path) -> dict[str, object]:
+    """Read a flat TOML file of configuration keys.
+
+    Raises:
+        ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key or a value
+            that its key does not allow; the message names file and key.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+    for key, value in values.items():
+        try:
+            field_of(key)
+            check_value(key, widened(value, type(default_values()[key])))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from error
+    return values

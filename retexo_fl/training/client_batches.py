@@ -1,0 +1,91 @@
+"""A client's part as mini-batch training reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.named.obtain import cache_folder
+from retexo_fl.layers.base import StageInput
+from retexo_fl.sampling.adjacency import Adjacency
+from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.training.end_to_end import EndToEndTrainer
+from retexo_fl.training.layer_trainer import NodeSets
+from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.sampled_task import ClientGraph, SampledSettings
+from retexo_fl.training.sampled_trainer import MiniBatches, SampledTrainer
+from retexo_fl.training.sampler_choice import SamplerChoice
+
+
+def make_sampled_trainer(
+    config: RunConfig,
+    graph: ClientGraph,
+    whole: EndToEndTrainer,
+    devices: ClientDevices,
+    *,
+    client: int,
+) -> SampledTrainer:
+    """Return the trainer by mini-batches of a client without peers.
+
+    Args:
+        config: Of the run.
+        graph: The client's.
+        whole: Judges weights.
+        devices: The client's.
+        client: Index.
+
+    Raises:
+        ConfigurationError: Sampler, model and layers do not go together.
+    """
+    settings = SampledSettings(
+        shape=whole.shape,
+        choice=SamplerChoice.of(config, client=client),
+        loss=config.loss,
+        dropout=config.dropout,
+        seed=config.seed,
+        buffers=1 + devices.ahead,
+    )
+    batches = MiniBatches(
+        settings=settings,
+        client=client,
+        local=Recipe.of(config).local,
+        batch_nodes=config.batch_nodes,
+        balance=config.balance,
+        workloads=workloads_folder(),
+    )
+    return SampledTrainer(whole, graph, devices, batches=batches)
+
+
+def client_graph(inputs: StageInput, nodes: NodeSets) -> ClientGraph:
+    """Return what samplers and devices read: dense features, edges in ascending order.
+
+    Args:
+        inputs: Features, edges and degrees; no slots.
+        nodes: Labelled nodes by use.
+    """
+    assert not len(inputs.slot_hashes), "samplers know no nodes of peers"
+    own = inputs.own
+    rows = own.numpy() if isinstance(own, torch.Tensor) else own.toarray()
+    targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
+    return ClientGraph(
+        adjacency=Adjacency.from_edges(inputs.indices, targets, num_nodes=inputs.num_nodes),
+        rows=np.ascontiguousarray(rows),
+        hashes=np.asarray(inputs.own_hashes),
+        labels=np.asarray(nodes.labels, np.int64),
+        train=nodes.train,
+    )
+
+
+def workloads_folder() -> Path | None:
+    """Return where measured workloads are kept; a user who may write nowhere measures anew."""
+    try:
+        folder = cache_folder() / "workloads"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (DatasetError, OSError):
+        return None
+    return folder if os.access(folder, os.W_OK) else None

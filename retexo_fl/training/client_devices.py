@@ -1,0 +1,101 @@
+"""The devices of a client; clients of one process that name the same ones share their workers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from retexo_fl.devices.names import Settled, parse_devices
+from retexo_fl.devices.pool import OpenTask, WorkerPool
+from retexo_fl.devices.task import TaskFactory
+
+_lock: Final = threading.Lock()
+#: How many clients of this process hold each pool.
+_holders: Final[Counter[WorkerPool]] = Counter()
+
+
+class ClientDevices:
+    """What a client computes on; worker processes live while a client of the process holds them.
+
+    Attributes:
+        settled: What of ``devices`` is there.
+    """
+
+    def __init__(self, devices: str, *, threads: int) -> None:
+        """Look what is there; nothing is started.
+
+        Args:
+            devices: As in a configuration.
+            threads: Of each CPU worker.
+
+        Raises:
+            ConfigurationError: ``devices`` cannot be read, or names a device twice.
+        """
+        self.settled: Settled = parse_devices(devices).settle()
+        self._threads = threads
+        self._held: WorkerPool | None = None
+
+    @property
+    def num_workers(self) -> int:
+        """W."""
+        return len(self.settled.names)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only worker is this process."""
+        return self.settled.in_process
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Numbers of the running children; none before the first task."""
+        return () if self._held is None else self._held.process_ids
+
+    @property
+    def ahead(self) -> int:
+        """Shares that a worker prepares while it computes another."""
+        return self._pool().ahead
+
+    def open(
+        self,
+        factory: TaskFactory,
+        arrays: Mapping[str, np.ndarray],
+        settings: Any,
+        *,
+        num_weights: int,
+        dtype: np.dtype[Any],
+        num_sums: int | None = None,
+    ) -> OpenTask:
+        """Make a task on every worker; see :meth:`retexo_fl.devices.pool.WorkerPool.open`.
+
+        Where the workers of before have failed, new ones are started.
+
+        Raises:
+            DeviceFailed: A worker cannot start or make the task.
+        """
+        return self._pool().open(
+            factory, arrays, settings, num_weights=num_weights, dtype=dtype, num_sums=num_sums
+        )
+
+    def close(self) -> None:
+        """Let go of the workers, who end when no other client holds them."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with _lock:
+            _holders[held] -= 1
+            if not _holders[held]:
+                del _holders[held]
+                held.close()
+
+    def _pool(self) -> WorkerPool:
+        found = WorkerPool.shared(self.settled, threads=self._threads)
+        if found is not self._held:
+            self.close()
+            with _lock:
+                _holders[found] += 1
+            self._held = found
+        return found

@@ -1,0 +1,186 @@
+"""What one device does in mini-batch training: samples, gathers rows, and differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.sampling.adjacency import Adjacency
+from retexo_fl.sampling.base import Sampler
+from retexo_fl.sampling.feature_cache import FeatureCache, FixedOrder, rows_that_fit
+from retexo_fl.sampling.features import FeatureStore
+from retexo_fl.sampling.gns import GnsSampler
+from retexo_fl.sampling.lru import LruOrder
+from retexo_fl.training.losses import make_loss
+from retexo_fl.training.sampled import SampledBatch, SampledModel
+from retexo_fl.training.sampler_choice import SamplerChoice
+from retexo_fl.training.stage_model import ModelShape
+
+#: Names of a share's numbers, which key dropout.
+ROUND: Final = "round"
+STEP: Final = "step"
+#: Least memory of a GPU that is left to a batch and its activations.
+_CACHED_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledSettings:
+    """What a device must know beside the arrays.
+
+    Attributes:
+        shape: Of the model.
+        choice: The sampler.
+        loss: Name of the loss.
+        dropout: Rate.
+        seed: Of the training.
+        buffers: Mini-batches that are in memory at once.
+    """
+
+    shape: ModelShape
+    choice: SamplerChoice
+    loss: str
+    dropout: float
+    seed: int
+    buffers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientGraph:
+    """What a client's devices read of its part.
+
+    Attributes:
+        adjacency: Edges between its N nodes.
+        rows: (N, D) features.
+        hashes: (N,) uint64.
+        labels: (N,) int64.
+        train: (T,) int64 train nodes.
+    """
+
+    adjacency: Adjacency
+    rows: np.ndarray
+    hashes: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything by name, for memory that processes share."""
+        return {
+            "indptr": self.adjacency.indptr,
+            "indices": self.adjacency.indices,
+            "rows": self.rows,
+            "hashes": self.hashes,
+            "labels": self.labels,
+            "train": self.train,
+        }
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> ClientGraph:
+        """Take over what :meth:`arrays` returned."""
+        return cls(
+            adjacency=Adjacency(indptr=arrays["indptr"], indices=arrays["indices"]),
+            rows=arrays["rows"],
+            hashes=arrays["hashes"],
+            labels=arrays["labels"],
+            train=arrays["train"],
+        )
+
+
+class _Rows(Protocol):
+    """Brings input rows to where the model is."""
+
+    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    batch: SampledBatch
+    dropout: KeyedDropout
+
+
+class SampledTask:
+    """Implements :class:`~retexo_fl.devices.task.Task`; items are roots."""
+
+    def __init__(self, device: torch.device, graph: ClientGraph, settings: SampledSettings) -> None:
+        self._settings = settings
+        self._sampler = settings.choice.make(graph.adjacency, graph.train)
+        self._model = SampledModel(
+            settings.shape,
+            hashes=graph.hashes,
+            labels=graph.labels,
+            loss=make_loss(settings.loss),
+            device=device,
+        )
+        store = FeatureStore(graph.rows)
+        self._rows: _Rows
+        if device.type == "cpu":
+            self._rows = _HostRows(store, settings.buffers)
+        else:
+            self._rows = _DeviceRows(store, device, self._sampler)
+
+    def prepare(self, share: Share) -> object:
+        """Sample, and bring the rows to the device."""
+        sample = self._sampler.sample(share.items, epoch=share.epoch, batch=share.batch)
+        rows = self._rows.of(sample.nodes, share.epoch)
+        settings = self._settings
+        dropout = KeyedDropout(
+            rate=settings.dropout,
+            seed=settings.seed,
+            stage=0,
+            round=share.numbers[ROUND],
+            step=share.numbers[STEP],
+        )
+        return _Prepared(batch=self._model.prepare(sample, rows), dropout=dropout)
+
+    def sums(self, weights: torch.Tensor, prepared: object) -> ShareSums:
+        """Differentiate the roots' losses."""
+        assert isinstance(prepared, _Prepared)
+        found = self._model.sums(weights, prepared.batch, prepared.dropout)
+        numbers = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
+        return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers)
+
+
+def make_sampled_task(
+    device: torch.device, arrays: Mapping[str, np.ndarray], settings: SampledSettings
+) -> SampledTask:
+    """Make the task of a device; a :data:`~retexo_fl.devices.task.TaskFactory`."""
+    return SampledTask(device, ClientGraph.of(arrays), settings)
+
+
+class _HostRows:
+    """Rows in the host's memory, in buffers that are used in turn."""
+
+    def __init__(self, store: FeatureStore, buffers: int) -> None:
+        self._store = store
+        self._buffers = cycle([store.buffer() for _ in range(buffers)])
+
+    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
+        """Gather."""
+        del epoch
+        return self._store.gather(nodes, next(self._buffers).view(len(nodes)))
+
+
+class _DeviceRows:
+    """Rows on a GPU, of which those that GNS has drawn, or the last used, are there already."""
+
+    def __init__(self, store: FeatureStore, device: torch.device, sampler: Sampler) -> None:
+        capacity = min(store.num_rows, rows_that_fit(device, store.row_bytes, share=_CACHED_SHARE))
+        self._gns = sampler if isinstance(sampler, GnsSampler) else None
+        policy = FixedOrder if self._gns is not None else LruOrder
+        self._cache = FeatureCache(store, device, policy(store.num_rows, capacity))
+        self._filled: np.ndarray | None = None
+
+    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
+        """Return rows; those of the cache of ``epoch`` are brought at its first batch."""
+        if self._gns is not None:
+            cached = self._gns.cached_nodes(epoch)
+            if cached is not self._filled:
+                self._cache.fill(cached)
+                self._filled = cached
+        return self._cache.rows(nodes)

@@ -1,0 +1,178 @@
+"""A pass of one stage over some labelled nodes: loss, gradient and tallies, on any device.
+
+Symbols: N inner nodes, n nodes of one use, P parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+import numpy as np
+import torch
+
+from retexo_fl.layers.aggregate import AggregatedInput
+from retexo_fl.layers.base import moved
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.linear_step import LinearBatch, PassSums, all_finite, is_linear
+from retexo_fl.training.losses import check_loss, cross_entropy
+from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.stage_model import FlatParameters, StageModel
+from retexo_fl.training.tally import Tally, tally
+
+#: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
+#: rows of 256 float32 values are 8 MiB, about a core's share of cache. Chosen; not tuned.
+ROWS_PER_BATCH = 8192
+
+_CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSets:
+    """Inner nodes of one client by use, each (n,) int64, ascending; labels (N,) int64."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabelledBatch:
+    rows: object
+    labels: torch.Tensor
+
+
+class StageFacts:
+    """What all passes of a stage on one device share.
+
+    Attributes:
+        model: Its model; the parameters hold no values between passes.
+        flat: These parameters.
+        prepared: What the layer prepared, on the CPU.
+        recipe: Loss and metric.
+        device: Where passes compute.
+        is_linear: Passes are written out: on a CPU, and for layers and losses that allow it.
+    """
+
+    def __init__(
+        self,
+        model: StageModel,
+        prepared: object,
+        recipe: Recipe,
+        device: torch.device = _CPU,
+    ) -> None:
+        self.model = model.to(device)
+        self.flat = FlatParameters(model)
+        self.flat.release()
+        self.prepared = prepared
+        self.recipe = recipe
+        self.device = device
+        plain = recipe.loss is cross_entropy
+        self.is_linear = device.type == "cpu" and is_linear(model) and plain
+        self.is_loss_checked = plain
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether the written-out step validates on its way; it counts nothing but accuracy."""
+        return self.is_linear and self.recipe.metric is None
+
+
+class StagePass:
+    """Computes some nodes of a stage; what does not change is prepared at the first pass."""
+
+    def __init__(self, facts: StageFacts, nodes: NodeSets) -> None:
+        self._facts = facts
+        self._nodes = nodes
+        self._batches: dict[str, list[_LabelledBatch]] = {}
+        self._linear: dict[bool, list[LinearBatch]] = {}
+
+    def sums(self, weights: torch.Tensor, dropout: KeyedDropout, *, validate: bool) -> PassSums:
+        """Return the gradient at (P,) ``weights`` and, on the way, validation where asked.
+
+        Args:
+            weights: On the device of the stage.
+            dropout: Of the train nodes.
+            validate: Only where the stage is ``in_one_pass``.
+        """
+        total = PassSums()
+        if self._facts.is_linear:
+            flat = weights.numpy()
+            for linear in self._linear_batches(validate=validate):
+                total.add(linear.sums(flat, dropout))
+            return total
+        assert not validate
+        self._facts.flat.bind_tensor(weights)
+        for batch in self._labelled("train"):
+            total.add(self._differentiated(batch, dropout))
+        self._facts.flat.release()
+        return total
+
+    @torch.no_grad()
+    def tally(self, weights: torch.Tensor, which: str) -> Tally:
+        """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
+        facts = self._facts
+        facts.flat.bind_tensor(weights)
+        total = Tally()
+        for batch in self._labelled(which):
+            logits = facts.model.classify(batch.rows, None)
+            # A metric of the user's own may know no other device.
+            total += tally(logits.cpu(), batch.labels.cpu(), facts.recipe)
+        facts.flat.release()
+        return total
+
+    def _linear_batches(self, *, validate: bool) -> list[LinearBatch]:
+        if validate not in self._linear:
+            prepared = self._facts.prepared
+            assert isinstance(prepared, AggregatedInput)
+            none = np.zeros(0, dtype=np.int64)
+            validation = chunks(self._nodes.validation) if validate else []
+            pairs = zip_longest(chunks(self._nodes.train), validation, fillvalue=none)
+            self._linear[validate] = [
+                LinearBatch(
+                    self._facts.model,
+                    prepared,
+                    self._facts.flat.shapes,
+                    train=trained,
+                    validation=validated,
+                    labels=self._nodes.labels,
+                )
+                for trained, validated in pairs
+            ]
+        return self._linear[validate]
+
+    def _differentiated(self, batch: _LabelledBatch, dropout: KeyedDropout) -> PassSums:
+        """Return the sums of one batch of any layer and loss, by automatic differentiation."""
+        facts = self._facts
+        parameters = list(facts.model.parameters())
+        logits = facts.model.classify(batch.rows, dropout)
+        if not facts.is_loss_checked:
+            check_loss(facts.recipe.loss, logits, batch.labels)
+            facts.is_loss_checked = True
+        loss = facts.recipe.loss(logits, batch.labels)
+        # Not backward(): it would add to a zeroed buffer, two more passes over P values.
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
+        return PassSums(
+            gradient_sum=flat, is_finite=all_finite(flat), train_loss=float(loss.detach())
+        )
+
+    def _labelled(self, which: str) -> list[_LabelledBatch]:
+        if which not in self._batches:
+            facts, nodes = self._facts, getattr(self._nodes, which)
+            self._batches[which] = [
+                _LabelledBatch(
+                    rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
+                    labels=torch.from_numpy(np.asarray(self._nodes.labels[rows], np.int64)).to(
+                        facts.device
+                    ),
+                )
+                for rows in chunks(nodes)
+            ]
+        return self._batches[which]
+
+
+def chunks(rows: np.ndarray) -> list[np.ndarray]:
+    """Cut rows into those that are computed at once."""
+    return [rows[start : start + ROWS_PER_BATCH] for start in range(0, len(rows), ROWS_PER_BATCH)]

@@ -1,0 +1,371 @@
+"""Mini-batches and devices in whole trainings: results, accounts, resumes, engines and agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.simulation.flower_processes import descendants_of, process_table
+from tests.support.agents import agents, assert_same_training, train_with
+from tests.support.cli import CommandLine
+from tests.support.commands import environment
+from tests.support.data import data_dir
+from tests.support.runs import (
+    configured,
+    events_of,
+    largest_difference,
+    ledger_of,
+    model_bytes,
+    result_of,
+    train,
+)
+
+SAMPLERS = ("full", "neighbour", "shadow", "gns")
+#: Of the built-in data set, 1,797 nodes; 359 of them to train on, in mini-batches of 100.
+SMALL: dict[str, Any] = {
+    "algorithm": "central",
+    "clients": 1,
+    "hidden": 8,
+    "fanouts": "6/4",
+    "batch_nodes": 100,
+    "rounds": 6,
+}
+GAT: dict[str, Any] = {"clients": 2, "model": "gat", "hidden": 8, "heads": 2, "rounds": 2}
+
+
+class Interrupter:
+    """Presses Ctrl-C at an event."""
+
+    def __init__(self, event: int) -> None:
+        self.left = event
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+# ---- mini-batches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_mini_batches_train_a_real_graph(tmp_path: Path, sampler: str) -> None:
+    run = train(
+        tmp_path / "run",
+        **{**SMALL, "data_dir": data_dir(), "dataset": "cora", "hidden": 16, "rounds": 10},
+        sampler=sampler,
+        local_steps=4,
+    )
+    # Training on all rows at once comes to 0.85 with 40 rounds.
+    assert result_of(run)["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(("algorithm", "clients"), [("central", 1), ("drop", 3)])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_mini_batch_of_everything_is_the_training_without_sampler(
+    tmp_path: Path, algorithm: str, clients: int, steps: int
+) -> None:
+    keys = {
+        **{**SMALL, "algorithm": algorithm, "clients": clients, "rounds": 3},
+        **{"local_steps": steps, "dropout": 0.3, "dtype": "float64"},
+    }
+    whole = train(tmp_path / "whole", **keys)
+    sampled = train(tmp_path / "sampled", **{**keys, "sampler": "full", "batch_nodes": 5000})
+    assert largest_difference(whole, sampled) < 1e-9
+    losses = [
+        [event["loss"] for event in events_of(run) if event["event"] == "round"]
+        for run in (whole, sampled)
+    ]
+    assert losses[1] == pytest.approx(losses[0])
+    assert dict(ledger_of(sampled).lines()) == dict(ledger_of(whole).lines())
+
+
+def test_sampling_moves_the_same_bytes(tmp_path: Path) -> None:
+    keys = {**SMALL, "algorithm": "drop", "clients": 3}
+    whole = train(tmp_path / "whole", **keys)
+    sampled = train(tmp_path / "sampled", **{**keys, "sampler": "neighbour", "batch_nodes": 7})
+    raw = [result_of(run)["bytes"]["raw"] for run in (whole, sampled)]
+    assert raw[0] == raw[1]
+    assert raw[0]["boundary"] == 0
+
+
+def test_plans_and_predictions_know_such_runs(retexo: CommandLine) -> None:
+    options = [word for k, v in SMALL.items() for word in (f"--{k.replace('_', '-')}", str(v))]
+    options += ["--sampler", "shadow"]
+    told = json.loads(retexo.done("plan", "--json", *options))
+    planned = told["plans"]["rows"]["algorithms"]["central"]
+    retexo.done("run", "--quiet", *options, "--out", "run")
+    result = result_of(Path("run"))
+    for kind in ("boundary", "updates_up", "weights_down"):
+        assert planned[kind] == result["bytes"]["raw"][kind]
+    retexo.done("partition", "make", "--clients", "1", "--out", "parts")
+    predicted = retexo.done("predict", "run", "--partitions", "parts")
+    # Over all neighbours, as the run's own test.
+    assert f"test accuracy   {result['test_accuracy']:.4f} of " in predicted
+
+
+# ---- resumes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "gns"])
+def test_a_resumed_training_ends_with_the_undisturbed_bits(tmp_path: Path, sampler: str) -> None:
+    keys = {**SMALL, "sampler": sampler, "local_steps": 3, "model": "gat", "dropout": 0.2}
+    whole = train(tmp_path / "whole", **keys)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Interrupter(5), **keys)
+    train(tmp_path / "run", **keys, resume=tmp_path / "run")
+    assert result_of(tmp_path / "run")["attempts"] == 2
+    assert model_bytes(tmp_path / "run") == model_bytes(whole)
+
+
+def test_a_resumed_training_may_have_other_devices(tmp_path: Path) -> None:
+    keys = {**SMALL, "sampler": "neighbour", "dtype": "float64"}
+    before = children()
+    whole = train(tmp_path / "whole", **keys)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", Interrupter(4), **keys)
+    shared = {**keys, "devices": "cpu:2", "balance": "static"}
+    train(tmp_path / "run", **shared, resume=tmp_path / "run")
+    assert largest_difference(whole, tmp_path / "run") < 1e-9
+    assert children() <= before
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+
+def test_a_lazy_training_on_two_workers_has_the_bits_of_one(tmp_path: Path) -> None:
+    before = children()
+    one = train(tmp_path / "one", **GAT, devices="cpu:1")
+    two = train(tmp_path / "two", **GAT, devices="cpu:2")
+    assert model_bytes(two) == model_bytes(one)
+    said = (two / "devices.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in said if " devices " in line] == [
+        f'devices client={client} found="training on cpu:2"' for client in range(2)
+    ]
+    alone = train(tmp_path / "alone", **GAT)
+    assert not (alone / "devices.log").exists()
+    assert largest_difference(one, alone) < 1e-4
+    assert dict(ledger_of(two).lines()) == dict(ledger_of(alone).lines())
+    assert children() <= before
+
+
+def children() -> set[int]:
+    """Return this process's children that compute."""
+    return set(workers_below(os.getpid()))
+
+
+@pytest.mark.system
+def test_agents_with_two_workers_train_the_bits_of_one_worker(tmp_path: Path) -> None:
+    """One agent is told by the run, the other by its own settings, which win."""
+    parts = make_parts(make_config({"clients": 2}))
+    train(tmp_path / "inline", **GAT, devices="cpu:1")
+    with agents(tmp_path / "made", parts, start=False) as made:
+        with made[1].settings.open("a") as file:
+            file.write('devices = "cuda:200,cpu:2"\n')
+        for agent in made:
+            agent.start()
+        train_with(made, configured(tmp_path / "agents", **GAT, devices="cpu:2"))
+        compilers = [has_compiler(agent.process) for agent in made]
+        assert compilers == [False, False]
+        sampled = {"clients": 2, "hidden": 8, "rounds": 3, "algorithm": "drop", "dtype": "float64"}
+        sampled |= {"sampler": "neighbour", "fanouts": "4/3", "batch_nodes": 50, "local_steps": 2}
+        train_with(made, configured(tmp_path / "sampled", **sampled))
+        assert has_compiler(made[0].process)
+        logs = [agent.log for agent in made]
+        left = [pid for agent in made for pid in workers_of(agent.process)]
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
+    train(tmp_path / "sampled-inline", **sampled)
+    assert largest_difference(tmp_path / "sampled", tmp_path / "sampled-inline") < 1e-9
+    assert 'devices client=0 found="training on cpu:2"' in logs[0]
+    assert 'devices client=1 found="cuda:200 is not there (' in logs[1]
+    assert '); training on cpu:2"' in logs[1]
+    assert left == []
+
+
+@pytest.mark.system
+def test_workers_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    parts = make_parts(make_config({"clients": 2}))
+    keys = {**GAT, "rounds": 500, "devices": "cpu:2"}
+    with agents(tmp_path / "made", parts) as made:
+        found: list[int] = []
+
+        def kill(event: Mapping[str, Any]) -> None:
+            if event["event"] == "round" and not found:
+                found.extend(workers_of(made[0].process))
+                made[0].kill()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_with(made, configured(tmp_path / "agents", **keys), [kill])
+        assert len(found) == 2
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}/cmdline").exists() for pid in found):
+            assert time.monotonic() < deadline, "workers outlive their agent"
+            time.sleep(0.05)
+
+
+def has_compiler(process: subprocess.Popen[bytes] | None) -> bool:
+    assert process is not None
+    return "llvmlite" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def workers_of(process: subprocess.Popen[bytes] | None) -> list[int]:
+    assert process is not None
+    return workers_below(process.pid)
+
+
+def workers_below(pid: int) -> list[int]:
+    """Return the processes that Python spawned below one, without its own helper."""
+    return [child for child in descendants_of(process_table(), pid) if is_spawned(child)]
+
+
+def is_spawned(pid: int) -> bool:
+    try:
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        # It has ended meanwhile.
+        return False
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--model", "gat", "--heads", "2"), id="lazy"),
+        pytest.param(
+            *[("--algorithm", "drop", "--sampler", "shadow", "--batch-nodes", "50")], id="sampled"
+        ),
+    ],
+)
+def test_workers_start_inside_of_rays(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Flower's simulation with two workers has the bits of one process, or its sums."""
+    common = ("--clients", "2", "--hidden", "8", "--rounds", "2", "--dtype", "float64", *options)
+    command = (sys.executable, "-m", "retexo_fl", "run", "--quiet", *common, "--balance", "static")
+    for name, more in {
+        "inline": ("--devices", "cpu:1"),
+        "flower": ("--devices", "cpu:2", "--engine", "flower"),
+    }.items():
+        out = ("--out", str(tmp_path / name))
+        done = subprocess.run(
+            [*command, *more, *out],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "client=1 found=" in (tmp_path / name / "devices.log").read_text()
+        assert done.stderr.startswith("retexo: devices: training on cpu")
+    if "--sampler" in options:
+        assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9
+    else:
+        assert model_bytes(tmp_path / "flower") == model_bytes(tmp_path / "inline")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_a_killed_training_goes_on_with_its_bits_and_leaves_no_worker(
+    tmp_path: Path, devices: str
+) -> None:
+    keys = {**SMALL, "sampler": "neighbour", "local_steps": 2, "rounds": 30}
+    options = [word for k, v in keys.items() for word in (f"--{k.replace('_', '-')}", str(v))]
+    command = (sys.executable, "-m", "retexo_fl", "run", "--quiet")
+    shared = ("--devices", devices, "--balance", "static")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    subprocess.run([*command, *options, *shared, "--out", whole], check=True, timeout=120)
+    process = subprocess.Popen([*command, *options, *shared, "--out", run])
+    try:
+        deadline = time.monotonic() + 60
+        metrics = run / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 9:
+            assert process.poll() is None, "the training ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        workers = workers_of(process)
+        assert len(workers) == (2 if devices == "cpu:2" else 0)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    subprocess.run([*command, "--resume", run], check=True, timeout=120)
+    assert model_bytes(run) == model_bytes(whole)
+    table = process_table()
+    assert [pid for pid in workers if pid in table and not table[pid].dead] == []
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(capfd)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            "--sampler neighbour --fanouts 5/5",
+            "sampler: 'neighbour' does not go with algorithm lazy, which trains on all rows",
+        ),
+        (
+            "--algorithm drop --sampler neighbour --layers 3",
+            "fanouts: '15/10' has 2 of them for 3 layers; expected one for each with sampler",
+        ),
+        (
+            "--algorithm drop --devices cpu:2",
+            "devices: 'cpu:2' has no mini-batches to share with algorithm drop and sampler 'none'",
+        ),
+        ("--devices cpu:0", "devices: got 'cpu:0'; expected auto, or one or more of cpu"),
+        ("--devices cuda,cuda:0", "devices is 'cuda,cuda:0'; expected each GPU once"),
+        ("--fanouts 0/1", "fanouts: got '0/1'; expected whole numbers from 1 with / between"),
+        ("--batch-nodes 0", "batch-nodes: got 0; expected a whole number from 1"),
+        ("--cache-share 2", "cache-share: got 2.0; expected a number above 0, at most 1"),
+        ("--balance fair", "balance: got 'fair'; expected one of dynamic, static"),
+        (
+            "--algorithm drop --sampler gns --fanouts 5/5 --model sage-pool",
+            "sampler: 'gns' draws neighbours unevenly",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    retexo: CommandLine, tmp_path: Path, options: str, expected: str
+) -> None:
+    told = retexo.refused("run", *options.split(), "--out", "new")
+    assert told.startswith(expected), told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_the_options_together(retexo: CommandLine) -> None:
+    told = retexo.done("run", "--help")
+    panel = told[told.index("Mini-batches and devices") :]
+    for key in ("sampler", "fanouts", "batch-nodes", "devices", "balance"):
+        assert f"--{key}" in panel
+
+
+def test_what_it_computes_on_is_said_once_the_graph_is_there(retexo: CommandLine) -> None:
+    told = retexo.refused("run", "--devices", "cpu:2", "--dataset", "nonesuch", "--quiet")
+    assert "nonesuch" in told
+
+
+def test_a_run_says_what_it_computes_on(retexo: CommandLine) -> None:
+    ended = retexo("run", "--devices", "cuda:200", "--rounds", "1", "--hidden", "4", "--quiet")
+    assert ended.code == 0
+    (line,) = ended.err.splitlines()
+    assert line.startswith("retexo: devices: cuda:200 is not there (")
+    assert line.endswith("; training on cpu")

@@ -1,0 +1,94 @@
+"""What the agent's unit forbids, and what samplers and worker processes need of the system."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import ROOT, environment
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+
+UNIT = ROOT / "clients" / "retexo-agent.service"
+
+
+def settings_of(unit: str) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+)=(.*)$", unit, re.M))
+
+
+def allowed_calls(group: str) -> set[str]:
+    """Return the system calls of a group of systemd's."""
+    told = subprocess.run(
+        ["systemd-analyze", "syscall-filter", "--no-pager", group],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    ).stdout
+    found: set[str] = set()
+    for name in (line.strip() for line in told.splitlines()[1:]):
+        if name.startswith("@"):
+            found |= allowed_calls(name)
+        elif not name.startswith("#"):
+            found.add(name)
+    return found
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> set[str]:
+    """Return the system calls of a training by mini-batches with two workers, freshly compiled."""
+    if shutil.which("strace") is None or shutil.which("systemd-analyze") is None:
+        pytest.skip("strace or systemd-analyze is not installed (Debian: strace, systemd)")
+    report = tmp_path / "calls"
+    command = (
+        *("strace", "-f", "-c", "-U", "name", "-o", str(report)),
+        *(sys.executable, "-m", "retexo_fl", "run", "--quiet", "--out", str(tmp_path / "run")),
+        *("--algorithm", "central", "--clients", "1", "--rounds", "2", "--hidden", "4"),
+        *("--sampler", "shadow", "--fanouts", "4/3", "--devices", "cpu:2"),
+    )
+    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+    done = subprocess.run(
+        command, env=environment(kept), capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"^\s*(\w+)\s*$", report.read_text(), re.M)) - {"syscall", "total"}
+
+
+def test_workers_and_compiler_need_no_call_that_the_unit_forbids(calls: set[str]) -> None:
+    assert {"memfd_create", "mprotect", "recvmsg", "prctl"} <= calls
+    assert calls - allowed_calls(settings_of(UNIT.read_text())["SystemCallFilter"]) == set()
+
+
+def test_the_unit_leaves_what_a_compiler_needs() -> None:
+    unit = settings_of(UNIT.read_text())
+    # Machine code is written to memory, which is then made executable.
+    assert unit.get("MemoryDenyWriteExecute", "no") == "no"
+    # It is kept where the unit may write: HOME is the state folder, all else is read-only.
+    assert "Environment=HOME=/var/lib/retexo\n" in UNIT.read_text()
+    assert unit["StateDirectory"] == "retexo"
+    assert unit["ProtectSystem"] == "strict"
+
+
+def test_systemd_has_nothing_to_say_against_the_addition_for_a_gpu(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: systemd)")
+    readme = (ROOT / "clients" / "README.md").read_text()
+    (added,) = re.findall(r"```ini\n(.*?)```", readme, re.S)
+    lines = "\n".join(line.strip() for line in added.splitlines())
+    unit = re.sub(r"^(ExecStart|User|Group)=.*\n", "", UNIT.read_text(), flags=re.M)
+    path = tmp_path / "gpu.service"
+    path.write_text(f"{unit}\n[Service]\nExecStart=/bin/true\n{lines}\n")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "gpu.service" not in done.stderr
+    assert "char-nvidia* rw" in lines

@@ -1,0 +1,246 @@
+"""A stage on several devices against the same stage on one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retexo_fl.errors import DeviceFailed
+from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.training.device_stage import DevicePlan, DeviceStage
+from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
+from retexo_fl.training.losses import make_loss
+from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.recipe import LocalSteps, Recipe
+from retexo_fl.training.stage_model import initial_weights
+from retexo_fl.training.stage_task import unit_nodes
+from tests.support.devices_here import DevicesHere
+from tests.support.sampled import SmallClient, small_client
+
+#: Several units of every use: 300, 120 and 180 nodes.
+GRAPH = "synthetic:nodes=600,edges=2400,classes=3,features=5"
+MODELS = ("gcn", "sage", "gat", "gin", "sage-pool")
+DTYPES = [("float64", 1e-10), ("float32", 1e-5)]
+DROPOUT = 0.3
+METRIC = "tests.unit.training.test_metrics:MacroRecall"
+
+
+@cache
+def client(model: str, dtype: str = "float64") -> SmallClient:
+    return small_client(model, layers=2, dtype=dtype, graph=GRAPH, heads_between=True)
+
+
+def weights_of(made: SmallClient, stage: int = 0) -> np.ndarray:
+    drawn = initial_weights(made.shape, stage, seed=1)
+    noise = np.random.default_rng(2).normal(scale=0.1, size=drawn.shape)
+    weights: np.ndarray = drawn + noise.astype(drawn.dtype)
+    return weights
+
+
+def recipe(steps: int = 1, metric: str = "accuracy") -> Recipe:
+    return Recipe(
+        loss=make_loss("cross-entropy"),
+        metric=make_metric(metric),
+        local=LocalSteps(count=steps),
+    )
+
+
+def one(made: SmallClient, of: Recipe, nodes: NodeSets | None = None) -> LayerTrainer:
+    return LayerTrainer(made.shape, 0, made.inputs, nodes or made.nodes, seed=0, recipe=of)
+
+
+def shared(
+    made: SmallClient,
+    devices: ClientDevices,
+    of: Recipe,
+    nodes: NodeSets | None = None,
+    *,
+    metric: str = "accuracy",
+) -> DeviceStage:
+    plan = DevicePlan(
+        devices=devices,
+        client=3,
+        balance="dynamic",
+        loss="cross-entropy",
+        metric=metric,
+        dropout=DROPOUT,
+        seed=0,
+    )
+    return DeviceStage(made.shape, 0, made.inputs, nodes or made.nodes, recipe=of, plan=plan)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+# ---- any split -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("dtype", "most"), DTYPES)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_updates_and_tallies_are_those_of_one_device(
+    model: str, dtype: str, most: float, steps: int
+) -> None:
+    made, of = client(model, dtype), recipe(steps)
+    alone, stage = one(made, of), shared(made, DevicesHere([1.0, 0.2, 3.0]), of)
+    weights = weights_of(made)
+    for number in (1, 2):
+        expected = alone.update(weights, round_number=number, dropout=DROPOUT)
+        found = stage.update(weights, round_number=number, dropout=DROPOUT)
+        assert relative(found.update_sum, expected.update_sum) < most * steps
+        assert found.update_sum.dtype == expected.update_sum.dtype
+        assert found.train.count == expected.train.count
+        assert found.train.loss_sum == pytest.approx(expected.train.loss_sum, rel=most)
+        assert found.validation.count == expected.validation.count
+        assert found.validation.correct == expected.validation.correct
+        assert found.validation.loss_sum == pytest.approx(expected.validation.loss_sum, rel=most)
+    for which in ("train", "validation", "test"):
+        expected_tally, tally = alone.evaluate(weights, which), stage.evaluate(weights, which)
+        assert (tally.count, tally.correct) == (expected_tally.count, expected_tally.correct)
+        assert tally.loss_sum == pytest.approx(expected_tally.loss_sum, rel=most)
+    np.testing.assert_array_equal(stage.embed(weights), alone.embed(weights))
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@settings(max_examples=15)
+@given(seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=6))
+def test_no_bit_depends_on_how_many_devices_there_are_or_how_fast(
+    model: str, seconds: list[float]
+) -> None:
+    """With more devices than units some shares are empty."""
+    made, of = client(model, "float32"), recipe()
+    single, devices = shared(made, DevicesHere([1.0]), of), DevicesHere(seconds)
+    several = shared(made, devices, of)
+    weights = weights_of(made)
+    for number in (1, 2, 3):
+        expected = single.update(weights, round_number=number, dropout=DROPOUT)
+        found = several.update(weights, round_number=number, dropout=DROPOUT)
+        np.testing.assert_array_equal(found.update_sum, expected.update_sum)
+        assert (found.train, found.validation) == (expected.train, expected.validation)
+    for step in devices.steps:
+        units = np.concatenate([share.items for share in step])
+        assert units.tolist() == list(range(len(unit_nodes(made.nodes))))
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_a_metric_is_added_up_over_devices(model: str) -> None:
+    made, of = client(model), recipe(metric=METRIC)
+    stage = shared(made, DevicesHere([1.0, 1.0]), of, metric=METRIC)
+    weights = weights_of(made)
+    found = stage.update(weights, round_number=1, dropout=DROPOUT).validation
+    expected = one(made, of).update(weights, round_number=1, dropout=DROPOUT).validation
+    assert found.metric_sums
+    assert found.metric_sums == pytest.approx(expected.metric_sums)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_a_client_without_train_nodes_adds_nothing(model: str) -> None:
+    made = client(model)
+    none = np.zeros(0, np.int64)
+    nodes = NodeSets(
+        train=none, validation=made.nodes.validation, test=none, labels=made.nodes.labels
+    )
+    stage = shared(made, DevicesHere([1.0, 1.0]), recipe(), nodes)
+    update = stage.update(weights_of(made), round_number=1, dropout=DROPOUT)
+    assert not update.update_sum.any()
+    assert update.train.count == 0
+    assert update.validation.count == 120
+    assert stage.evaluate(weights_of(made), "test").count == 0
+
+
+# ---- the balancer --------------------------------------------------------------------------------
+
+
+def test_a_slow_device_gets_less_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    made, devices = client("gat"), DevicesHere([1.0, 9.0])
+    stage = shared(made, devices, recipe())
+    with caplog.at_level(logging.INFO, "retexo_fl.training.balance_log"):
+        for number in range(1, 4):
+            stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+    first, last = ([len(share.items) for share in devices.steps[place]] for place in (0, -1))
+    assert last[0] > first[0]
+    (line, *_) = caplog.messages
+    assert line.startswith("balance client=3 stage=0 round=1 busy_s=")
+    assert " shares=" in line
+
+
+def test_short_rounds_are_measured_together(caplog: pytest.LogCaptureFixture) -> None:
+    made, devices = client("gat"), DevicesHere([0.05, 0.12])
+    stage = shared(made, devices, recipe())
+    with caplog.at_level(logging.INFO, "retexo_fl.training.balance_log"):
+        for number in range(1, 5):
+            stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+    # Two of three units on the slower device are 0.24 s a round.
+    (line,) = caplog.messages
+    assert " round=3 busy_s=0.1500/0.7200 " in line
+
+
+def test_attention_is_balanced_by_edges_and_sums_by_rows() -> None:
+    attention, sums = (shared(client(m), DevicesHere([1.0]), recipe()) for m in ("gat", "sage"))
+    edges = np.diff(client("gat").inputs.indptr)
+    np.testing.assert_array_equal(attention._costs, 1 + edges)
+    np.testing.assert_array_equal(sums._costs, np.ones(600))
+
+
+# ---- real processes ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[ClientDevices]:
+    devices = ClientDevices("cpu:2", threads=1)
+    yield devices
+    devices.close()
+
+
+@pytest.mark.parametrize("model", ["gat", "sage"])
+def test_processes_find_the_bits_of_one_worker(model: str, two: ClientDevices) -> None:
+    made, of = client(model, "float32"), recipe(2)
+    stage, alone = shared(made, two, of), shared(made, DevicesHere([1.0]), of)
+    weights = weights_of(made)
+    for number in (1, 2):
+        found = stage.update(weights, round_number=number, dropout=DROPOUT)
+        expected = alone.update(weights, round_number=number, dropout=DROPOUT)
+        np.testing.assert_array_equal(found.update_sum, expected.update_sum)
+        assert (found.train, found.validation) == (expected.train, expected.validation)
+    assert stage.evaluate(weights, "test") == alone.evaluate(weights, "test")
+    stage.close()
+
+
+def test_a_stage_whose_devices_ended_goes_on_with_new_ones(two: ClientDevices) -> None:
+    made = client("gat", "float32")
+    stage = shared(made, two, recipe())
+    weights = weights_of(made)
+    expected = stage.update(weights, round_number=1, dropout=DROPOUT)
+    os.kill(two.process_ids[0], signal.SIGKILL)
+    with pytest.raises(DeviceFailed, match=r"^cpu:0: its process ended by signal 9"):
+        stage.update(weights, round_number=2, dropout=DROPOUT)
+    again = stage.update(weights, round_number=1, dropout=DROPOUT)
+    np.testing.assert_array_equal(again.update_sum, expected.update_sum)
+    stage.close()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("dtype", "most"), DTYPES)
+def test_a_gpu_beside_the_cpu_finds_the_gradient_of_the_cpu(
+    model: str, dtype: str, most: float
+) -> None:
+    made, of = client(model, dtype), recipe()
+    devices = ClientDevices("cuda:0,cpu", threads=1)
+    try:
+        stage = shared(made, devices, of)
+        expected = one(made, of).update(weights_of(made), round_number=1, dropout=DROPOUT)
+        found = stage.update(weights_of(made), round_number=1, dropout=DROPOUT)
+        assert relative(found.update_sum, expected.update_sum) < most
+    finally:
+        devices.close()
