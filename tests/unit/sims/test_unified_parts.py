@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from retexo_fl.devices.balancer import Balancer
+from retexo_fl.devices.names import parse_devices
+from retexo_fl.devices.pool import WorkerPool
+from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.devices.timings import WorkerTimes
+from retexo_fl.graph import load_dataset
+from retexo_fl.sampling import Adjacency, root_workloads
+from retexo_fl.training.sampled_task import ClientGraph
+from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.stage_model import ModelShape
+from sims import unified_task
+from sims.mini_batch_graphs import MiniBatchGraph
+from sims.simulated_balance import Policy, simulate
+from sims.unified_epochs import Epoch, Rig
+from sims.unified_runs import HETEROGENEOUS, WITH_GPU, Times, choice_of, devices_here
+from sims.unified_task import CacheChoice, Slowness, UnifiedSettings, UnifiedTask, slowed
+
+CPU = torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def graph() -> MiniBatchGraph:
+    made = load_dataset("synthetic:nodes=300,edges=1500,classes=3,features=6", data_dir=None)
+    assert isinstance(made.features, np.ndarray)
+    nodes = np.arange(made.num_nodes)
+    return MiniBatchGraph(
+        name="synthetic",
+        adjacency=Adjacency(indptr=made.indptr, indices=made.indices),
+        features=made.features,
+        labels=made.labels,
+        num_classes=made.num_classes,
+        train=nodes[:120],
+        validation=nodes[120:200],
+        test=nodes[200:],
+    )
+
+
+def settings_of(sampler: str = "neighbour", cache: CacheChoice | None = None) -> UnifiedSettings:
+    choice = choice_of(sampler)
+    shape = ModelShape(
+        model="sage",
+        layers=choice.layers,
+        inputs=6,
+        hidden=8,
+        heads=1,
+        classes=3,
+        dtype="float32",
+        heads_between=False,
+    )
+    return UnifiedSettings(shape=shape, choice=choice, cache=cache or CacheChoice())
+
+
+def task_of(graph: MiniBatchGraph, settings: UnifiedSettings, device: torch.device) -> UnifiedTask:
+    client = ClientGraph(
+        adjacency=graph.adjacency,
+        rows=graph.features,
+        hashes=np.arange(graph.num_nodes, dtype=np.uint64),
+        labels=graph.labels,
+        train=graph.train,
+    )
+    return UnifiedTask(device, client, settings)
+
+
+def sums_of(task: UnifiedTask, settings: UnifiedSettings, device: torch.device) -> list[ShareSums]:
+    """Return those of two mini-batches."""
+    weights = torch.from_numpy(Schedule(shape=settings.shape).initial(0, seed=0)).to(device)
+    shares = [
+        Share(epoch=0, batch=batch, items=np.arange(*ends))
+        for batch, ends in enumerate(pairwise((0, 40, 90)))
+    ]
+    return [task.sums(weights, task.prepare(share)) for share in shares]
+
+
+def gradient(sums: ShareSums) -> np.ndarray:
+    assert sums.gradient_sum is not None
+    found: np.ndarray = sums.gradient_sum.cpu().numpy()
+    return found
+
+
+@pytest.mark.parametrize("policy", ["lru", "degree"])
+def test_cache_changes_what_is_copied_and_nothing_else(graph: MiniBatchGraph, policy: str) -> None:
+    cached = settings_of(cache=CacheChoice(policy=policy, rows=100, devices=("cpu:0",)))
+    plain = settings_of()
+    with_cache = sums_of(task_of(graph, cached, CPU), cached, CPU)
+    without = sums_of(task_of(graph, plain, CPU), plain, CPU)
+    for one, other in zip(with_cache, without, strict=True):
+        np.testing.assert_array_equal(gradient(one), gradient(other))
+        rows, hits = one.numbers["cpu:0: rows"], one.numbers["cpu:0: hits"]
+        assert one.numbers["cpu:0: copied bytes"] == (rows - hits) * 6 * 4
+        assert other.numbers["cpu:0: copied bytes"] == rows * 6 * 4
+    assert with_cache[1].numbers["cpu:0: hits"] > 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("policy", ["lru", "degree"])
+def test_gpu_gets_the_gradient_of_the_cpu(graph: MiniBatchGraph, policy: str) -> None:
+    settings = settings_of(cache=CacheChoice(policy=policy, rows=100, devices=("cuda:0",)))
+    gpu = torch.device("cuda:0")
+    on_gpu = sums_of(task_of(graph, settings, gpu), settings, gpu)
+    on_cpu = sums_of(task_of(graph, settings, CPU), settings, CPU)
+    for one, other in zip(on_gpu, on_cpu, strict=True):
+        expected = gradient(other)
+        error = np.abs(gradient(one) - expected).max()
+        assert error <= 1e-5 * np.abs(expected).max()
+
+
+def test_slowed_device_sleeps_until_its_time_is_a_multiple_of_its_cpu_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(wall=0.0, spent=0.0, slept=[])
+    fake = SimpleNamespace(
+        perf_counter=lambda: clock.wall, thread_time=lambda: clock.spent, sleep=clock.slept.append
+    )
+    monkeypatch.setattr(unified_task, "time", fake)
+    with slowed(4):
+        # Half a second of the one and a half was another process's.
+        clock.wall, clock.spent = 1.5, 1.0
+    with slowed(4):
+        clock.wall, clock.spent = 11.5, 2.0
+    with slowed(1):
+        clock.wall, clock.spent = 12.5, 3.0
+    assert clock.slept == [2.5, 0, 0]
+
+
+def test_slow_link_takes_as_long_as_the_bytes_that_are_not_cached(
+    graph: MiniBatchGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    settings = settings_of()
+    slowness = {"cpu:0": Slowness(link_bytes_per_s=1000.0)}
+    task = task_of(
+        graph,
+        UnifiedSettings(shape=settings.shape, choice=settings.choice, slowness=slowness),
+        CPU,
+    )
+    monkeypatch.setattr("time.sleep", slept.append)
+    found = sums_of(task, settings, CPU)
+    expected = [sums.numbers["cpu:0: copied bytes"] / 1000 for sums in found]
+    assert [seconds for seconds in slept if seconds > 0] == expected
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "shadow"])
+def test_epochs_train_every_root_alone_and_together(graph: MiniBatchGraph, sampler: str) -> None:
+    with (
+        WorkerPool(parse_devices("cpu").settle()) as pool,
+        Rig(pool, graph, settings_of(sampler), roots=graph.train, batch_size=50) as rig,
+    ):
+        half = rig.alone(0, share=0.5)
+        first, last = (rig.together(Balancer(1)) for _ in range(2))
+    assert (half.num_roots, half.numbers["count"]) == (60, 60)
+    assert (first.num_roots, first.numbers["count"]) == (120, 120)
+    assert last.numbers["loss_sum"] < first.numbers["loss_sum"]
+    assert first.of("cpu:0", "rows") == first.total("rows") > 120
+    assert first.of("cpu:1", "rows") == 0
+
+
+def epoch_of(seconds: float, aggregations: float, num_roots: int = 100) -> Epoch:
+    return Epoch(
+        seconds=seconds,
+        workers=(WorkerTimes(),),
+        reduce_s=0.0,
+        numbers={"cpu:0: aggregations": aggregations},
+        imbalance=0.0,
+        num_roots=num_roots,
+    )
+
+
+def test_bound_is_the_sum_of_speeds_less_the_work_that_is_repeated() -> None:
+    times = Times(
+        names=("cpu:0", "cpu:1"),
+        standard=[epoch_of(10, 1000)],
+        slow=[epoch_of(5, 250, num_roots=25)],
+        static=[epoch_of(9, 1200)],
+        dynamic=[epoch_of(8.8, 1200)],
+    )
+    assert times.bounds() == pytest.approx([1.5])
+    assert times.repeated() == pytest.approx(0.2)
+    assert times.speed_ups("static") == pytest.approx([10 / 9])
+    assert times.reached() == pytest.approx(10 / 8.8 / 1.5)
+    assert times.reached_of_rest() == pytest.approx(10 / 8.8 / (1.5 / 1.2))
+
+
+def test_dynamic_ratios_follow_a_change_of_speeds_and_static_ones_do_not(
+    graph: MiniBatchGraph,
+) -> None:
+    sampler = choice_of("shadow").make(graph.adjacency, graph.train)
+    roots = np.arange(graph.num_nodes)
+    workloads = root_workloads(sampler, roots, cache=None)
+    speeds = [(4.0, 1.0)] * 3 + [(2.0, 4.0)] * 4
+    static = Policy(name="static", mode="static", by_number=True, knows_speeds=True)
+    dynamic = Policy(name="dynamic", mode="dynamic")
+    fixed, followed = (
+        simulate(policy, sampler, roots, workloads, speeds, batch_size=100)
+        for policy in (static, dynamic)
+    )
+    assert {epoch.ratio for epoch in fixed} == {0.8}
+    assert followed[0].ratio == 0.5
+    assert followed[-1].ratio == pytest.approx(1 / 3, abs=0.03)
+    assert followed[-1].imbalance < 0.1 < fixed[-1].imbalance
+    assert followed[-1].ideal <= followed[-1].makespan < fixed[-1].makespan
+
+
+def test_devices_are_those_of_this_machine_and_say_what_they_are() -> None:
+    assert devices_here() == (WITH_GPU if torch.cuda.is_available() else (HETEROGENEOUS,))
+    assert HETEROGENEOUS.label == "heterogeneous CPU devices"
+    assert all(devices.has_gpu and "GPU" in devices.label for devices in WITH_GPU)
