@@ -99,7 +99,7 @@ def test_a_resumed_run_may_name_other_devices() -> None:
 
 
 def test_sampler_and_model_that_do_not_go_together_are_refused() -> None:
-    of = trainers(algorithm="central", sampler="gns", model="sage-pool")
+    of = trainers(algorithm="central", sampler="gns", model="sage-pool", fanouts="5/5/5")
     with pytest.raises(ConfigurationError, match="^sampler: 'gns' draws neighbours unevenly"):
         whole_of(of)
 
