@@ -210,7 +210,7 @@ class GnsSampler:
         scales = np.empty(indptr[-1], np.float32)
         pick_mixed(
             self._adjacency.indices,
-            (cache.indptr, cache.places, cache.chances),
+            (cache.indptr, cache.places, cache.ids, cache.ends, cache.heaviest),
             self.chances,
             (ids, workspace.starts[:count], degrees),
             split,

@@ -76,14 +76,17 @@ class NodeCache:
         indptr: (N + 1,) int64: ``places[indptr[v]:indptr[v + 1]]`` are v's cached neighbours.
         places: Where they stand among all neighbours of v, int32, ascending; so the j-th neighbour
             that is *not* cached is found by bisection, too.
-        chances: ``pi_u`` of each of these neighbours, float32 as scales are: beside the places,
-            they are read in a row.
+        ids: These neighbours, dtype of the graph's ``indices``.
+        ends: Running sum of ``1 / pi_u`` over v's cached neighbours, float64.
+        heaviest: (N,) float64: the largest ``1 / pi_u`` among them.
     """
 
     nodes: np.ndarray
     indptr: np.ndarray
     places: np.ndarray
-    chances: np.ndarray
+    ids: np.ndarray
+    ends: np.ndarray
+    heaviest: np.ndarray
 
     @classmethod
     def draw(
@@ -100,12 +103,13 @@ class NodeCache:
         generator = np.random.default_rng([seed, generation, *_PURPOSE])
         nodes = np.flatnonzero(generator.random(adjacency.num_nodes) < chances.chances)
         outgoing = chances.outgoing
-        indptr, places, near = _cached_neighbours(
-            (nodes, chances.chances[nodes]),
+        indptr, *arrays = _cached_neighbours(
+            (nodes, 1 / chances.chances[nodes]),
             (outgoing.indptr, outgoing.indices),
             (adjacency.indptr, adjacency.indices),
         )
-        return cls(nodes=nodes, indptr=indptr, places=places, chances=near)
+        places, ids, ends, heaviest = arrays
+        return cls(nodes=nodes, indptr=indptr, places=places, ids=ids, ends=ends, heaviest=heaviest)
 
 
 def cache_mass(
@@ -205,8 +209,8 @@ def _cached_neighbours(
     cached: tuple[np.ndarray, np.ndarray],
     outgoing: tuple[np.ndarray, np.ndarray],
     incoming: tuple[np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    nodes, node_chances = cached
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    nodes, weights = cached
     out_indptr, out_indices = outgoing
     indptr, indices = incoming
     starts = np.zeros(len(indptr), np.int64)
@@ -216,7 +220,9 @@ def _cached_neighbours(
     for target in range(len(starts) - 1):
         starts[target + 1] += starts[target]
     places = np.empty(starts[-1], np.int32)
-    chances = np.empty(starts[-1], np.float32)
+    ids = np.empty(starts[-1], indices.dtype)
+    ends = np.empty(starts[-1])
+    heaviest = np.zeros(len(indptr) - 1)
     filled = starts[:-1].copy()
     for number in range(len(nodes)):
         node = nodes[number]
@@ -224,7 +230,11 @@ def _cached_neighbours(
             target = out_indices[edge]
             first, last = indptr[target], indptr[target + 1]
             place = np.searchsorted(indices[first:last], node)
-            places[filled[target]] = place
-            chances[filled[target]] = node_chances[number]
+            at = filled[target]
+            places[at], ids[at] = place, node
+            ends[at] = weights[number]
+            if at > starts[target]:
+                ends[at] += ends[at - 1]
+            heaviest[target] = max(heaviest[target], weights[number])
             filled[target] += 1
-    return starts, places, chances
+    return starts, places, ids, ends, heaviest

@@ -51,7 +51,7 @@ def split_picks(  # noqa: PLR0917 - the draw, and what is written
 @compiled
 def pick_mixed(  # noqa: PLR0913, PLR0917 - the graph, the cache, and what is written
     indices: np.ndarray,
-    cache: tuple[np.ndarray, np.ndarray, np.ndarray],
+    cache: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     chances: np.ndarray,
     targets: tuple[np.ndarray, np.ndarray, np.ndarray],
     split: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -65,7 +65,7 @@ def pick_mixed(  # noqa: PLR0913, PLR0917 - the graph, the cache, and what is wr
 
     Args:
         indices: Of the graph.
-        cache: Its ``indptr``, ``places`` and ``chances``.
+        cache: Its ``indptr``, ``places``, ``ids``, ``ends`` and ``heaviest``.
         chances: (N,) of all nodes.
         targets: (R,) ids, (R,) starts of their rows, (R,) degrees.
         split: As written by :func:`split_picks`.
@@ -75,32 +75,78 @@ def pick_mixed(  # noqa: PLR0913, PLR0917 - the graph, the cache, and what is wr
         picked: (E,) ids of the neighbours, dtype of ``indices``.
         scales: (E,) float32.
     """
-    indptr, places, near = cache
-    ids, starts, degrees = targets
+    indptr, _, cached_ids, all_ends, heaviest = cache
+    ids, _, degrees = targets
     alphas, from_cache, from_rest = split
     weights = np.empty(len(marks))
     for row in range(len(ids)):
         node, alpha = ids[row], alphas[row]
-        neighbours = indices[starts[row] : starts[row] + degrees[row]]
-        cached = places[indptr[node] : indptr[node + 1]]
-        first, end = block_indptr[row], block_indptr[row + 1]
+        cached = cached_ids[indptr[node] : indptr[node + 1]]
+        first = block_indptr[row]
         middle = first + from_cache[row]
         own = below(key, node)
-        for number in range(len(cached)):
-            chance = near[indptr[node] + number]
-            weights[number] = max(alpha, chance) / chance
+        ends = all_ends[indptr[node] : indptr[node + 1]]
         start = unit(below(own, 0))
-        _pick_by_weight(
-            weights[: len(cached)], start, marks, picked[first:middle], scales[first:middle]
-        )
-        rest = len(neighbours) - len(cached)
+        none_certain = middle > first and heaviest[node] * (middle - first) < ends[-1]
+        if alpha == 1.0 and none_certain:
+            _pick_by_ends(ends, start, picked[first:middle], scales[first:middle])
+        else:
+            for number in range(len(cached)):
+                chance = chances[cached[number]]
+                weights[number] = max(alpha, chance) / chance
+            _pick_by_weight(
+                weights[: len(cached)], start, marks, picked[first:middle], scales[first:middle]
+            )
+        rest = degrees[row] - len(cached)
         pick_places(below(own, 1), rest, from_rest[row], marks, picked, middle)
-        for edge in range(first, middle):
-            picked[edge] = neighbours[cached[picked[edge]]]
-        for edge in range(middle, end):
-            picked[edge] = neighbours[_place_of_rest(cached, picked[edge])]
-            chance = chances[picked[edge]]
-            scales[edge] = (1.0 - max(alpha, chance)) / (1.0 - chance) * rest / (end - middle)
+    # Reads of the graph wait for memory: apart from the draws, many of them wait together.
+    _read_picks(indices, (indptr, cache[1], cached_ids), targets, split, block_indptr, picked)
+    _weigh_rest(cache[0], chances, targets, split, block_indptr, picked, scales)
+
+
+@compiled
+def _read_picks(  # noqa: PLR0917 - the graph, the cache, and what is written
+    indices: np.ndarray,
+    cache: tuple[np.ndarray, np.ndarray, np.ndarray],
+    targets: tuple[np.ndarray, np.ndarray, np.ndarray],
+    split: tuple[np.ndarray, np.ndarray, np.ndarray],
+    block_indptr: np.ndarray,
+    picked: np.ndarray,
+) -> None:
+    """Replace numbers among a target's cached, and among its other neighbours, by ids."""
+    indptr, places, cached_ids = cache
+    ids, starts, _ = targets
+    _, from_cache, _ = split
+    for row in range(len(ids)):
+        start, end = indptr[ids[row]], indptr[ids[row] + 1]
+        middle = block_indptr[row] + from_cache[row]
+        for edge in range(block_indptr[row], middle):
+            picked[edge] = cached_ids[start + picked[edge]]
+        for edge in range(middle, block_indptr[row + 1]):
+            place = _place_of_rest(places[start:end], picked[edge])
+            picked[edge] = indices[starts[row] + place]
+
+
+@compiled
+def _weigh_rest(  # noqa: PLR0917 - the cache, and what is written
+    indptr: np.ndarray,
+    chances: np.ndarray,
+    targets: tuple[np.ndarray, np.ndarray, np.ndarray],
+    split: tuple[np.ndarray, np.ndarray, np.ndarray],
+    block_indptr: np.ndarray,
+    picked: np.ndarray,
+    scales: np.ndarray,
+) -> None:
+    """Scale the picks among neighbours that are not cached."""
+    ids, _, degrees = targets
+    alphas, _, from_rest = split
+    for row in range(len(ids)):
+        if from_rest[row]:
+            rest = degrees[row] - (indptr[ids[row] + 1] - indptr[ids[row]])
+            each = rest / from_rest[row]
+            for edge in range(block_indptr[row + 1] - from_rest[row], block_indptr[row + 1]):
+                chance = chances[picked[edge]]
+                scales[edge] = (1.0 - max(alphas[row], chance)) / (1.0 - chance) * each
 
 
 @compiled
@@ -150,6 +196,32 @@ def _pick_by_weight(
             count += 1
         else:
             spare -= 1
+
+
+@compiled
+def _pick_by_ends(ends: np.ndarray, start: float, picked: np.ndarray, scales: np.ndarray) -> None:
+    """Do as :func:`_pick_by_weight` where no item is certain, in time O(c log n).
+
+    Args:
+        ends: (n,) running sum of the weights.
+        start: See there.
+        picked: (c,), c below n; see there.
+        scales: (c,); see there.
+    """
+    step = ends[-1] / len(picked)
+    point, low = start * step, 0
+    for count in range(len(picked)):
+        # As many items must be left as there are points.
+        high = len(ends) - (len(picked) - count)
+        while low < high:
+            middle = (low + high) // 2
+            if ends[middle] > point:
+                high = middle
+            else:
+                low = middle + 1
+        picked[count], scales[count] = low, step
+        point += step
+        low += 1
 
 
 @compiled

@@ -42,7 +42,7 @@ def bars(axes: Axes) -> None:
 
 
 #: Recipes that are quick enough for every run of the tests; the others run with the system's.
-CHEAP = frozenset({"section47"})
+CHEAP = frozenset({"gns", "section47"})
 
 OUTCOME = Outcome(
     title="Two trainings",

@@ -92,9 +92,16 @@ def test_cached_neighbours_are_those_that_are_in_the_cache(
     places = np.split(cache.places, cache.indptr[1:-1])
     for row, cached in zip(rows, places, strict=True):
         np.testing.assert_array_equal(cached, np.flatnonzero(np.isin(row, cache.nodes)))
-    nodes = np.concatenate([row[cached] for row, cached in zip(rows, places, strict=True)])
-    expected = chances_of(adjacency, share).chances[nodes]
-    np.testing.assert_array_equal(cache.chances, expected.astype(np.float32))
+    weights = np.zeros(NODES)
+    chances = chances_of(adjacency, share).chances
+    weights[cache.nodes] = 1 / chances[cache.nodes]
+    ends = np.split(cache.ends, cache.indptr[1:-1])
+    np.testing.assert_array_equal(
+        cache.ids, np.concatenate([row[cached] for row, cached in zip(rows, places, strict=True)])
+    )
+    for row, cached, sums, heaviest in zip(rows, places, ends, cache.heaviest, strict=True):
+        np.testing.assert_array_equal(sums, np.cumsum(weights[row[cached]]))
+        assert heaviest == weights[row].max(initial=0)
 
 
 def test_neighbours_are_found_in_undirected_graphs_that_serve_as_their_own_transpose() -> None:

@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from retexo_fl.sampling.gns_picks import _pick_by_weight, _place_of_rest, split_picks
+from retexo_fl.sampling.gns_picks import (
+    _pick_by_ends,
+    _pick_by_weight,
+    _place_of_rest,
+    split_picks,
+)
 from tests.support.expected_picks import expected_scales
 
 
@@ -86,6 +91,20 @@ def test_picks_by_weight_are_distinct_and_as_many_as_asked_for(
 def test_picks_by_weight_expect_each_weight_exactly(weights: list[float], share: float) -> None:
     count = max(1, round(share * len(weights)))
     np.testing.assert_allclose(expected_scales(np.array(weights), count), weights, rtol=1e-5)
+
+
+@given(weights=weight_lists, share=st.floats(0, 0.9), start=st.floats(0, 1, exclude_max=True))
+def test_picks_by_running_sums_are_those_by_weights_where_none_is_certain(
+    weights: list[float], share: float, start: float
+) -> None:
+    ends = np.cumsum(weights)
+    count = max(1, int(share * len(weights)))
+    assume(count < len(weights) and max(weights) * count < ends[-1])
+    found = [(np.empty(count, np.int64), np.empty(count, np.float32)) for _ in range(2)]
+    _pick_by_ends(ends, start, *found[0])
+    _pick_by_weight(np.array(weights), start, np.zeros(len(weights), np.uint8), *found[1])
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
 
 
 def test_none_are_picked_of_none() -> None:

@@ -1,0 +1,1 @@
+"""Methods of others that recipes compare with; written from their papers."""
