@@ -49,6 +49,11 @@ class BalancedEpoch:
     makespan: float
     ideal: float
 
+    @property
+    def lost(self) -> float:
+        """Time over the ideal, as a share of it."""
+        return self.makespan / self.ideal - 1
+
 
 def simulate(
     policy: Policy,

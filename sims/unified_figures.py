@@ -108,6 +108,21 @@ def draw_balance(
     _put_legend(axes, columns=2, at=-0.12)
 
 
+def draw_skewed(axes: Axes, skewed: Mapping[str, list[BalancedEpoch]]) -> None:
+    """Draw the time that each policy loses on skewed mini-batches, from the second epoch on."""
+    for number, (policy, epochs) in enumerate(skewed.items()):
+        lost = [epoch.lost for epoch in epochs]
+        form = _LINES.get(policy, ":")
+        axes.plot(
+            range(1, len(lost)), lost[1:], form, marker=".", color=COLORS[number], label=policy
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_title("time lost on skewed mini-batches,\nsimulated clock, steady speeds", fontsize=9)
+    axes.set_xlabel("epoch", fontsize=8)
+    axes.set_ylabel("share of the shortest possible time")
+    _put_legend(axes, columns=1, at=-0.12)
+
+
 def _put_legend(axes: Axes, *, columns: int, at: float) -> None:
     """Put a legend with each label once below the axes."""
     handles, labels = axes.get_legend_handles_labels()

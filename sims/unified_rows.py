@@ -15,6 +15,10 @@ from sims.unified_runs import SAMPLERS, CachedTimes, Case, Devices, Times
 #: On the simulated clock: speeds of the two devices in each epoch; the second becomes faster.
 SPEEDS: Final = ((4.0, 1.0),) * 6 + ((4.0, 2.0),) * 6
 CHANGED_AT: Final = 6
+#: Speeds that stay, for mini-batches whose roots cost very different amounts.
+STEADY: Final = ((4.0, 1.0),) * 8
+#: Roots of such a mini-batch: few, so that one hub counts.
+SKEWED_BATCH: Final = 128
 POLICIES: Final = (
     Policy(name="static", mode="static", by_number=True, knows_speeds=True),
     Policy(name="dynamic, by number", mode="dynamic", by_number=True),
@@ -45,6 +49,8 @@ class Measured:
 
 #: Epochs by sampler and policy.
 Balanced = Mapping[tuple[str, str], list[BalancedEpoch]]
+#: Epochs of skewed mini-batches by policy.
+Skewed = Mapping[str, list[BalancedEpoch]]
 
 
 def epoch_rows(one: Measured, case: Case) -> list[Row]:
@@ -129,9 +135,21 @@ def balance_rows(balanced: Balanced) -> list[Row]:
     return rows
 
 
-def checks_of(measured: list[Measured], balanced: Balanced) -> list[Check]:
+def skewed_rows(skewed: Skewed) -> list[Row]:
+    """Return what each policy loses on skewed mini-batches once it knows the speeds."""
+    return [
+        Row.of(
+            f"time lost, {policy}, skewed mini-batches, simulated clock",
+            [epoch.lost for epoch in epochs[EPOCHS_TO_BALANCE:]],
+            unit="share",
+        )
+        for policy, epochs in skewed.items()
+    ]
+
+
+def checks_of(measured: list[Measured], balanced: Balanced, skewed: Skewed) -> list[Check]:
     """Return the lines that must hold."""
-    return [*_measured_checks(measured), *_balance_checks(balanced)]
+    return [*_measured_checks(measured), *_balance_checks(balanced), _skewed_check(skewed)]
 
 
 def _measured_checks(measured: list[Measured]) -> list[Check]:
@@ -180,6 +198,16 @@ def _balance_checks(balanced: Balanced) -> list[Check]:
             holds=all(makespans[name, dynamic] < makespans[name, static] for name in SAMPLERS),
         ),
     ]
+
+
+def _skewed_check(skewed: Skewed) -> Check:
+    static, _, dynamic = (policy.name for policy in POLICIES)
+    pairs = zip(skewed[static], skewed[dynamic], strict=True)
+    return Check(
+        line="simulated clock: on skewed mini-batches dynamic takes less time than static in every "
+        f"epoch from {EPOCHS_TO_BALANCE} after the start on",
+        holds=all(other.makespan < one.makespan for one, other in list(pairs)[EPOCHS_TO_BALANCE:]),
+    )
 
 
 def _seconds(epochs: list[Epoch]) -> float:

@@ -13,21 +13,32 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from retexo_fl.sampling.full import FullSampler
 from retexo_fl.sampling.workloads import root_workloads
 from sims.catalogue import Setting
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph
 from sims.outcome import Outcome
 from sims.simulated_balance import simulate
-from sims.unified_figures import draw_balance, draw_breakdown, draw_cache, draw_epochs
+from sims.unified_figures import (
+    draw_balance,
+    draw_breakdown,
+    draw_cache,
+    draw_epochs,
+    draw_skewed,
+)
 from sims.unified_rows import (
     POLICIES,
+    SKEWED_BATCH,
     SPEEDS,
+    STEADY,
     Balanced,
     Measured,
+    Skewed,
     balance_rows,
     cache_rows,
     checks_of,
     epoch_rows,
+    skewed_rows,
     use_rows,
 )
 from sims.unified_runs import (
@@ -76,6 +87,7 @@ def run(setting: Setting) -> Outcome:
     caches = dict(list(CACHES.items())[:2]) if setting.quick else CACHES
     measured = [_measured(graph, pair, cases, caches, sizes) for pair in devices]
     balanced = _balanced(graph, sizes)
+    skewed = _skewed(graph, sizes)
     label = " and ".join(one.devices.label for one in measured)
     return Outcome(
         title=f"Unified CPU-GPU protocol, on {label}",
@@ -85,10 +97,15 @@ def run(setting: Setting) -> Outcome:
             *(row for one in measured for case in cases for row in use_rows(one, case)),
             *(row for one in measured for row in cache_rows(one)),
             *balance_rows(balanced),
+            *skewed_rows(skewed),
         ],
-        checks=tuple(checks_of(measured, balanced)),
+        checks=tuple(checks_of(measured, balanced, skewed)),
         draw=partial(_draw_epochs, measured[0]),
-        beside=(*_further_axes(measured), *_balance_axes(balanced)),
+        beside=(
+            *_further_axes(measured),
+            *_balance_axes(balanced),
+            partial(_draw_skewed, skewed),
+        ),
     )
 
 
@@ -123,6 +140,18 @@ def _balanced(graph: MiniBatchGraph, sizes: Sizes) -> Balanced:
     return found
 
 
+def _skewed(graph: MiniBatchGraph, sizes: Sizes) -> Skewed:
+    """Simulate one layer over all neighbours: a root costs its degree, which is skewed."""
+    roots = graph.train[: sizes.roots]
+    sampler = FullSampler(graph.adjacency, 1)
+    workloads = root_workloads(sampler, roots, cache=None)
+    batch_size = min(SKEWED_BATCH, sizes.batch)
+    return {
+        policy.name: simulate(policy, sampler, roots, workloads, STEADY, batch_size=batch_size)
+        for policy in POLICIES
+    }
+
+
 def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) -> dict[str, Any]:
     notes: dict[str, Any] = {
         "graph": graph.name,
@@ -139,6 +168,8 @@ def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) ->
         "standard": "training on the first device alone, by the same samplers, buffers, prepared "
         "ahead alike; static: ratios of the speeds alone, mini-batches cut by number of roots; "
         "dynamic: ratios learned from equal ones on, cut by workload",
+        "skewed mini-batches": f"{min(SKEWED_BATCH, sizes.batch)} roots, one layer over all "
+        "neighbours: a root costs its degree",
         "reference": "of a time, standard training of ours; of a speed-up, the paper's table 3, "
         "Reddit on an A100-3g.20gb; of a part of a bound, the part that must be reached",
         "bound": "1 + v2/v1, speeds of each device alone on whole mini-batches, measured beside. "
@@ -192,3 +223,7 @@ def _balance_axes(balanced: Balanced) -> list[Callable[[Axes], None]]:
 
 def _draw_balance(balanced: Balanced, what: str, ideal: list[float], axes: Axes) -> None:
     draw_balance(axes, balanced, what=what, ideal=ideal if what == "ratio" else None)
+
+
+def _draw_skewed(skewed: Skewed, axes: Axes) -> None:
+    draw_skewed(axes, skewed)

@@ -12,6 +12,7 @@ from retexo_fl.devices.plan import EpochPlan
 from retexo_fl.sampling import (
     Adjacency,
     CountingSampler,
+    FullSampler,
     NeighbourSampler,
     ShadowSampler,
     root_workloads,
@@ -37,7 +38,7 @@ class Recorded:
         costs: (n,) aggregations in epochs to come.
     """
 
-    sampler: NeighbourSampler | ShadowSampler
+    sampler: FullSampler | NeighbourSampler | ShadowSampler
     roots: np.ndarray
     workloads: np.ndarray
     costs: list[np.ndarray]
@@ -74,13 +75,19 @@ def shadow(adjacency: Adjacency) -> Recorded:
     return recorded(ShadowSampler(adjacency, (10, 5, 3), 5, seed=0))
 
 
+@pytest.fixture(scope="module")
+def full(adjacency: Adjacency) -> Recorded:
+    """One layer over all neighbours: roots cost their degrees."""
+    return recorded(FullSampler(adjacency, 1))
+
+
 @pytest.fixture(params=["neighbour", "shadow"])
 def work(request: pytest.FixtureRequest) -> Recorded:
     found: Recorded = request.getfixturevalue(request.param)
     return found
 
 
-def recorded(sampler: NeighbourSampler | ShadowSampler) -> Recorded:
+def recorded(sampler: FullSampler | NeighbourSampler | ShadowSampler) -> Recorded:
     assert isinstance(sampler, CountingSampler)
     nodes = sampler.adjacency.num_nodes
     roots = np.random.default_rng(0).choice(nodes, NUM_ROOTS, replace=False)
@@ -154,13 +161,15 @@ def test_devices_are_even_when_roots_together_cost_less_than_each_alone(
     assert decision_series(balancer.decisions).imbalance[3:].max() < 0.05
 
 
+@pytest.mark.parametrize("skewed", ["shadow", "full"])
 @pytest.mark.parametrize("speeds", SPEEDS, ids=str)
 def test_dynamic_cuts_of_skewed_mini_batches_beat_the_best_static_ones(
-    shadow: Recorded, speeds: tuple[int, int]
+    skewed: str, speeds: tuple[int, int], request: pytest.FixtureRequest
 ) -> None:
     """The static split knows the speeds from the beginning, but cuts by number."""
-    assert np.percentile(shadow.workloads, 95) > 10 * np.percentile(shadow.workloads, 5)
+    work: Recorded = request.getfixturevalue(skewed)
+    assert np.percentile(work.workloads, 95) > 10 * np.percentile(work.workloads, 5)
     static = Balancer(2, mode="static", speeds=speeds)
-    fixed = trained(static, shadow, lambda epoch: speeds, epochs=8, by_number=True)
-    followed = trained(Balancer(2), shadow, lambda epoch: speeds, epochs=8)
+    fixed = trained(static, work, lambda epoch: speeds, epochs=8, by_number=True)
+    followed = trained(Balancer(2), work, lambda epoch: speeds, epochs=8)
     assert followed[3:].mean() < fixed[3:].mean()
