@@ -1,7 +1,8 @@
 """An epoch's mini-batches and who computes what of them, made once, by the host.
 
-The order is drawn for (seed, epoch); a mini-batch has the same items whatever devices there are,
-and each device a contiguous piece of it.
+Mini-batches are drawn for (seed, epoch): each has the same items whatever devices there are, in the
+order in which all items were given, and each device a contiguous piece of it. So where neighbours
+stand near each other in that order, pieces have little in common that both would have to compute.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class EpochPlan:
 
     Attributes:
         epoch: Its number.
-        items: (n,) int64 in the order of the epoch.
+        items: (n,) int64, mini-batch after mini-batch.
         bounds: (M, W + 1) int64: in mini-batch m worker w has ``items[bounds[m, w]:bounds[m, w +
             1]]``.
         work: (W,) workload of each worker in the whole epoch.
@@ -68,7 +69,8 @@ def epoch_plan(
     """Shuffle, cut into mini-batches, and these into shares.
 
     Args:
-        items: (n,) int64; each is computed exactly once.
+        items: (n,) int64; each is computed exactly once. Their order decides which of a mini-batch
+            go to the same device.
         workloads: (n,) cost of each item, to cut by; None cuts by their number.
         batch_size: Items of a mini-batch; the last may have fewer.
         ratios: (W,) part of the work that each worker gets; sum to one.
@@ -76,6 +78,8 @@ def epoch_plan(
         epoch: Number of the epoch.
     """
     order = np.random.default_rng([seed, epoch]).permutation(len(items))
+    for start in range(0, len(items), batch_size):
+        order[start : start + batch_size].sort()
     costs = (np.ones(len(items)) if workloads is None else np.asarray(workloads, np.float64))[order]
     bounds = _bounds(costs, batch_size, ratios)
     totals = np.concatenate(([0.0], np.cumsum(costs)))

@@ -94,7 +94,9 @@ class Unified:
             model: With all trained parameters float32, or all float64, and without BatchNorm.
             source: Prepares batches.
             loss: ``loss(model, batch)``, *summed* over the items of the batch.
-            items: (n,) whole numbers, each computed once an epoch: train nodes.
+            items: (n,) whole numbers, each computed once an epoch: train nodes. Those that share
+                work stand near each other (``Adjacency.near_together``): a device gets a contiguous
+                piece of each mini-batch, in this order.
             devices: ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:I`` or a list of these.
             batch_size: Items of a mini-batch, over all devices.
             workloads: (n,) what each item costs, to cut by; None cuts by their number.

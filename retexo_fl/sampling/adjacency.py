@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from retexo_fl.errors import DatasetError
+from retexo_fl.locality import near_ranks
 
 _INT32_MAX: Final = int(np.iinfo(np.int32).max)
 
@@ -77,6 +78,14 @@ class Adjacency:
             indptr=rows.indptr.astype(np.int64),
             indices=rows.indices.astype(np.int64 if wide else np.int32),
         )
+
+    def near_together(self, nodes: np.ndarray) -> np.ndarray:
+        """Order (n,) nodes so that neighbours stand near each other.
+
+        Cut in contiguous pieces, mini-batches of such nodes share fewer neighbours between pieces.
+        """
+        ordered: np.ndarray = nodes[np.argsort(near_ranks(self.indptr, self.indices)[nodes])]
+        return ordered
 
     def digest(self) -> bytes:
         """Return what tells this graph from every other: 32 bytes, SHA-256 of both arrays."""

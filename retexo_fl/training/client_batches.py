@@ -72,12 +72,14 @@ def client_graph(inputs: StageInput, nodes: NodeSets) -> ClientGraph:
     own = inputs.own
     rows = own.numpy() if isinstance(own, torch.Tensor) else own.toarray()
     targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
+    adjacency = Adjacency.from_edges(inputs.indices, targets, num_nodes=inputs.num_nodes)
     return ClientGraph(
-        adjacency=Adjacency.from_edges(inputs.indices, targets, num_nodes=inputs.num_nodes),
+        adjacency=adjacency,
         rows=np.ascontiguousarray(rows),
         hashes=np.asarray(inputs.own_hashes),
         labels=np.asarray(nodes.labels, np.int64),
-        train=nodes.train,
+        # Whatever the devices are: the order decides which nodes make a mini-batch.
+        train=adjacency.near_together(nodes.train),
     )
 
 

@@ -129,7 +129,7 @@ def _measured(
 
 def _balanced(graph: MiniBatchGraph, sizes: Sizes) -> Balanced:
     found = {}
-    roots = graph.train[: sizes.roots]
+    roots = graph.adjacency.near_together(graph.train[: sizes.roots])
     for name in SAMPLERS:
         sampler = choice_of(name).make(graph.adjacency, roots)
         workloads = root_workloads(sampler, roots, cache=None)

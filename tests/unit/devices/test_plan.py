@@ -42,6 +42,14 @@ def test_mini_batches_do_not_depend_on_the_devices(one: list[float], other: list
     np.testing.assert_array_equal(plans[0].bounds[:, [0, -1]], plans[1].bounds[:, [0, -1]])
 
 
+def test_mini_batches_keep_the_order_that_items_were_given_in() -> None:
+    items = np.array([7, 3, 9, 1, 8, 2, 6, 0, 5, 4])
+    plan = epoch_plan(items, None, batch_size=4, ratios=[0.5, 0.5], seed=0, epoch=0)
+    places = np.argsort(items)[plan.items]
+    assert all((np.diff(piece) > 0).all() for piece in (places[:4], places[4:8], places[8:]))
+    assert places.tolist() != list(range(10))
+
+
 def test_order_is_drawn_for_seed_and_epoch() -> None:
     orders = {plan_of([1.0], seed=s, epoch=e).items.tobytes() for s in (0, 1) for e in (0, 1)}
     assert len(orders) == 4

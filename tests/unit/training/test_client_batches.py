@@ -31,7 +31,7 @@ def test_samplers_read_the_edges_and_features_of_the_stage(dtype: str, sparse: b
     np.testing.assert_array_equal(graph.adjacency.degrees, made.inputs.degrees)
     copy = type(graph).of(graph.arrays())
     assert isinstance(copy.adjacency, Adjacency)
-    np.testing.assert_array_equal(copy.train, made.nodes.train)
+    np.testing.assert_array_equal(copy.train, graph.adjacency.near_together(made.nodes.train))
 
 
 def test_nodes_of_peers_are_no_business_of_samplers() -> None:
