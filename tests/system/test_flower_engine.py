@@ -98,6 +98,8 @@ class Watcher:
         self.started: dict[int, str] = {}
         self.homes: set[Path] = set()
         self.ticks = 0
+        # Other tests of this process may have left Python's own helper, which lives as long as it.
+        self.before = descendants_of(process_table(), root) if root == os.getpid() else set()
 
     def __call__(self) -> None:
         self.ticks += 1
@@ -106,7 +108,7 @@ class Watcher:
 
     def look(self) -> None:
         table = process_table()
-        for pid in descendants_of(table, self.root):
+        for pid in descendants_of(table, self.root) - self.before:
             self.started[pid] = table[pid].started
             if home := environment_of(pid).get("FLWR_HOME"):
                 self.homes.add(Path(home))
