@@ -142,8 +142,9 @@ class RunConfig:
     )
     codec: str = one_of(
         "lossless",
-        "How vectors are written: in the shortest way that keeps every bit, or every value.",
-        *("lossless", "dense"),
+        "How vectors are written: in the shortest way that keeps every bit, every value, or first "
+        "rounded to 24 bits, so that sums are exact.",
+        *("lossless", "dense", "fixed"),
     )
 
     # ---- faults and time

@@ -116,10 +116,18 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAnswer:
-    """Vectors sent, and their bytes as they left; an agent tells all of the attempt."""
+    """What was sent.
+
+    Attributes:
+        vectors: Vectors, over all peers.
+        traffic: Their bytes as they left; an agent tells all of the attempt.
+        error_bound: Under the codec ``fixed``, how far a value may be from what it was before it
+            was rounded; else nothing.
+    """
 
     vectors: int
     traffic: Traffic
+    error_bound: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

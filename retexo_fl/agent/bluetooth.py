@@ -9,8 +9,10 @@ from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.bluetooth.hci import local_adapters
 from retexo_fl.channels.addresses import (
     AUTOMATIC_BLUETOOTH,
+    DATAGRAM_SCHEMES,
     BluetoothAddress,
     parse_bluetooth,
+    parse_datagram,
     scheme_of,
 )
 from retexo_fl.channels.bluetooth import BluetoothTransport, check_can_listen
@@ -56,7 +58,8 @@ def reachable_at(listen: Iterable[str]) -> tuple[str, ...]:
     found = []
     for address in listen:
         if scheme_of(address) != "bluetooth":
-            found.append(address)
+            is_datagrams = scheme_of(address) in DATAGRAM_SCHEMES
+            found.append(str(parse_datagram(address)) if is_datagrams else address)
             continue
         wanted = parse_bluetooth(address, to_listen=True)
         if named := wanted if wanted.adapter else _of_first_adapter(wanted):

@@ -33,6 +33,7 @@ from retexo_fl.agent.prediction_files import write_predictions
 from retexo_fl.agent.stage_input import node_sets, stage_input
 from retexo_fl.agent.store import ClientStore
 from retexo_fl.agent.trainers import ClientTrainers
+from retexo_fl.agent.vectors.port import JobVectors
 from retexo_fl.channels import Channel
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
@@ -97,6 +98,10 @@ class GraphClient:
         """Sizes of the model that it trains."""
         return self._shape
 
+    def use_datagrams(self, datagrams: JobVectors) -> None:
+        """Exchange with the peers that they reach by datagrams."""
+        self._mailbox.datagrams = datagrams
+
     def hello(self, ticket: Ticket) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
         self._admit(ticket)
@@ -131,7 +136,8 @@ class GraphClient:
             rows = before.embed(request.weights).numpy()
             self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         traffic = self._mailbox.send(ticket, self._scaled(rows))
-        return PublishAnswer(vectors=self._plan.num_send, traffic=traffic)
+        bound = self._mailbox.error_bound
+        return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.

@@ -5,10 +5,17 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from retexo_fl.agent.api import chain_digest
 from retexo_fl.agent.headers import StageExchange
+from retexo_fl.agent.vectors.control import (
+    MOST_GRANTS,
+    is_control,
+    most_control_bytes,
+    split_layer,
+)
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
 from retexo_fl.config import RunConfig
@@ -71,6 +78,9 @@ class JobGate:
         Raises:
             PeerRefused: It may not come; the message names the peer and the reason.
         """
+        _, kind = split_layer(key.layer)
+        if kind:
+            return self._admit_control(key, kind)
         self._check(key)
         peer = self._peers.get(key.sender)
         if peer is None:
@@ -102,6 +112,20 @@ class JobGate:
             raise refused(
                 Reason.PLAN, f"client {key.sender} is none of the {self._clients} clients"
             )
+
+    def _admit_control(self, key: BlockKey, kind: int) -> Admission:
+        """Admit a notice or a grant of datagrams; what it must say is checked when it is read."""
+        stage, _ = split_layer(key.layer)
+        self._check(replace(key, layer=stage))
+        peer = self._peers.get(key.sender, PeerPlan.of_stranger(key.sender))
+        if not is_control(kind):
+            raise refused(
+                Reason.PLAN,
+                f"client {key.sender}: more than {MOST_GRANTS} grants of one exchange",
+            )
+        self._note(key, max(self._most_inner, _DIGESTS_PER_STAGE))
+        vectors = max(peer.send.count, peer.receive.count)
+        return Admission(header=None, max_bytes=most_control_bytes(vectors))
 
     def _admit_stage(self, key: BlockKey, peer: PeerPlan) -> Admission:
         if key.layer == 0 and key.weights_digest != self._first:

@@ -33,6 +33,11 @@ class StageExchange:
     width: int
     dtype: str
 
+    @property
+    def id(self) -> tuple[str, int, bytes]:
+        """Job, layer and digest."""
+        return self.job, self.layer, self.weights_digest
+
     def outgoing(self, peer: PeerPlan) -> BlockHeader:
         """Return the header of the block for a peer."""
         return self._header(peer, self.client, peer.peer, peer.send.count)

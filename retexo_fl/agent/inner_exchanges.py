@@ -15,11 +15,14 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
+from retexo_fl.agent.blocks import counted_traffic, decode_block
 from retexo_fl.agent.headers import InnerBlock, RoundName
-from retexo_fl.agent.mailbox import counted_traffic, decode_block
+from retexo_fl.agent.inner_vectors import fixed_outgoing, vectors_received, vectors_to_send
+from retexo_fl.agent.vectors.control import ExchangeId
+from retexo_fl.agent.vectors.port import JobVectors
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange import encode_block, to_dense
+from retexo_fl.exchange import BlockHeader, encode_block, to_dense, wire_codec
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")
@@ -73,9 +76,11 @@ class RoundRunner(Generic[Answer]):
         client: Its index.
         channel: How blocks travel.
         watch: Told of every block.
+        datagrams: Carry vectors to and from peers that they reach, where a codec rounds them.
 
     Attributes:
         keys: Every block of the round so far, both ways.
+        exchanges: Those of the round in which datagrams took part.
         place: The exchange that is under way, for messages.
     """
 
@@ -87,17 +92,20 @@ class RoundRunner(Generic[Answer]):
         channel: Channel,
         *,
         watch: Watcher,
+        datagrams: JobVectors | None = None,
     ) -> None:
         self._steps = steps
         self._message = message
         self._client = client
         self._channel = channel
         self._watch = watch
+        self._datagrams = datagrams
         self._exchange: InnerExchange | None = None
         self._number = -1
         self._answer: list[Answer] = []
         self._moved: dict[str, PeerTraffic] = {}
         self.keys: set[BlockKey] = set()
+        self.exchanges: set[ExchangeId] = set()
         self.place = ""
 
     def advance(self) -> frozenset[BlockKey]:
@@ -141,40 +149,88 @@ class RoundRunner(Generic[Answer]):
             return None
 
     def _send(self, exchange: InnerExchange) -> None:
-        for peer, vectors in sorted(exchange.outgoing.items()):
-            described = InnerBlock(
-                label=exchange.label,
-                number=self._number,
-                sender=self._client,
-                receiver=peer,
-                vectors=len(vectors),
-                width=vectors.shape[1],
-                dtype=str(vectors.dtype),
-            )
-            name = self._message.name
+        name = self._message.name
+        reached = self._reached(exchange)
+        if self._datagrams is not None and reached:
+            self._send_datagrams(exchange, self._datagrams, reached)
+        for peer, vectors in sorted(vectors_to_send(exchange, name.codec).items()):
+            if peer in reached:
+                continue
             key = self._key(exchange, sender=self._client, receiver=peer)
-            header = described.header(name, key.weights_digest)
-            block = encode_block(header, vectors, codec=name.codec)
+            header = self._outgoing_header(exchange, peer)
+            block = encode_block(header, vectors, codec=wire_codec(name.codec))
             self.keys.add(key)
             # Also where a process that was killed has sent it: its answer was never read.
             self._channel.send_block(key, block.frames)
             traffic = counted_traffic(block.traffic, sum(map(len, block.frames)))
             self._count(exchange.purpose, peer, sent=traffic)
 
-    def _receive(self, exchange: InnerExchange) -> dict[int, np.ndarray]:
-        return {peer: self._block(exchange, peer) for peer in sorted(exchange.expected)}
+    def _reached(self, exchange: InnerExchange) -> list[int]:
+        """Return the peers to and from which datagrams go in an exchange."""
+        if self._datagrams is None or exchange.is_exact:
+            return []
+        return [peer for peer in sorted(exchange.outgoing) if self._datagrams.reaches(peer)]
 
-    def _block(self, exchange: InnerExchange, peer: int) -> np.ndarray:
-        key = self._incoming(exchange, peer)
-        expected = InnerBlock(
+    def _send_datagrams(
+        self, exchange: InnerExchange, datagrams: JobVectors, reached: list[int]
+    ) -> None:
+        fixed = fixed_outgoing(exchange)
+        assert fixed is not None, "datagrams carry rounded vectors only"
+        headers = {peer: self._outgoing_header(exchange, peer) for peer in reached}
+        for peer, moved in datagrams.send(headers, fixed).items():
+            self._count(exchange.purpose, peer, sent=moved)
+        expected = {peer: self._incoming_header(exchange, peer) for peer in reached}
+        datagrams.expect(expected, exchange.targets, all_needed=True)
+        self.exchanges.add(self._exchange_id(exchange))
+
+    def _receive(self, exchange: InnerExchange) -> Received:
+        blocks: dict[int, np.ndarray] = {}
+        if self._exchange_id(exchange) in self.exchanges and self._datagrams is not None:
+            for unit in self._datagrams.arrived(self._exchange_id(exchange)):
+                for peer, (vectors, moved) in unit.items():
+                    blocks[peer] = vectors
+                    self._count(exchange.purpose, peer, received=moved)
+        for peer in sorted(exchange.expected.keys() - blocks.keys()):
+            blocks[peer] = self._block(exchange, peer)
+        received = vectors_received(exchange, blocks, self._message.name.codec)
+        dtype = self._dtype(exchange)
+        return {peer: vectors.astype(dtype, copy=False) for peer, vectors in received.items()}
+
+    def _outgoing_header(self, exchange: InnerExchange, peer: int) -> BlockHeader:
+        vectors = exchange.outgoing[peer]
+        described = InnerBlock(
+            label=exchange.label,
+            number=self._number,
+            sender=self._client,
+            receiver=peer,
+            vectors=len(vectors),
+            width=vectors.shape[1],
+            dtype=str(vectors.dtype),
+        )
+        return described.header(self._message.name, self._exchange_id(exchange)[2])
+
+    def _incoming_header(self, exchange: InnerExchange, peer: int) -> BlockHeader:
+        described = InnerBlock(
             label=exchange.label,
             number=self._number,
             sender=peer,
             receiver=self._client,
             vectors=exchange.expected[peer],
             width=exchange.width,
-            dtype=str(exchange.outgoing[peer].dtype),
-        ).header(self._message.name, key.weights_digest)
+            dtype=self._dtype(exchange),
+        )
+        return described.header(self._message.name, self._exchange_id(exchange)[2])
+
+    def _dtype(self, exchange: InnerExchange) -> str:
+        return str(next(iter(exchange.outgoing.values())).dtype)
+
+    def _exchange_id(self, exchange: InnerExchange) -> ExchangeId:
+        ticket = self._message.ticket
+        return ticket.job, ticket.stage, self._message.digest(exchange.label, self._number)
+
+    def _block(self, exchange: InnerExchange, peer: int) -> np.ndarray:
+        key = self._incoming(exchange, peer)
+        expected = self._incoming_header(exchange, peer)
         stream = self._channel.receive_block(key)
         vectors, counted = decode_block(expected, stream or b"")
         if vectors is None:
@@ -203,10 +259,11 @@ class RoundRunner(Generic[Answer]):
         return self._key(exchange, sender=peer, receiver=self._client)
 
     def _key(self, exchange: InnerExchange, *, sender: int, receiver: int) -> BlockKey:
+        job, stage, digest = self._exchange_id(exchange)
         return BlockKey(
-            job=self._message.ticket.job,
-            layer=self._message.ticket.stage,
-            weights_digest=self._message.digest(exchange.label, self._number),
+            job=job,
+            layer=stage,
+            weights_digest=digest,
             sender=sender,
             receiver=receiver,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -30,10 +30,13 @@ from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.agent.peer_traffic import CountingChannel, PeerTrafficBook
 from retexo_fl.agent.store import FolderStore
+from retexo_fl.agent.vectors.control import ExchangeId
+from retexo_fl.agent.vectors.port import JobVectors, VectorPorts
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError, StaleAttempt
+from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.rounds import Steps
 
@@ -64,6 +67,21 @@ class KeepingStore(FolderStore):
         """Keep everything."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFolders:
+    """Where a job keeps what.
+
+    Attributes:
+        store: Folder of what its client keeps.
+        traffic: File of its bytes by peer.
+        predictions: Folder for predictions, None where the client makes none.
+    """
+
+    store: Path
+    traffic: Path
+    predictions: Path | None
+
+
 class AgentJob:
     """One job that is under way; its methods are called in the compute thread.
 
@@ -84,9 +102,8 @@ class AgentJob:
         partition: GraphPartition,
         depot: JobDepot,
         *,
-        store: Path,
-        traffic: Path,
-        predictions: Path | None,
+        folders: JobFolders,
+        ports: VectorPorts | None = None,
     ) -> None:
         self.name = name
         self.config = config
@@ -94,9 +111,9 @@ class AgentJob:
         self.state, self.asked_at = "waiting", time.time()
         self._depot = depot
         self._partition = partition
-        self.book = PeerTrafficBook(traffic, partition.client)
+        self.book = PeerTrafficBook(folders.traffic, partition.client)
         self._channel = CountingChannel(depot, self.book)
-        kept = KeepingStore(store, durable=True)
+        kept = KeepingStore(folders.store, durable=True)
         self.attempt = kept.attempt()
         predicts = name.startswith(PREDICTION_PREFIX)
         self._end_to_end = config.traits.end_to_end and not predicts
@@ -106,8 +123,9 @@ class AgentJob:
             job=name,
             channel=self._channel,
             store=kept,
-            predictions=predictions if predicts else None,
+            predictions=folders.predictions if predicts else None,
         )
+        self._datagrams = self._open_port(ports, folders.store)
         self._gate = JobGate(
             name,
             self.client.plan,
@@ -120,6 +138,7 @@ class AgentJob:
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         self._round_keys: list[set[BlockKey]] = []
+        self._round_exchanges: list[set[ExchangeId]] = []
         self._written_at = 0.0
         #: Stage and digest of the exchange whose vectors this process knows to be in the outbox.
         self._sent: tuple[int, bytes] | None = None
@@ -234,6 +253,24 @@ class AgentJob:
             if not self.book.has_block(self.stage, peer.peer, "in")
         }
 
+    def untaken(self, runner: RoundRunner[Answer]) -> list[int]:
+        """Return the peers that have not taken all datagrams of a round."""
+        return [] if self._datagrams is None else self._datagrams.untaken(runner.exchanges)
+
+    def _open_port(self, ports: VectorPorts | None, folder: Path) -> JobVectors | None:
+        """Let vectors go as datagrams, where the agent takes them and the codec rounds them."""
+        if ports is None or self.config.codec != FIXED:
+            return None
+
+        def counted(stage: int, peer: int, traffic: Traffic, way: str) -> None:
+            if not self.book.has_block(stage, peer, way):
+                self.book.enter_block(self._channel.attempt, stage, peer, traffic, way=way)
+
+        all_needed = self.config.missing_peers == "wait"
+        port = ports.open(folder, all_needed=all_needed, counted=counted)
+        self.client.use_datagrams(port)
+        return port
+
     def _runner(
         self, request: TrainRequest | EvaluateRequest, steps: Steps[Answer]
     ) -> RoundRunner[Answer]:
@@ -241,14 +278,24 @@ class AgentJob:
         if message != self._round_message:
             # A round that is begun again needs what its peers sent; a later one does not.
             over = set().union(*self._round_keys)
+            if self._datagrams is not None:
+                over |= self._datagrams.drop(set().union(*self._round_exchanges))
             self._depot.drop_blocks(self.name, over)
             self._gate.forget(over)
-            self._round_message, self._round_keys = message, []
+            self._round_message, self._round_keys, self._round_exchanges = message, [], []
         ticket = request.ticket
 
         def watch(purpose: str, peer: int, traffic: Traffic, way: str) -> None:
             self.book.enter(ticket.attempt, ticket.stage, peer, traffic, purpose=purpose, way=way)
 
-        runner = RoundRunner(steps, message, self._partition.client, self._depot, watch=watch)
+        runner = RoundRunner(
+            steps,
+            message,
+            self._partition.client,
+            self._depot,
+            watch=watch,
+            datagrams=self._datagrams,
+        )
         self._round_keys.append(runner.keys)
+        self._round_exchanges.append(runner.exchanges)
         return runner

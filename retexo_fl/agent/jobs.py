@@ -18,8 +18,9 @@ from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.api import EvaluateRequest, PredictRequest
-from retexo_fl.agent.job import AgentJob, JobDepot
+from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.log_lines import line
+from retexo_fl.agent.vectors.port import VectorPorts
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.config_keys import Scalar
@@ -60,6 +61,7 @@ class AgentJobs:
         state: Folder for everything that is kept.
         predictions: Folder for predictions, None where the client makes none.
         devices: What jobs compute on; empty leaves it to the run.
+        ports: Let jobs exchange by datagrams, where the agent takes them.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class AgentJobs:
         state: Path,
         predictions: Path | None = None,
         devices: str = "",
+        ports: VectorPorts | None = None,
     ) -> None:
         self._partition = partition
         self._depot = depot
         self._state = state
         self._predictions = predictions
         self._devices = devices
+        self._ports = ports
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -158,7 +162,7 @@ class AgentJobs:
         if not _NAME.fullmatch(name) or not folder.is_dir():
             return False
         self._let_go(name)
-        self._depot.forget_job(name, self._partition.client)
+        self._forget_vectors(name)
         shutil.rmtree(folder, ignore_errors=True)
         return True
 
@@ -210,9 +214,12 @@ class AgentJobs:
             self._on_own_devices(config),
             self._partition,
             self._depot,
-            store=self._folder() / name / "store",
-            traffic=self._state / "traffic" / f"{name}.csv",
-            predictions=self._predictions,
+            folders=JobFolders(
+                store=self._folder() / name / "store",
+                traffic=self._state / "traffic" / f"{name}.csv",
+                predictions=self._predictions,
+            ),
+            ports=self._ports,
         )
 
     def _on_own_devices(self, config: Mapping[str, Any]) -> RunConfig:
@@ -228,8 +235,13 @@ class AgentJobs:
 
     def _clear(self, name: str) -> None:
         """Drop what only a job that is under way needs."""
-        self._depot.forget_job(name, self._partition.client)
+        self._forget_vectors(name)
         shutil.rmtree(self._folder() / name / "store", ignore_errors=True)
+
+    def _forget_vectors(self, name: str) -> None:
+        if self._ports is not None:
+            self._ports.forget_job(name)
+        self._depot.forget_job(name, self._partition.client)
 
     def _drop_old(self) -> None:
         """Make room for a new job: drop those that are idle for long, and the oldest."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.agent.api import Traffic
-from retexo_fl.agent.mailbox import counted_traffic
+from retexo_fl.agent.blocks import counted_traffic
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import CheckpointError
 from retexo_fl.exchange import HEADER_BYTES, BlockTraffic, FrameKind

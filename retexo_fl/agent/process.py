@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
@@ -26,6 +26,8 @@ from retexo_fl.agent.service import AgentService
 from retexo_fl.agent.settings import AgentSettings, host_and_port
 from retexo_fl.agent.socket_server import Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
+from retexo_fl.agent.vectors.opening import VectorArrivals, open_vector_path
+from retexo_fl.agent.vectors.port import VectorPorts
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
@@ -34,6 +36,9 @@ from retexo_fl.channels.relay import RelayTransport
 from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.errors import RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.vectors.path import VectorPath
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +81,7 @@ class _Agent:
     network: PeerNetwork
     introductions: Introductions
     relay: RelayTransport
+    path: VectorPath | None
     meter: Meter | None
     notifier: Notifier
     started_at: float = field(default_factory=time.time)
@@ -108,6 +114,7 @@ class _Agent:
             },
         )
         introductions.network = network
+        path = open_vector_path(settings, part.client, depot, network.addresses_of)
         return cls(
             settings=settings,
             partition=part,
@@ -119,18 +126,23 @@ class _Agent:
                 state=state,
                 predictions=Path(settings.predictions) if settings.predictions else None,
                 devices=settings.devices,
+                ports=None
+                if path is None
+                else VectorPorts(path, broadcasts=settings.broadcast == "tc"),
             ),
             network=network,
             introductions=introductions,
             relay=relay,
+            path=path,
             meter=meter,
             notifier=Notifier(),
         )
 
     async def run(self) -> None:
         """Serve until told to stop."""
+        arrivals = self.depot if self.path is None else VectorArrivals(self.depot, self.path)
         service = AgentService(
-            self.jobs, self.compute, self.depot, peering=Peering(self.introductions, self.relay)
+            self.jobs, self.compute, arrivals, peering=Peering(self.introductions, self.relay)
         )
         answer = _controller(self, service)
         server = SocketServer(Path(self.settings.socket), service.answer, answer)
@@ -138,6 +150,8 @@ class _Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self.read_roster)
+        if self.path is not None:
+            self.path.start()
         await self.compute.run(self.jobs.restore)
         tasks: set[asyncio.Task[None]] = set()
         try:
@@ -154,6 +168,8 @@ class _Agent:
             server.close()
             service.close()
             await self._end(tasks)
+            if self.path is not None:
+                self.path.close()
             server.remove()
 
     def read_roster(self) -> None:
@@ -227,6 +243,7 @@ class _Agent:
             "peers": peer_facts(self.jobs, self.depot.owed(), by_peer(report)),
             "deliveries": self.depot.deliveries(),
             "strangers": strangers(report),
+            "datagrams": None if self.path is None else self.path.facts(),
             "flower": flower,
         }
 

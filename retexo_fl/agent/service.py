@@ -240,9 +240,12 @@ class AgentService:
         deadline = time.monotonic() + job.config.message_timeout_s
         peers = {key.receiver for key in runner.keys}
         while untaken := [
-            peer
-            for peer in sorted(peers)
-            if any(offer.key in runner.keys for offer in self._depot.offers(peer))
+            *job.untaken(runner),
+            *(
+                peer
+                for peer in sorted(peers)
+                if any(offer.key in runner.keys for offer in self._depot.offers(peer))
+            ),
         ]:
             if running.superseded.is_set():
                 raise StaleAttempt(f"{runner.place}: another message has come meanwhile")

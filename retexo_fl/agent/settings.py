@@ -21,6 +21,8 @@ _MAX_SOCKET_BYTES: Final = 107
 _MAX_PORT: Final = 65_535
 _MOST_SHOWN: Final = 60
 _MOST_NUMBER: Final = 10**15
+_MOST_MIB: Final = 65_536
+_BROADCASTS: Final = ("gso", "tc")
 _EXPECTED: Final = {
     "str": "a text",
     "bool": "true or false",
@@ -42,7 +44,8 @@ class AgentSettings:
         certificate: Its certificate.
         roster: File of its peers' certificates and addresses; empty only with ``introductions``.
         listen: Where peers reach it, such as ``tcp://0.0.0.0:7411``; ``bluetooth:`` for Bluetooth
-            where there is any, ``bluetooth://any/CHANNEL`` where there must be.
+            where there is any, ``bluetooth://any/CHANNEL`` where there must be; beside one of these
+            ``udp://IP:PORT``, ``xdp://IP:PORT`` or ``auto://IP:PORT``, for vectors as datagrams.
         introductions: Learn peers from the server.
         addresses: Where the server tells others to reach it; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.
@@ -53,6 +56,9 @@ class AgentSettings:
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
         devices: What trainings compute on here, such as ``cuda:0,cpu``, whatever a run says; empty
             leaves it to the run.
+        datagram_memory_mib: For sums of vectors that come as datagrams, open and kept.
+        broadcast: How several peers get the same vectors as datagrams: ``gso``, sent to each, or
+            ``tc``, cloned in the kernel.
     """
 
     partition: str
@@ -69,6 +75,8 @@ class AgentSettings:
     meter: str = ""
     look_every_s: float = 0.0
     devices: str = ""
+    datagram_memory_mib: float = 64.0
+    broadcast: str = "gso"
 
     def __post_init__(self) -> None:
         """Check what keys demand of each other."""
@@ -96,9 +104,21 @@ class AgentSettings:
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 to leave it "
                 "to the channel"
             )
+        self._check_datagrams()
         if self.devices and not DEVICES.allows(self.devices):
             raise ConfigurationError(
                 f"devices: got {self.devices[:_MOST_SHOWN]!r}; expected {DEVICES.expected}"
+            )
+
+    def _check_datagrams(self) -> None:
+        if not 1 <= self.datagram_memory_mib <= _MOST_MIB:
+            raise ConfigurationError(
+                f"datagram-memory-mib: got {self.datagram_memory_mib:g}; expected 1 to {_MOST_MIB}"
+            )
+        if self.broadcast not in _BROADCASTS:
+            raise ConfigurationError(
+                f"broadcast: got {self.broadcast[:_MOST_SHOWN]!r}; expected "
+                f"{' or '.join(_BROADCASTS)}"
             )
 
 

@@ -1,15 +1,21 @@
-"""Addresses of peers: ``tcp://HOST:PORT``, ``bluetooth://DEVICE/CHANNEL``, ``relay:``."""
+"""Addresses of peers: ``tcp://HOST:PORT``, ``bluetooth://DEVICE/CHANNEL``, ``relay:``, ``udp://``.
+
+What is known of datagrams (``udp``, ``xdp``, ``auto``) stands at :class:`DatagramAddress`.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Final
 
 from retexo_fl.errors import IdentityError
 
 #: Schemes that a roster may hold; a machine passes over those that it has no transport for.
-SCHEMES: Final = ("tcp", "relay", "bluetooth", "xdp")
+SCHEMES: Final = ("tcp", "relay", "bluetooth", "udp", "xdp", "auto")
+#: At these an agent takes vectors as datagrams: in user space, in the kernel, or as it can.
+DATAGRAM_SCHEMES: Final = ("udp", "xdp", "auto")
 _MAX_PORT: Final = 65_535
 #: Channels of RFCOMM; the kernel does not refuse others.
 _MAX_CHANNEL: Final = 30
@@ -55,6 +61,34 @@ class BluetoothAddress:
         return f"bluetooth://{self.adapter or _ANY_ADAPTER}{channel}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatagramAddress:
+    """Where vectors are taken as datagrams.
+
+    To those who send there all three schemes are one; to the agent that listens they say who takes
+    the datagrams: ``udp`` its own process, ``xdp`` a program in the kernel, ``auto`` the kernel
+    where it can.
+
+    Attributes:
+        scheme: One of :data:`DATAGRAM_SCHEMES`.
+        host: IPv4 address of one of the machine's interfaces.
+        port: Of UDP.
+    """
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Write it as it stands in a roster."""
+        return f"udp://{self.endpoint}"
+
+    @property
+    def endpoint(self) -> str:
+        """``IP:PORT``."""
+        return f"{self.host}:{self.port}"
+
+
 def scheme_of(address: str) -> str:
     """Return the part before the first colon.
 
@@ -65,7 +99,7 @@ def scheme_of(address: str) -> str:
     if not colon or scheme not in SCHEMES:
         raise IdentityError(
             f"address {address!r} is unknown, expected tcp://HOST:PORT, "
-            f"bluetooth://DEVICE/CHANNEL or relay: (schemes: {', '.join(SCHEMES)})"
+            f"bluetooth://DEVICE/CHANNEL, udp://IP:PORT or relay: (schemes: {', '.join(SCHEMES)})"
         )
     return scheme
 
@@ -83,6 +117,8 @@ def check_address(address: str) -> None:
         parse_tcp(address)
     if scheme == "bluetooth":
         parse_bluetooth(address)
+    if scheme in DATAGRAM_SCHEMES:
+        parse_datagram(address)
     if scheme == "relay" and address != "relay:":
         raise IdentityError(f"address {address!r}: expected relay: and nothing more")
 
@@ -114,6 +150,28 @@ def parse_tcp(address: str, *, least_port: int = 1) -> TcpAddress:
             f"address {address!r}: expected a port from {least_port} to {_MAX_PORT}"
         )
     return TcpAddress(host=bare, port=int(port))
+
+
+def parse_datagram(address: str) -> DatagramAddress:
+    """Read ``udp://IP:PORT``, ``xdp://IP:PORT`` or ``auto://IP:PORT``.
+
+    Raises:
+        IdentityError: It is not one.
+    """
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    try:
+        is_host = IPv4Address(host).is_unspecified is False
+    except ValueError:
+        is_host = False
+    if scheme not in DATAGRAM_SCHEMES or not is_host or not is_number:
+        raise IdentityError(
+            f"address {address!r}: expected {scheme}://IP:PORT, the IPv4 address of an interface"
+        )
+    if not 1 <= int(port) <= _MAX_PORT:
+        raise IdentityError(f"address {address!r}: expected a port from 1 to {_MAX_PORT}")
+    return DatagramAddress(scheme=scheme, host=host, port=int(port))
 
 
 def parse_bluetooth(address: str, *, to_listen: bool = False) -> BluetoothAddress:

@@ -283,4 +283,7 @@ class BlockDepot(DepotState):
             with self._changed:
                 self._inbox.asked_no_more(key)
                 self._changed.notify_all()
+                hearers = tuple(self._hearers)
+            for hear in hearers:
+                hear()
         return is_whole

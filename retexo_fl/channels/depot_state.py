@@ -43,10 +43,26 @@ class DepotState:
         self._inbox = Inbox(self._files)
         self._gates: dict[str, Gate] = {}
         self._wakers: list[Callable[[], None]] = []
+        self._hearers: list[Callable[[], None]] = []
         with self._disk("used", subject="the folder"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._files.empty_waste()
             self._load()
+
+    def on_arrival(self, hear: Callable[[], None]) -> None:
+        """Call ``hear``, from any thread, when a block has arrived whole."""
+        with self._changed:
+            self._hearers.append(hear)
+
+    def has_sent(self, key: BlockKey) -> bool:
+        """Say whether a block of this client was sent, be it taken or not."""
+        with self._changed:
+            return key in self._outbox.blocks
+
+    def has_arrived(self, key: BlockKey) -> bool:
+        """Say whether a block has arrived whole; it is not asked for."""
+        with self._changed:
+            return self._inbox.has_whole(key)
 
     def _load(self) -> None:
         for key, path in self._files.blocks("outbox"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 from retexo_fl.channels.accounts import NetworkReport, RefusalLog
-from retexo_fl.channels.addresses import scheme_of
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.doorway import Doorway
 from retexo_fl.channels.handshake import Proved, prove
@@ -33,7 +33,8 @@ class PeerNetwork:
         identity: This client's key and certificate.
         roster: All clients; this one's own entry may be absent.
         depot: Its blocks.
-        listen: Addresses of this machine at which peers connect; none if they cannot.
+        listen: Addresses of this machine at which peers connect; none if they cannot. Those of
+            datagrams are left out.
         limits: What peers and strangers are granted.
         transports: By scheme of the address; ``tcp`` if not given.
         wall_clock: Tells the Unix time, for the report; waits go by the clock of the event loop.
@@ -55,7 +56,7 @@ class PeerNetwork:
     ) -> None:
         self._identity = identity
         self._depot = depot
-        self._listen = tuple(listen)
+        self._listen = _of_streams(listen)
         self._limits = limits or LinkLimits()
         self._transports = {"tcp": TcpTransport()} if transports is None else dict(transports)
         self._wall_clock = wall_clock
@@ -112,6 +113,11 @@ class PeerNetwork:
             peers={client: peer.report(now_s) for client, peer in sorted(self._peers.items())},
             strangers_refused=dict(self._doorway.refused),
         )
+
+    def addresses_of(self, client: int) -> tuple[str, ...]:
+        """Return where a peer can be reached, as the roster says; may be called from any thread."""
+        peer = self._peers.get(client)
+        return () if peer is None else peer.member.addresses
 
     def replace_roster(self, roster: Roster) -> None:
         """Let others in from now on; may be called from any thread.
@@ -217,7 +223,7 @@ class PeerNetwork:
 
     async def _connect(self, peer: Peer) -> bool:
         """Try the addresses of a peer in their order; return whether a link held for a while."""
-        for address in peer.member.addresses:
+        for address in _of_streams(peer.member.addresses):
             try:
                 proved = await self._reach(peer, address)
             except RetexoError as error:
@@ -280,6 +286,11 @@ class PeerNetwork:
     def _wake(self) -> None:
         for peer in self._peers.values():
             peer.wake()
+
+
+def _of_streams(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Leave out where datagrams go; links need streams."""
+    return tuple(address for address in addresses if scheme_of(address) not in DATAGRAM_SCHEMES)
 
 
 def _bare(error: RetexoError, reason: Reason) -> str:

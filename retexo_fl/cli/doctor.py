@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from retexo_fl.cli.doctor_audit import run_audit
 from retexo_fl.cli.options import examples, styled
 from retexo_fl.cli.sentences import printable
+from retexo_fl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +26,15 @@ _HELP = """Look at this machine and say what keeps it from training.
 Python and packages, the clock, the way to the SuperLink; with `--config`, a client's part, disk, \
 keys, roster, agent, ports, and the way to each peer. What is wrong comes with what to do. Exit \
 code 1 if anything is.
+
+With `--audit`: what a running agent counts for each peer, and what the interfaces carry meanwhile \
+(as root; Ctrl-C ends it early). Exit code 1 if they differ by more than 0.1 %.
 """
 _EXAMPLES = examples(
     "retexo doctor",
     "retexo doctor --config agent.toml --root-certificates ca.crt",
     "retexo doctor --superlink HOST:8000 --root-certificates ca.crt",
+    "retexo doctor --audit agent.toml --seconds 60",
 )
 _MARKS: Final = {"good": "✓", "absent": "-", "doubtful": "!", "bad": "✗"}
 _THING_WIDTH: Final = 14
@@ -52,8 +58,16 @@ def _doctor(
     root_certificates: Annotated[
         Path | None, typer.Option(help="Certificate of the server's CA.", metavar="FILE")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Audit this agent's account of bytes.", metavar="FILE")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to audit.")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
+    if audit is not None:
+        if config is not None or superlink or root_certificates is not None:
+            raise ConfigurationError("--audit: stands alone, with --seconds and --json at most")
+        return run_audit(audit, seconds, as_json=as_json)
     from retexo_fl.doctor.examination import examine
     from retexo_fl.doctor.finding import Verdict, worst
 

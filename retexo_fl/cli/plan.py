@@ -42,6 +42,7 @@ _MOST_SHOWN: Final = 20
 _KINDS: Final = (
     *("boundary_training", "boundary_evaluation", "updates_up", "weights_down", "total"),
 )
+_CODECS: Final = ("dense", "lossless", "fixed")
 _PLAN_WORDS: Final[Mapping[str, str]] = MappingProxyType(
     {"rows": "rows", "cover": "rows and sums (cover)"}
 )
@@ -80,7 +81,7 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         _client_table(facts["clients"]),
         "Boundary nodes belong to peers and have an edge to the client's own.",
         _vector_table(facts),
-        "The first exchange carries input features, predicted exactly for both codecs.\n"
+        "The first exchange carries input features, predicted exactly for all codecs.\n"
         "Hidden states take at most their dense bytes.",
         _volume_table(volumes),
         "\n".join(f"{name:<10} {_what_it_is(name, config, planned)}" for name in volumes),
@@ -120,16 +121,16 @@ def _client_table(rows: list[dict[str, int]]) -> Table:
 
 def _vector_table(facts: dict[str, Any]) -> Table:
     """Compare plans and codecs; what is configured is bold and stands first."""
-    table = figures("boundary plan", "vectors", "first exchange, dense", "lossless")
+    table = figures("boundary plan", "vectors", "first exchange, dense", "lossless", "fixed")
     chosen = facts["boundary_plan"]
     for kind in sorted(facts["plans"], key=lambda kind: kind != chosen):
         plan = facts["plans"][kind]
-        sizes = (format_bytes(plan["first_exchange"][codec]) for codec in ("dense", "lossless"))
+        sizes = (format_bytes(plan["first_exchange"][codec]) for codec in _CODECS)
         style = "bold" if kind == chosen else None
         table.add_row(_PLAN_WORDS[kind], format_count(plan["vectors"]), *sizes, style=style)
     better = facts["better_of_rows_and_sums"]
     if better is not None:
-        table.add_row("rows or sums, pair by pair", format_count(better), UNKNOWN, UNKNOWN)
+        table.add_row("rows or sums, pair by pair", format_count(better), *[UNKNOWN] * len(_CODECS))
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from retexo_fl.agent.preparation import load_parts
@@ -12,7 +12,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
 from retexo_fl.layers.base import layer_class
-from retexo_fl.training.coded_size import lossless_bytes, sent_features
+from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
@@ -35,10 +35,12 @@ class FirstExchange:
     Attributes:
         dense: Bytes under the codec ``dense``: the raw ones.
         lossless: Bytes under the codec ``lossless``.
+        fixed: Bytes under the codec ``fixed``.
     """
 
     dense: int
     lossless: int
+    fixed: int
 
 
 def plan_facts(config: RunConfig) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _plan_facts(
     return {
         "vectors": size.vectors,
         "sampled_vectors": size.sampled_vectors,
-        "first_exchange": {"dense": first.dense, "lossless": first.lossless},
+        "first_exchange": asdict(first),
         "algorithms": {
             name: None if volume is None else _record(name, volume, lazy, first)
             for name in ordered
@@ -122,25 +124,29 @@ def _size(
 def _first_exchange(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
 ) -> FirstExchange:
-    dense = lossless = 0
+    dense = lossless = fixed = 0
     for part, plan in zip(parts, plans, strict=True):
-        for vectors in sent_features(
-            part,
-            plan,
-            model=config.model,
-            normalisation=config.feature_normalisation,
-            dtype=config.dtype,
-        ):
+        sent = list(
+            sent_features(
+                part,
+                plan,
+                model=config.model,
+                normalisation=config.feature_normalisation,
+                dtype=config.dtype,
+            )
+        )
+        for vectors in sent:
             rows, width = vectors.shape
             dense += rows * width * vectors.dtype.itemsize
             lossless += lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-    return FirstExchange(dense=dense, lossless=lossless)
+        for vectors in rounded_features(sent):
+            fixed += lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
+    return FirstExchange(dense=dense, lossless=lossless, fixed=fixed)
 
 
 def _record(
     name: str, volume: PredictedVolume, lazy: PredictedVolume, first: FirstExchange
 ) -> dict[str, Any]:
-    saved = first.dense - first.lossless
     return {
         "boundary_training": volume.boundary_training,
         "boundary_evaluation": volume.boundary_evaluation,
@@ -150,23 +156,25 @@ def _record(
         "total": volume.total,
         "gamma": gamma(volume, lazy),
         "payload": {
-            "dense": _payload(volume, 0, gamma=gamma(volume, lazy)),
-            # Of hidden states no more is known than that they take at most what dense ones do.
-            # Gamma is that of features as they are and hidden states at their most.
-            "lossless": _payload(
-                volume,
-                saved if name in _EXCHANGING else 0,
-                gamma=_paper_without(name, volume, saved) / _paper_without("lazy", lazy, saved),
-            ),
+            codec: _payload(name, volume, lazy, first.dense - size)
+            for codec, size in asdict(first).items()
         },
     }
 
 
-def _payload(volume: PredictedVolume, saved: int, *, gamma: float) -> Mapping[str, Any]:
+def _payload(
+    name: str, volume: PredictedVolume, lazy: PredictedVolume, saved: int
+) -> Mapping[str, Any]:
+    """Say what a codec leaves that saves so much of the first exchange.
+
+    Of hidden states no more is known than that they take at most what dense ones do. Gamma is that
+    of features as they are and hidden states at their most.
+    """
+    of_volume = saved if name in _EXCHANGING else 0
     return {
-        "boundary_at_most": volume.boundary - saved,
-        "total_at_most": volume.total - saved,
-        "gamma": gamma,
+        "boundary_at_most": volume.boundary - of_volume,
+        "total_at_most": volume.total - of_volume,
+        "gamma": _paper_without(name, volume, saved) / _paper_without("lazy", lazy, saved),
     }
 
 

@@ -24,7 +24,7 @@ from retexo_fl.simulation.deployment_time import (
 )
 from retexo_fl.simulation.links import Links, read_links
 from retexo_fl.simulation.tcp_time import Path
-from retexo_fl.training.coded_size import lossless_bytes, sent_features
+from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import stage_parameters
 from retexo_fl.units import format_bytes
@@ -164,6 +164,8 @@ def _first_payloads(
             normalisation=config.feature_normalisation,
             dtype=config.dtype,
         )
+        if config.codec == "fixed":
+            sent = iter(rounded_features(list(sent)))
         for peer, vectors in zip(plan.peers, sent, strict=True):
             rows, width = vectors.shape
             dense = rows * width * vectors.dtype.itemsize

@@ -11,7 +11,7 @@ from typing import Any
 
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.addresses import parse_tcp, scheme_of
+from retexo_fl.channels.addresses import parse_datagram, parse_tcp, scheme_of
 from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.bluetooth import judge_listening
@@ -142,6 +142,8 @@ def _bindable(address: str) -> Finding:
                 pass
             case "bluetooth":
                 return judge_listening(address)
+            case "udp" | "xdp" | "auto":
+                return _bindable_datagrams(address)
             case _:
                 return bad(address, "cannot be listened at", "listen at tcp://0.0.0.0:PORT")
         wanted = parse_tcp(address, least_port=0)
@@ -155,3 +157,21 @@ def _bindable(address: str) -> Finding:
         advice = "end what holds the port (ss -ltnp), or choose another"
         return bad(address, error.strerror or str(error), advice)
     return good(address, "free")
+
+
+def _bindable_datagrams(address: str) -> Finding:
+    wanted = parse_datagram(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((wanted.host, wanted.port))
+    if wanted.scheme == "udp":
+        return good(address, "free; datagrams are taken in user space")
+    from retexo_fl.channels.xdp.probe import probe as probe_kernel
+
+    found = probe_kernel()
+    if found.ok:
+        return good(address, "free; the kernel takes datagrams")
+    if wanted.scheme == "auto":
+        return absent(address, f"free; no kernel path ({found.reason}): taken in user space")
+    return bad(
+        address, f"no kernel path: {found.reason}", "grant it, or listen at udp:// or auto://"
+    )

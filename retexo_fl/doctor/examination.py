@@ -20,6 +20,7 @@ from retexo_fl.doctor.client import (
     open_part,
 )
 from retexo_fl.doctor.finding import Finding, bad, good
+from retexo_fl.doctor.kernel_path import examine_kernel_path
 from retexo_fl.doctor.machine import examine_machine
 from retexo_fl.doctor.peers import examine_peers
 from retexo_fl.doctor.superlink import examine_superlink
@@ -51,6 +52,7 @@ def examine(
     named = superlink or (settings.superlink if settings else "")
     yield from examine_superlink(named, root_certificates)
     if settings is None:
+        yield examine_kernel_path(())
         yield from examine_bluetooth(wanted=False)
     else:
         yield from _examine_client(settings)
@@ -66,6 +68,7 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
     yield finding
     status, finding = ask_status(settings)
     yield finding
+    yield examine_kernel_path(settings.listen)
     yield from examine_bluetooth(wanted=_wants_bluetooth(settings, roster))
     yield from examine_ports(settings, running=status is not None)
     if identity is not None and roster is not None and part is not None:

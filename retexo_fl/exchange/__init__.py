@@ -10,6 +10,14 @@ from retexo_fl.exchange.events import (
     NeedData,
     RowsReceived,
 )
+from retexo_fl.exchange.exact_sums import exact_total, sum_shared
+from retexo_fl.exchange.fixed_vectors import (
+    FIXED,
+    FixedVectors,
+    fixed_vectors,
+    in_compact_form,
+    wire_codec,
+)
 from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES, HEADER_BYTES, WIRE_VERSION
 from retexo_fl.exchange.sending import SendingSession
 from retexo_fl.exchange.session import ReceivingSession
@@ -19,6 +27,7 @@ from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense
 
 __all__ = [
     "DEFAULT_MAX_FRAME_BYTES",
+    "FIXED",
     "HEADER_BYTES",
     "NEED_DATA",
     "WIRE_VERSION",
@@ -29,6 +38,7 @@ __all__ = [
     "BlockTraffic",
     "EncodedBlock",
     "Event",
+    "FixedVectors",
     "FrameKind",
     "HelloReceived",
     "NeedData",
@@ -39,6 +49,11 @@ __all__ = [
     "Vectors",
     "assemble",
     "encode_block",
+    "exact_total",
+    "fixed_vectors",
+    "in_compact_form",
+    "sum_shared",
     "to_csr",
     "to_dense",
+    "wire_codec",
 ]

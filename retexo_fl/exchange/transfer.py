@@ -20,7 +20,7 @@ from retexo_fl.exchange.vectors import Vectors, count_nonzeros, to_csr, to_dense
 
 #: A block is handed over as CSR if less than one value in so many is not zero: CSR then takes less
 #: than half of the dense memory (8 bytes per non-zero float32 against 4 per value).
-_VALUES_PER_NONZERO: Final = 4
+VALUES_PER_NONZERO: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class BlockAssembler:
                 f"{self._rows_received} of {self._expected.num_vectors} vectors were received"
             )
         num_values = self._expected.num_vectors * self._expected.width
-        if self._num_nonzeros * _VALUES_PER_NONZERO < num_values:
+        if self._num_nonzeros * VALUES_PER_NONZERO < num_values:
             return sp.vstack([to_csr(part) for part in self._parts], format="csr")
         return self._stack_dense()
 

@@ -53,7 +53,11 @@ def read_relayed(reply: Message) -> RelayAnswer:
 def read_published(reply: Message) -> PublishAnswer:
     """Read the reply to a ``query.publish``."""
     metrics = records.metrics_record(reply)
-    return PublishAnswer(vectors=count(metrics, "vectors"), traffic=traffic_of(metrics))
+    return PublishAnswer(
+        vectors=count(metrics, "vectors"),
+        traffic=traffic_of(metrics),
+        error_bound=numbers(metrics, "error-bound"),
+    )
 
 
 def read_collected(reply: Message) -> CollectAnswer:

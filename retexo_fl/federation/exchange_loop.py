@@ -9,7 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, Traffic
+from retexo_fl.agent.api import (
+    CollectRequest,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+)
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation import answer_records, records
@@ -37,11 +43,14 @@ class Exchanged:
         vectors: Vectors that clients sent.
         missing: Vectors that it was closed without.
         closed: Clients that have closed it, so that they can go on.
+        error_bound: Under the codec ``fixed``, how far any of its values may be from what it was
+            before it was rounded; else None.
     """
 
     vectors: int
     missing: int
     closed: frozenset[int]
+    error_bound: float | None = None
 
 
 def run_exchange(
@@ -78,11 +87,14 @@ def run_exchange(
         weights=weights,
     )
     everyone = messenger.clients if clients is None else clients
-    vectors = publish(messenger, request, everyone)
+    published = publish(messenger, request, everyone)
     collecting = _Collecting(messenger=messenger, ticket=ticket, clients=everyone)
-    missing = _collect(collecting, config, watch, all_there=len(vectors) == config.clients)
+    missing = _collect(collecting, config, watch, all_there=len(published) == config.clients)
     return Exchanged(
-        vectors=sum(vectors.values()), missing=missing, closed=frozenset(collecting.closed)
+        vectors=sum(answer.vectors for answer in published.values()),
+        missing=missing,
+        closed=frozenset(collecting.closed),
+        error_bound=max((b for a in published.values() for b in a.error_bound), default=None),
     )
 
 
@@ -92,20 +104,20 @@ def publish(
     clients: Sequence[int],
     *,
     counted: Set[int] | None = None,
-) -> dict[int, int]:
-    """Have clients send their vectors; return how many, by client that has answered.
+) -> dict[int, PublishAnswer]:
+    """Have clients send their vectors; return what those say that have answered.
 
     Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
     """
     stage = request.ticket.stage
     messages = messenger.messages(clients, request, records.PUBLISH)
     answers = messenger.ask(messages, stage=stage, purpose="publish", counted=counted)
-    vectors = {}
+    published = {}
     for client, reply in answers:
-        published = answer_records.read_published(reply)
-        vectors[client] = published.vectors
-        _count_stage(messenger, request.ticket, client, published.traffic, direction="out")
-    return vectors
+        published[client] = answer_records.read_published(reply)
+        traffic = published[client].traffic
+        _count_stage(messenger, request.ticket, client, traffic, direction="out")
+    return published
 
 
 def collect(

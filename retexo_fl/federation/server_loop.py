@@ -182,7 +182,7 @@ class ServerLoop:
         begun_s = self.clock.now_s()
         exchanged = self._exchanges.run(stage)
         self.job.exchange_s += self.clock.now_s() - begun_s
-        self.job.missing[stage] = exchanged.missing
+        self.job.missing[stage], bound = exchanged.missing, exchanged.error_bound
         if not self.job.is_restored(stage):
             self.run.record(
                 "exchange",
@@ -190,6 +190,7 @@ class ServerLoop:
                 vectors=exchanged.vectors,
                 missing=exchanged.missing,
                 bytes_payload=self._payload_bytes(),
+                **({} if bound is None else {"error_bound": bound}),
             )
 
     def _train_stage(self, stage: int) -> StageLoop:

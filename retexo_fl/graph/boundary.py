@@ -89,6 +89,17 @@ class BoundaryPlan:
         """Vectors that arrive in one exchange: one for each slot."""
         return sum(plan.receive.count for plan in self.peers)
 
+    @property
+    def incoming_targets(self) -> dict[int, np.ndarray] | None:
+        """By peer, what its vectors are only ever added to; None where all are rows."""
+        targets = {p.peer: p.receive.targets for p in self.peers if p.receive.targets is not None}
+        return targets or None
+
+    @property
+    def returning_targets(self) -> dict[int, np.ndarray]:
+        """By peer, what the gradients of the vectors sent to it are only ever added to."""
+        return {peer.peer: peer.send.targets for peer in self.peers}
+
     def peer(self, index: int) -> PeerPlan:
         """Return the plan for one peer.
 

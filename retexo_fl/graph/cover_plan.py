@@ -60,10 +60,12 @@ class CoveredEdges:
         rows = cut.sent_rows[self.own]
         members, bounds = self._sums()
         slots = np.arange(starts[-1], dtype=np.int64)
+        targets = np.full(len(slots), -1, dtype=np.int64)
+        targets[self._sum_slots()[self.own]] = rows
         for at, (peer, digest) in enumerate(zip(cut.peers, digests, strict=True)):
             first, end = cut.edge_ends[at]
             low, high = self.foreign_ends[at]
-            own = slice(*self.own_ends[at])
+            own, received = slice(*self.own_ends[at]), slice(starts[at], starts[at + 1])
             sums = None
             if high > low:
                 part = slice(bounds[low], bounds[high])
@@ -74,27 +76,32 @@ class CoveredEdges:
                 num_edges=end - first,
                 digest=digest,
                 send=OutgoingVectors(rows=rows[own], sums=sums),
-                receive=IncomingVectors(slots=slots[starts[at] : starts[at + 1]]),
+                receive=IncomingVectors(slots=slots[received], targets=targets[received]),
             )
 
     def stage_edges(self, partition: GraphPartition) -> StageEdges:
         """Return what a stage reads: of each peer first its nodes' rows, then sums."""
         cut, starts = self.cut, self._slot_starts()[:-1]
-        own_starts, own_counts = _starts_and_counts(self.own_ends)
         foreign_starts, foreign_counts = _starts_and_counts(self.foreign_ends)
         row_slots = np.full(partition.num_boundary, -1, dtype=np.int64)
         row_slots[self.foreign] = np.arange(len(self.foreign)) + np.repeat(
             starts - foreign_starts, foreign_counts
         )
-        sum_slots = np.full(len(cut.sent_rows), -1, dtype=np.int64)
-        sum_slots[self.own] = np.arange(len(self.own)) + np.repeat(
-            starts + foreign_counts - own_starts, own_counts
-        )
         slots = row_slots[cut.slots]
         hashes = np.zeros(len(self.own) + len(self.foreign), dtype=np.uint64)
         hashes[row_slots[self.foreign]] = partition.boundary_hashes[self.foreign]
-        slots = np.where(slots >= 0, slots, sum_slots[cut.own])
+        slots = np.where(slots >= 0, slots, self._sum_slots()[cut.own])
         return StageEdges.joined(partition, cut.places, slots, hashes)
+
+    def _sum_slots(self) -> np.ndarray:
+        """[s] int64 slot of the sum for each of ``cut.sent_rows``; -1 for those without one."""
+        own_starts, own_counts = _starts_and_counts(self.own_ends)
+        foreign_counts = _starts_and_counts(self.foreign_ends)[1]
+        slots = np.full(len(self.cut.sent_rows), -1, dtype=np.int64)
+        slots[self.own] = np.arange(len(self.own)) + np.repeat(
+            self._slot_starts()[:-1] + foreign_counts - own_starts, own_counts
+        )
+        return slots
 
     def _slot_starts(self) -> np.ndarray:
         """[P + 1] int64: the slots of peer number p are ``starts[p]:starts[p + 1]``."""

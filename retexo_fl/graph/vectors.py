@@ -74,6 +74,13 @@ class OutgoingVectors:
         """Number of vectors: s."""
         return len(self.rows) + (self.sums.count if self.sums is not None else 0)
 
+    @property
+    def targets(self) -> np.ndarray:
+        """[s] int64 inner node into which alone the gradient of each vector goes; -1 for a sum."""
+        if self.sums is None:
+            return self.rows
+        return np.concatenate((self.rows, np.full(self.sums.count, -1, dtype=np.int64)))
+
     def gather(self, matrix: Features) -> Features:
         """Return the [s, H] vectors of an [n, H] matrix of all inner nodes' rows."""
         rows = matrix[self.rows]
@@ -104,9 +111,12 @@ class IncomingVectors:
 
     Attributes:
         slots: [r] int64 place of each vector in the received block, ascending.
+        targets: [r] int64 inner node that a sum is for, which may be that of other peers' sums,
+            too; -1 for a row. None where all are rows.
     """
 
     slots: np.ndarray
+    targets: np.ndarray | None = None
 
     @property
     def count(self) -> int:

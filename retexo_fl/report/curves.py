@@ -165,6 +165,8 @@ def _facts(stage: StageCourse) -> str:
         facts.append(f"{format_count(stage.vectors)} vectors exchanged")
     if stage.missing:
         facts.append(f"{format_count(stage.missing)} missing")
+    if stage.error_bound is not None:
+        facts.append(f"their values rounded by {format_number(stage.error_bound)} at most")
     return ", ".join(facts)
 
 

@@ -32,6 +32,7 @@ class StageCourse:
         exchange_end_bytes: The same when its exchange was closed, or None.
         vectors: Vectors that its exchange carried, or None.
         missing: Vectors that its exchange missed, or None.
+        error_bound: How far its exchange's rounding may have moved a value, or None.
         ended: Whether the stage is complete.
     """
 
@@ -43,6 +44,7 @@ class StageCourse:
     exchange_end_bytes: int | None
     vectors: int | None
     missing: int | None
+    error_bound: float | None
     ended: bool
 
     @property
@@ -72,6 +74,7 @@ class _Draft:
     exchange_end_bytes: int | None = None
     vectors: int | None = None
     missing: int | None = None
+    error_bound: float | None = None
     ended: bool = False
 
 
@@ -111,6 +114,8 @@ class _Reader:
         draft = self._draft(event)
         draft.vectors = event.integer_or_none("vectors")
         draft.missing = event.integer_or_none("missing")
+        if "error_bound" in event.values:
+            draft.error_bound = event.number_or_none("error_bound")
         draft.exchange_end_bytes = self._moved(event)
 
     def _round(self, event: Fields) -> None:
@@ -185,6 +190,7 @@ def _stages(drafts: dict[int, _Draft]) -> tuple[StageCourse, ...]:
                 exchange_end_bytes=draft.exchange_end_bytes,
                 vectors=draft.vectors,
                 missing=draft.missing,
+                error_bound=draft.error_bound,
                 ended=draft.ended,
             )
         )

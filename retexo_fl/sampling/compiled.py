@@ -1,21 +1,16 @@
-"""Machine code for kernels that walk over graphs, made at their first call and kept on disk.
-
-It is code that this machine compiled for its user, read back by that user only, as ``.pyc`` files
-are.
-"""
+"""Machine code for kernels that walk over graphs, made at their first call and kept on disk."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar, cast
+from typing import Final, ParamSpec, TypeVar
 
-import numba
+from retexo_fl import machine_code
+from retexo_fl.machine_code import sources_digest
+
+__all__ = ["compiled", "kernel_folder", "sources_digest"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -28,75 +23,10 @@ def compiled(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, 
 
     A service without a folder that it may write to compiles anew in each process.
     """
-    folder = kernel_folder()
-    with _numba_keeps_in(folder):
-        kernel = numba.njit(nogil=True, cache=folder is not None)(function)
-    return cast("Callable[_Parameters, _Result]", kernel)
+    return machine_code.compile_kernel(function, kernel_folder())
 
 
 @cache
 def kernel_folder() -> Path | None:
-    """Return where the room's machine code is kept; None where no place can be written to.
-
-    The places asked in turn: the folder that ``NUMBA_CACHE_DIR`` names, ``__pycache__`` beside the
-    modules, ``$XDG_CACHE_HOME/retexo-fl`` or ``~/.cache/retexo-fl``.
-
-    Each state of the room's sources has a folder of its own there. numba asks only whether the file
-    of a kernel has changed, but a kernel holds copies of those that it calls, in other files.
-    """
-    name = f"kernels-{sources_digest(_ROOM)}"
-    folder = next((place / name for place in _places() if _is_writable(place / name)), None)
-    if folder is not None:
-        _remove_empty(folder)
-    return folder
-
-
-def sources_digest(room: Path) -> str:
-    """Return 16 hexadecimal digits that change with any module of a folder."""
-    digest = hashlib.sha256()
-    for module in sorted(room.glob("*.py")):
-        source = module.read_bytes()
-        digest.update(f"{module.name} {len(source)} ".encode() + source)
-    return digest.hexdigest()[:16]
-
-
-def _places() -> Iterator[Path]:
-    named = os.environ.get("NUMBA_CACHE_DIR", "")
-    if named:
-        yield Path(named)
-    yield _ROOM / "__pycache__"
-    of_user = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(of_user).is_absolute():
-        yield Path(of_user) / "retexo-fl"
-    else:
-        with suppress(RuntimeError):  # A user without a home.
-            yield Path.home() / ".cache" / "retexo-fl"
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove what a power cut has emptied: numba would fail at it instead of compiling anew."""
-    for file in (*folder.rglob("*.nbi"), *folder.rglob("*.nbc")):
-        with suppress(OSError):  # Another process removed it, or writes it.
-            if not file.stat().st_size:
-                file.unlink()
-
-
-@contextmanager
-def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
-    """Let numba keep the kernels that are made meanwhile in a folder."""
-    settings = vars(numba.config)
-    before = settings["CACHE_DIR"]
-    settings["CACHE_DIR"] = before if folder is None else str(folder)
-    try:
-        yield
-    finally:
-        settings["CACHE_DIR"] = before
+    """Return where this room's machine code is kept; None where no place can be written to."""
+    return machine_code.kernel_folder(_ROOM)

@@ -13,10 +13,11 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retexo_fl.agent.api import PeerTraffic, Traffic
+from retexo_fl.agent.blocks import counted_traffic, decode_block
 from retexo_fl.agent.headers import InnerBlock, RoundName
-from retexo_fl.agent.mailbox import counted_traffic, decode_block
+from retexo_fl.agent.inner_vectors import vectors_received, vectors_to_send
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange import encode_block, to_dense
+from retexo_fl.exchange import encode_block, to_dense, wire_codec
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Result = TypeVar("Result")
@@ -111,11 +112,12 @@ class _Carrier:
         self._received = {client: Traffic() for client in exchanges}
         self.blocks: dict[tuple[int, int], int] = {}
 
-    def carry(self) -> dict[int, dict[int, np.ndarray]]:
+    def carry(self) -> dict[int, Received]:
         """Return what each client receives, by sender."""
         received: dict[int, dict[int, np.ndarray]] = {client: {} for client in self._exchanges}
         for sender, exchange in self._exchanges.items():
-            for receiver, vectors in sorted(exchange.outgoing.items()):
+            leaving = vectors_to_send(exchange, self._name.codec)
+            for receiver, vectors in sorted(leaving.items()):
                 received[receiver][sender] = self._block(sender, receiver, vectors)
         for client, exchange in self._exchanges.items():
             lacking = sorted(exchange.expected.keys() - received[client].keys())
@@ -124,7 +126,10 @@ class _Carrier:
                     f"{exchange.label}: client {client} expects vectors of clients {lacking}, "
                     "which send none"
                 )
-        return received
+        return {
+            client: vectors_received(exchange, received[client], self._name.codec)
+            for client, exchange in self._exchanges.items()
+        }
 
     @property
     def purpose(self) -> str:
@@ -155,7 +160,7 @@ class _Carrier:
             width=vectors.shape[1],
             dtype=str(vectors.dtype),
         ).header(self._name)
-        block = encode_block(header, vectors, codec=self._name.codec)
+        block = encode_block(header, vectors, codec=wire_codec(self._name.codec))
         stream = b"".join(block.frames)
         decoded, counted = decode_block(header, stream)
         assert decoded is not None, "whole frames make a whole block"

@@ -46,6 +46,8 @@ class BoundaryRows:
         self.plan = plan
         self._scale = scale
         self._sampling = sampling
+        self._incoming_targets = plan.incoming_targets
+        self._returning_targets = plan.returning_targets
 
     def draw(self, slot_hashes: np.ndarray, round_number: int) -> Steps[BoundaryDraw | None]:
         """Draw the vectors of a round and tell their owners which; None where all cross."""
@@ -55,7 +57,12 @@ class BoundaryRows:
         asked = {peer: numbers.astype(NUMBER_DTYPE)[:, None] for peer, numbers in mine.items()}
         expected = {p.peer: self._sampling.size(p.send.count) for p in self.plan.peers}
         received = yield InnerExchange(
-            label="sample", purpose="train", outgoing=asked, expected=expected, width=1
+            label="sample",
+            purpose="train",
+            outgoing=asked,
+            expected=expected,
+            width=1,
+            is_exact=True,
         )
         theirs = {
             peer.peer: read_numbers(received[peer.peer], vectors=peer.send.count, peer=peer.peer)
@@ -146,4 +153,18 @@ class BoundaryRows:
             outgoing=outgoing,
             expected=expected,
             width=widths.pop() if widths else 0,
+            targets=self._targets(draw, forward=forward),
         )
+
+    def _targets(
+        self, draw: BoundaryDraw | None, *, forward: bool
+    ) -> Mapping[int, np.ndarray] | None:
+        """Return what received vectors are only ever added to.
+
+        Sampled ones each have a factor of their peer's before they are.
+        """
+        if forward:
+            return self._incoming_targets if draw is None else None
+        if draw is None:
+            return self._returning_targets
+        return {p: places[draw.theirs[p]] for p, places in self._returning_targets.items()}

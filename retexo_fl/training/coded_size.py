@@ -11,11 +11,14 @@ non-zero values of s bytes, of which row i has z_i, in a width of w::
 ``values`` takes nothing if all non-zeros are 1, s bytes for each row that is not empty if those of
 every row are equal, else z s. A frame holds as many rows as fit its limit densely or as columns
 with all values, whichever is more. Only the bits of +0 are no value.
+
+``fixed`` writes them likewise, once they are multiples of 2**-e, with the largest e at which none
+of a sender's has more than 2**24 of them; what rounds to 0 is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,6 +31,8 @@ from retexo_fl.layers.base import layer_class
 
 _ESCAPED: Final = 255
 _NARROW: Final = 65_536
+_MOST_STEPS: Final = 2**24
+_FINEST: Final = 126
 #: Values looked at in one go.
 _CHUNK_VALUES: Final = 2**22
 
@@ -56,6 +61,19 @@ def sent_features(
         yield peer.send.gather(features)
 
 
+def rounded_features(sent: Sequence[Features]) -> list[Features]:
+    """Return what the codec ``fixed`` makes of all that one client sends, in :func:`sent_features`.
+
+    Of magnitudes that float32 holds.
+    """
+    flat = [features if isinstance(features, np.ndarray) else features.data for features in sent]
+    largest = max((float(np.abs(values).max(initial=0.0)) for values in flat), default=0.0)
+    finest = _FINEST
+    while round(largest * 2.0**finest) > _MOST_STEPS:
+        finest -= 1
+    return [_rounded(features, 2.0**finest) for features in sent]
+
+
 def lossless_bytes(vectors: Features, *, frame_bytes: int) -> int:
     """Return the payload of one block under the codec ``lossless``.
 
@@ -69,6 +87,23 @@ def lossless_bytes(vectors: Features, *, frame_bytes: int) -> int:
         _frame_bytes(*_rows(vectors, begin, end), width=width, item=item)
         for begin, end in pairwise(_frame_ends(counts, width, item, frame_bytes))
     )
+
+
+def _rounded(features: Features, steps: float) -> Features:
+    if isinstance(features, np.ndarray):
+        return _nearest(features, steps)
+    rounded = csr_array(
+        (_nearest(features.data, steps), features.indices.copy(), features.indptr.copy()),
+        shape=features.shape,
+    )
+    rounded.eliminate_zeros()
+    return rounded
+
+
+def _nearest(values: np.ndarray, steps: float) -> np.ndarray:
+    nearest = np.round(values.astype(np.float64) * steps) / steps
+    # Adding 0 leaves no -0.
+    return (nearest + 0.0).astype(values.dtype)
 
 
 def _frame_ends(counts: np.ndarray, width: int, item: int, limit: int) -> list[int]:

@@ -28,6 +28,11 @@ class InnerExchange:
         outgoing: By peer, the (vectors, width) rows to send; one entry for each peer.
         expected: By peer, how many vectors of ``width`` will come.
         width: Width of what is received.
+        targets: By peer, the (vectors,) numbers of what each vector that will come is only ever
+            added to, or -1 where it is read by itself; None where all are. The codec ``fixed`` adds
+            vectors of one target exactly.
+        is_exact: Every bit of what is sent counts (numbers of vectors, not embeddings): no codec
+            rounds it.
     """
 
     label: str
@@ -35,6 +40,8 @@ class InnerExchange:
     outgoing: Mapping[int, np.ndarray]
     expected: Mapping[int, int]
     width: int
+    targets: Mapping[int, np.ndarray] | None = None
+    is_exact: bool = False
 
 
 #: By peer, the (vectors, width) rows received, as many as were expected.

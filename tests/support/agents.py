@@ -18,9 +18,12 @@ from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config_checks import DATA_PATH_KEYS
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.federation import make_client_app
+from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome
 from retexo_fl.federation.server_app import Listener, run_training
+from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import GraphPartition, write_partitions
 from tests.support.commands import environment, program
+from tests.support.host import Host
 from tests.support.loopback import make_members
 from tests.support.runs import ledger_of, model_bytes
 from tests.support.thread_grid import ThreadGrid
@@ -38,6 +41,7 @@ class AgentProcess:
         client: Index.
         extra: Of its environment.
         start_s: How long it may take to answer at first.
+        host: Where it runs; this machine itself if None.
     """
 
     folder: Path
@@ -45,11 +49,13 @@ class AgentProcess:
     extra: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     start_s: float = _START_S
+    host: Host | None = None
 
     @property
     def command(self) -> list[str]:
         """The program, and what it is told."""
-        return [program("retexo"), "agent", "run", "--config", str(self.settings)]
+        command = [program("retexo"), "agent", "run", "--config", str(self.settings)]
+        return command if self.host is None else self.host.command(command)
 
     @property
     def socket(self) -> Path:
@@ -122,13 +128,20 @@ def agents(
     *,
     start: bool = True,
     extra: Mapping[str, str] | None = None,
-    addresses: Sequence[str] | None = None,
+    addresses: Sequence[str | tuple[str, ...]] | None = None,
+    settings: Mapping[str, object] | None = None,
+    hosts: Sequence[Host] | None = None,
 ) -> Iterator[list[AgentProcess]]:
-    """Give every part to an agent of its own, all of whom know each other; end them at last."""
+    """Give every part to an agent of its own, all of whom know each other; end them at last.
+
+    ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run.
+    """
     write_partitions(list(parts), root / "parts")
     _, roster = make_members(root, len(parts), addresses)
     (root / "roster.toml").write_text(roster.text())
-    made = [_settle(root, member) for member in roster.members.values()]
+    made = [_settle(root, member, settings or {}) for member in roster.members.values()]
+    for agent, host in zip(made, hosts or (), strict=False):
+        agent.host = host
     for agent in made:
         agent.extra = extra or {}
     try:
@@ -145,13 +158,27 @@ def train_with(
     agents: Sequence[AgentProcess], config: RunConfig, listeners: Sequence[Listener] = ()
 ) -> Path:
     """Train with the real server loop; every message goes through a ClientApp to its agent."""
+    grid, deployed = _grid(agents, config)
+    return run_training(grid, deployed, listeners)
+
+
+def predict_with(agents: Sequence[AgentProcess], config: RunConfig, run: Path) -> PredictionOutcome:
+    """Predict with the model of a run; agents need a folder ``predictions`` in their settings."""
+    grid, deployed = _grid(agents, config)
+    model = read_trained_model(run)
+    return PredictionLoop(
+        grid=grid, config=deployed, model=model, form="npz", tell=lambda event: None
+    ).run()
+
+
+def _grid(agents: Sequence[AgentProcess], config: RunConfig) -> tuple[ThreadGrid, RunConfig]:
     # Agents know their parts, and a server that deploys knows no path.
     values = {**config_values(config), "engine": "deployment", **dict.fromkeys(DATA_PATH_KEYS, "")}
     grid = ThreadGrid(make_client_app(), [{"agent": str(agent.socket)} for agent in agents], values)
-    return run_training(grid, make_config(values), listeners)
+    return grid, make_config(values)
 
 
-def _settle(root: Path, member: Member) -> AgentProcess:
+def _settle(root: Path, member: Member, settings: Mapping[str, object]) -> AgentProcess:
     agent = AgentProcess(folder=root / str(member.client), client=member.client)
     keys = {
         "partition": root / "parts" / f"part-{member.client}",
@@ -162,6 +189,7 @@ def _settle(root: Path, member: Member) -> AgentProcess:
         "roster": root / "roster.toml",
     }
     lines = [f"{name} = {json.dumps(str(path))}" for name, path in keys.items()]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     listen = f"listen = {json.dumps(list(member.addresses))}\n"
     agent.settings.write_text("\n".join([*lines, listen]))
     return agent

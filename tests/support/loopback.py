@@ -27,16 +27,16 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_members(
-    root: Path, clients: int, addresses: Sequence[str] | None = None
+    root: Path, clients: int, addresses: Sequence[str | tuple[str, ...]] | None = None
 ) -> tuple[list[Identity], Roster]:
-    """Give every client a key in ``root/CLIENT`` and an address: of loopback, or the one given."""
+    """Give every client a key in ``root/CLIENT`` and addresses: of loopback, or those given."""
     identities = [make_identity(root / str(client), client) for client in range(clients)]
     own = addresses or [f"tcp://127.0.0.1:{port}" for port in free_ports(clients)]
     members = [
         Member(
             client=client,
             certificate_pem=identity.certificate_pem,
-            addresses=(address,),
+            addresses=(address,) if isinstance(address, str) else address,
         )
         for client, (identity, address) in enumerate(zip(identities, own, strict=True))
     ]

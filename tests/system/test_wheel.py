@@ -16,6 +16,9 @@ import pytest
 
 from tests.support.commands import ROOT, environment, run_command
 
+#: Of the library's files: Python, the report's page, and the programs for the kernel.
+_SUFFIXES = {".py", ".css", ".js", ".c", ".h", ".o"}
+
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
@@ -75,9 +78,11 @@ def test_wheel_holds_the_whole_library_and_nothing_else(wheel: Path) -> None:
     sources = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "retexo_fl").rglob("*")
-        if path.suffix in {".py", ".css", ".js"} or path.name == "py.typed"
+        if path.suffix in _SUFFIXES or path.name == "py.typed"
     }
     assert {"retexo_fl/py.typed", "retexo_fl/report/page.css", "retexo_fl/report/page.js"} < sources
+    programs = "retexo_fl/channels/xdp/programs"
+    assert {f"{programs}/aggregate.bpf.c", f"{programs}/aggregate.bpf.o"} < sources
     assert sources <= names
     others = {name for name in names - metadata - sources if not name.endswith("README.md")}
     assert others == set()

@@ -67,6 +67,7 @@ ANSWERS: list[wire.ClientAnswer] = [
         vectors_in=8,
     ),
     PublishAnswer(vectors=3, traffic=TRAFFIC),
+    PublishAnswer(vectors=3, traffic=TRAFFIC, error_bound=(2.0**-24,)),
     CollectAnswer(complete=False, missing=3, missing_peers=1, traffic=TRAFFIC),
     TrainAnswer(
         update_sum=WEIGHTS,

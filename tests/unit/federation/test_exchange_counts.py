@@ -68,7 +68,8 @@ def test_an_agent_tells_sums_and_a_client_of_this_process_what_is_new(
 ) -> None:
     messenger, _ = _messenger(returns=returns)
     for _ in range(2):
-        assert publish(messenger, PublishRequest(ticket=TICKET), [0]) == {0: 3}
+        published = publish(messenger, PublishRequest(ticket=TICKET), [0])
+        assert {client: answer.vectors for client, answer in published.items()} == {0: 3}
         assert collect(messenger, CollectRequest(ticket=TICKET), [0]) == {0: 0}
     for direction in ("out", "in"):
         for kind, volume in (("boundary", MOVED.boundary), ("control", MOVED.control)):

@@ -104,6 +104,10 @@ def test_requests_survive_the_translation(
         ),
         (PublishAnswer(vectors=4, traffic=TRAFFIC), answer_records.read_published),
         (
+            PublishAnswer(vectors=4, traffic=TRAFFIC, error_bound=(2.0**-24,)),
+            answer_records.read_published,
+        ),
+        (
             CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
             answer_records.read_collected,
         ),

@@ -79,6 +79,14 @@ def test_plan_for_a_stranger_holds_nothing() -> None:
     assert len(plan.digest) == 32
 
 
+def test_rows_are_read_one_by_one_and_their_gradients_added() -> None:
+    plan = BoundaryPlan.from_partition(small_parts()[0])
+    assert plan.incoming_targets is None
+    assert {p: t.tolist() for p, t in plan.returning_targets.items()} == {
+        peer.peer: peer.send.rows.tolist() for peer in plan.peers
+    }
+
+
 def test_gather_takes_dense_and_sparse_rows() -> None:
     send = BoundaryPlan.from_partition(small_parts()[1]).peer(0).send
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)

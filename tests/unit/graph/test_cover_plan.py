@@ -122,6 +122,30 @@ def test_stages_read_every_neighbour_once(case: CutCase) -> None:
 
 @given(cut_cases())
 @FEW
+def test_a_target_is_the_one_node_that_reads_the_sum(case: CutCase) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    for plan in plans_of(parts):
+        sources = plan.edges.indices - plan.edges.num_nodes
+        readers = np.repeat(np.arange(plan.edges.num_nodes), np.diff(plan.edges.indptr))
+        incoming = plan.incoming_targets
+        assert (incoming is None) == (not plan.peers)
+        for item in plan.peers:
+            targets = item.receive.targets
+            assert incoming is not None
+            assert targets is not None
+            assert incoming[item.peer] is targets
+            assert len(targets) == item.receive.count
+            for slot, target in zip(item.receive.slots, targets, strict=True):
+                assert (target < 0) == (plan.edges.slot_hashes[slot] != 0)
+                if target >= 0:
+                    assert readers[sources == slot].tolist() == [target]
+            sums = item.send.sums.count if item.send.sums else 0
+            returning = plan.returning_targets[item.peer]
+            assert returning.tolist() == [*item.send.rows.tolist(), *[-1] * sums]
+
+
+@given(cut_cases())
+@FEW
 def test_plans_of_two_clients_agree_and_waste_nothing(case: CutCase) -> None:
     parts = cut_graph(case.graph, case.assignment, case.split)
     plans, rows = plans_of(parts), plans_of(parts, "rows")

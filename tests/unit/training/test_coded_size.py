@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from scipy.sparse import csr_array
 
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
-from retexo_fl.exchange import Vectors, encode_block, to_csr, to_dense
+from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_dense
 from retexo_fl.graph import BoundaryPlan
-from retexo_fl.training.coded_size import lossless_bytes, sent_features
+from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from tests.support.data import data_dir
 from tests.unit.exchange.blocks import any_vectors, header_of
 
@@ -88,6 +88,16 @@ def test_prediction_is_what_the_codec_writes(vectors: Vectors) -> None:
     limit = max(256, vectors.shape[1] * 8)
     block = encode_block(header_of(vectors), vectors, max_frame_bytes=limit)
     assert lossless_bytes(vectors, frame_bytes=limit) == block.traffic.payload_bytes
+
+
+@given(any_vectors(), any_vectors())
+def test_rounding_is_that_of_fixed(one: Vectors, other: Vectors) -> None:
+    assume(max(np.abs(to_dense(v)).max(initial=0.0) for v in (one, other)) < 2.0**127)
+    expected = fixed_vectors({0: one, 1: other}).vectors
+    for peer, found in enumerate(rounded_features([one, other])):
+        assert isinstance(found, csr_array) == isinstance(expected[peer], csr_array)
+        assert found.dtype == expected[peer].dtype
+        assert to_dense(found).tobytes() == to_dense(expected[peer]).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["rows", "cover"])

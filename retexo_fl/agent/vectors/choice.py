@@ -1,0 +1,69 @@
+"""Which vectors come by datagrams and which as blocks, where the agent may choose.
+
+The rule depends on the vectors alone, never on a measured time, so a run repeats its choices. What
+is chosen changes no bit of a result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from retexo_fl.agent.log_lines import line
+from retexo_fl.agent.vectors.control import Notice, Way
+from retexo_fl.errors import ChannelUnavailable
+
+logger = logging.getLogger(__name__)
+
+#: From so many bytes of one sender on, one TCP stream costs a receiver less than datagrams do
+#: (`sims/results/kernel_path.md`).
+LARGE_BYTES: Final = 1 << 20
+_VALUE_BYTES: Final = 4
+#: A block writes a stored value with its column in about so many bytes; datagrams hold zeros, too.
+_STORED_BYTES: Final = 6
+
+
+class WayChoice:
+    """What one agent chooses.
+
+    Args:
+        automatic: Choose; otherwise everything comes by datagrams.
+    """
+
+    def __init__(self, *, automatic: bool) -> None:
+        self._automatic = automatic
+        self._said: set[str] = set()
+
+    def ways(self, notices: Mapping[int, Notice], width: int) -> dict[int, Way]:
+        """Return how each peer's vectors shall come."""
+        return {peer: self._way(notice, width) for peer, notice in notices.items()}
+
+    def no_room(self, error: ChannelUnavailable) -> None:
+        """Note that an exchange does not fit, and comes as blocks.
+
+        Raises:
+            ChannelUnavailable: The agent may not choose.
+        """
+        if not self._automatic:
+            raise ChannelUnavailable(
+                f"{error}; raise datagram-memory-mib in agent.toml, or listen at auto://"
+            ) from error
+        self._say_once("memory", str(error))
+
+    def _way(self, notice: Notice, width: int) -> Way:
+        dense = len(notice.streams) * width * _VALUE_BYTES
+        if not self._automatic:
+            return Way.DATAGRAMS
+        if notice.stored * _STORED_BYTES < dense:
+            self._say_once("sparse", "vectors are sparse, and shorter as blocks")
+            return Way.BLOCK
+        if dense >= LARGE_BYTES:
+            self._say_once("large", f"at least {LARGE_BYTES} bytes of one peer")
+            return Way.BLOCK
+        return Way.DATAGRAMS
+
+    def _say_once(self, kind: str, why: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            logger.info(line("blocks", instead_of="datagrams", reason=why))

@@ -1,0 +1,229 @@
+"""The two small blocks by which a pair of agents agrees on datagrams: a notice and a grant.
+
+Both travel as ordinary blocks, over links that TLS has proved, and outlive either process. The
+sender's notice says how its vectors were rounded and what they are; the receiver's grant says how
+it takes them, and names the streams. A receiver that has lost what arrived grants once more, under
+the next number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.channels import BlockKey
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.exchange import BlockHeader, encode_block, to_dense
+
+#: Stage indices of ordinary blocks lie below; a notice's and a grant's are shifted up.
+LAYERS: Final = 1 << 16
+_FIRST_GRANT: Final = 2
+#: Names an exchange: job, stage, digest.
+ExchangeId = tuple[str, int, bytes]
+#: Grants of one exchange that are numbered; a receiver that loses more has another trouble.
+MOST_GRANTS: Final = 64
+_FIXED: Final = 16
+_PER_STREAM: Final = 3
+_VERSION: Final = 1
+_EXPONENT_BIAS: Final = 1024
+_WORD: Final = 1 << 32
+#: Streams of one sender for one receiver: its own, and one for each set of peers that it serves
+#: with one packet.
+MOST_STREAMS: Final = 64
+
+
+class Way(IntEnum):
+    """How a receiver wants what a notice announces."""
+
+    BLOCK = 1  # as an ordinary block, over whatever channel there is
+    DATAGRAMS = 2
+    KEPT = 3  # it has the same vectors from before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Notice:
+    """What a sender says of the vectors that it has for one receiver in one exchange.
+
+    Attributes:
+        exponent: The values are whole numbers times ``2 ** -exponent``.
+        packet_cells: Cells of 64 bytes that a packet on the path to the receiver holds.
+        stored: Values that are not zero.
+        digest: 16 bytes over the whole numbers.
+        streams: [n] int64, for each vector the stream that it goes in; ascending within a stream.
+    """
+
+    exponent: int
+    packet_cells: int
+    stored: int
+    digest: bytes
+    streams: np.ndarray
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that the receiver is to open."""
+        return int(self.streams.max(initial=0)) + 1
+
+    def numbers(self) -> np.ndarray:
+        """Return it as the (1, 16 + n) float64 block that crosses."""
+        found = np.zeros((1, _FIXED + len(self.streams)))
+        found[0, :5] = (
+            _VERSION,
+            self.exponent + _EXPONENT_BIAS,
+            self.packet_cells,
+            self.num_streams,
+            self.stored,
+        )
+        found[0, 5:9] = np.frombuffer(self.digest, dtype="<u4")
+        found[0, _FIXED:] = self.streams
+        return found
+
+    @classmethod
+    def read(cls, block: np.ndarray, sender: int) -> Notice:
+        """Read what arrived.
+
+        Raises:
+            RemoteProtocolError: It says what no notice says.
+        """
+        numbers = _whole(block, sender, "notice")
+        version, exponent, packet_cells, num_streams, stored, *digest = numbers[:9].tolist()
+        streams = numbers[_FIXED:]
+        if (
+            version != _VERSION
+            or not 1 <= packet_cells <= 1024
+            or not 0 < exponent < 2 * _EXPONENT_BIAS
+            or num_streams != streams.max(initial=0) + 1
+            or not 1 <= num_streams <= MOST_STREAMS
+            or not (numbers[5:9] < _WORD).all()
+        ):
+            raise RemoteProtocolError(
+                f"client {sender}: a notice of datagrams that says {numbers[:5].tolist()}; "
+                f"expected version {_VERSION} and fields in their range"
+            )
+        return cls(
+            exponent=exponent - _EXPONENT_BIAS,
+            packet_cells=packet_cells,
+            stored=stored,
+            digest=np.array(digest, dtype="<u4").tobytes(),
+            streams=streams,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a receiver answers.
+
+    Attributes:
+        way: How it takes the vectors.
+        streams: For each stream its token and its number; empty unless by datagrams.
+    """
+
+    way: Way
+    streams: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def width(num_streams: int) -> int:
+        """Return the numbers of a grant of so many streams."""
+        return _FIXED + _PER_STREAM * num_streams
+
+    def numbers(self, num_streams: int) -> np.ndarray:
+        """Return it as the (1, 16 + 3 S) float64 block that crosses."""
+        found = np.zeros((1, self.width(num_streams)))
+        found[0, :2] = _VERSION, self.way
+        for at, (token, stream) in enumerate(self.streams):
+            begin = _FIXED + _PER_STREAM * at
+            found[0, begin : begin + _PER_STREAM] = token // _WORD, token % _WORD, stream
+        return found
+
+    @classmethod
+    def read(cls, block: np.ndarray, receiver: int) -> Grant:
+        """Read what arrived.
+
+        Raises:
+            RemoteProtocolError: It says what no grant says.
+        """
+        numbers = _whole(block, receiver, "grant")
+        words = numbers[_FIXED:].reshape(-1, _PER_STREAM)
+        if numbers[0] != _VERSION or int(numbers[1]) not in set(Way) or not (words < _WORD).all():
+            raise RemoteProtocolError(
+                f"client {receiver}: a grant of datagrams that says {numbers[:2].tolist()}; "
+                f"expected version {_VERSION} and a way from 1 to {max(Way)}"
+            )
+        way = Way(int(numbers[1]))
+        granted = [(int(high) * _WORD + int(low), int(stream)) for high, low, stream in words]
+        return cls(way=way, streams=tuple(granted) if way is Way.DATAGRAMS else ())
+
+
+#: By peer: [n, width] vectors, the header of the block that they would have made, their notice.
+Arrived = Mapping[int, tuple[np.ndarray, BlockHeader, Notice]]
+
+
+def notice_header(block: BlockHeader) -> BlockHeader:
+    """Return how the notice of a block begins: it proves the plan as the block would."""
+    return replace(
+        block,
+        layer=block.layer + LAYERS,
+        num_vectors=1,
+        width=_FIXED + block.num_vectors,
+        dtype="float64",
+    )
+
+
+def grant_header(block: BlockHeader, number: int, num_streams: int) -> BlockHeader:
+    """Return how a grant for a block begins; it goes the other way."""
+    return replace(
+        block,
+        layer=block.layer + LAYERS * (_FIRST_GRANT + number),
+        sender=block.receiver,
+        receiver=block.sender,
+        num_vectors=1,
+        width=Grant.width(num_streams),
+        dtype="float64",
+    )
+
+
+def key_of(header: BlockHeader) -> BlockKey:
+    """Return the mailbox of a block."""
+    return BlockKey(
+        job=header.job,
+        layer=header.layer,
+        weights_digest=header.weights_digest,
+        sender=header.sender,
+        receiver=header.receiver,
+    )
+
+
+def split_layer(layer: int) -> tuple[int, int]:
+    """Return the stage that a block belongs to and 0 for vectors, 1 for a notice, else a grant."""
+    return layer % LAYERS, layer // LAYERS
+
+
+def is_control(kind: int) -> bool:
+    """Say whether a kind of :func:`split_layer` is a notice or a grant."""
+    return 0 < kind < _FIRST_GRANT + MOST_GRANTS
+
+
+def most_control_bytes(vectors: int) -> int:
+    """Return the most bytes of a notice or a grant for so many vectors."""
+    return 4096 + 8 * (_FIXED + vectors + _PER_STREAM * MOST_STREAMS) * 2
+
+
+def control_frames(
+    header: BlockHeader, numbers: np.ndarray, *, codec: str = "lossless"
+) -> tuple[bytes, ...]:
+    """Return the frames of a notice, or with the codec ``dense`` of a grant: all as long."""
+    return encode_block(header, numbers, codec=codec).frames
+
+
+def _whole(block: np.ndarray, client: int, what: str) -> np.ndarray:
+    """Return a (1, k) block's numbers as int64; they are below 2^53 and so exact."""
+    numbers = to_dense(block)[0]
+    if not ((numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2.0**53)).all():
+        raise RemoteProtocolError(
+            f"client {client}: a {what} of datagrams with a number that is not whole"
+        )
+    found: np.ndarray = numbers.astype(np.int64)
+    return found

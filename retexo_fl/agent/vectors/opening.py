@@ -1,0 +1,126 @@
+"""Opens what an agent's settings say of datagrams, and what serves a wait for both ways."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from retexo_fl.agent.log_lines import line
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels import BlockKey
+from retexo_fl.channels.addresses import (
+    DATAGRAM_SCHEMES,
+    DatagramAddress,
+    parse_datagram,
+    scheme_of,
+)
+from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.errors import ChannelUnavailable, ConfigurationError
+from retexo_fl.exchange.link_messages import Offer
+
+if TYPE_CHECKING:
+    # It loads numba, which agents that take no datagrams do without.
+    from retexo_fl.agent.vectors.path import VectorPath
+
+logger = logging.getLogger(__name__)
+
+_MIB: Final = 2**20
+
+
+def open_vector_path(
+    settings: AgentSettings,
+    client: int,
+    depot: BlockDepot,
+    addresses_of: Callable[[int], Sequence[str]],
+) -> VectorPath | None:
+    """Return what carries vectors as datagrams; None where the agent listens at no such address.
+
+    Args:
+        settings: Name the address, and the memory of sums.
+        client: Client index.
+        depot: Carries notices and grants.
+        addresses_of: Returns the addresses of a peer.
+
+    Raises:
+        ConfigurationError: The address cannot be used, or ``xdp`` is demanded of a machine that
+            cannot give it.
+        IdentityError: It is no address.
+    """
+    wanted = wanted_address(settings.listen)
+    if wanted is None:
+        return None
+    from retexo_fl.agent.vectors.endpoints import make_endpoint
+    from retexo_fl.agent.vectors.path import VectorPath
+
+    try:
+        endpoint = make_endpoint(
+            wanted,
+            memory_bytes=round(settings.datagram_memory_mib * _MIB),
+            clones=settings.broadcast == "tc",
+        )
+    except ChannelUnavailable as error:
+        advice = "; with auto:// the agent goes on in user space" if wanted.scheme == "xdp" else ""
+        place = f"listen: {wanted.scheme}://{wanted.endpoint}"
+        raise ConfigurationError(f"{place}: {error}{advice}") from error
+    logger.info(line("datagrams", address=endpoint.address, taken_by=endpoint.kind))
+
+    def address_of(peer: int) -> str | None:
+        for address in addresses_of(peer):
+            if scheme_of(address) in DATAGRAM_SCHEMES:
+                return parse_datagram(address).endpoint
+        return None
+
+    return VectorPath(
+        client, depot, endpoint, automatic=wanted.scheme == "auto", address_of=address_of
+    )
+
+
+def wanted_address(listen: Sequence[str]) -> DatagramAddress | None:
+    """Return where datagrams are to be taken, of the addresses that an agent listens at.
+
+    Raises:
+        ConfigurationError: There is more than one.
+        IdentityError: It is no address.
+    """
+    found = [parse_datagram(a) for a in listen if scheme_of(a) in DATAGRAM_SCHEMES]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"listen: got {len(found)} addresses of datagrams; expected one of udp://, xdp:// and "
+            "auto://"
+        )
+    return found[0] if found else None
+
+
+class VectorArrivals:
+    """Waits for vectors whichever way they come.
+
+    Args:
+        depot: Has those that come as blocks.
+        path: Has those that come as datagrams.
+    """
+
+    def __init__(self, depot: BlockDepot, path: VectorPath) -> None:
+        self._depot = depot
+        self._path = path
+
+    def wait_for(self, keys: Collection[BlockKey], timeout_s: float) -> frozenset[BlockKey]:
+        """Wait until all vectors are there or time is over; return those that are not.
+
+        Raises:
+            RetexoError: What went wrong with their exchange.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            by_datagrams = {key for key in keys if self._path.carries(key)}
+            missing = self._path.missing(by_datagrams)
+            missing |= self._depot.wait_for(set(keys) - by_datagrams, 0.0)
+            left_s = deadline - time.monotonic()
+            if not missing or left_s <= 0:
+                return missing
+            self._path.wait(left_s)
+
+    def offers(self, peer: int) -> Sequence[Offer]:
+        """Return every block that a peer has not acknowledged."""
+        return self._depot.offers(peer)

@@ -1,0 +1,194 @@
+"""One job's end of the way that vectors take as datagrams: what it sends, expects and has kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from zipfile import BadZipFile
+
+import numpy as np
+
+from retexo_fl.agent.api import Traffic
+from retexo_fl.agent.vectors.broadcasts import alone, together
+from retexo_fl.agent.vectors.control import ExchangeId
+from retexo_fl.agent.vectors.traffic import datagram_traffic
+from retexo_fl.channels import BlockKey
+from retexo_fl.errors import CheckpointError
+from retexo_fl.exchange import BlockHeader, FixedVectors
+from retexo_fl.files import write_whole
+
+if TYPE_CHECKING:
+    # It loads numba, which agents that take no datagrams do without.
+    from retexo_fl.agent.vectors.path import VectorPath
+
+#: Told of what went to (``out``) or came from (``in``) a peer: stage, peer, bytes, direction.
+Counted = Callable[[int, int, Traffic, str], None]
+#: From so many rows on, a set of peers is served by packets of its own.
+_LEAST_ROWS: Final = 8
+
+
+class VectorPorts:
+    """Gives jobs their ends.
+
+    Args:
+        path: Of the agent.
+        broadcasts: Serve peers that need the same rows with the same packets.
+    """
+
+    def __init__(self, path: VectorPath, *, broadcasts: bool) -> None:
+        self._path = path
+        self._broadcasts = broadcasts
+
+    def open(self, folder: Path, *, all_needed: bool, counted: Counted) -> JobVectors:
+        """Return a job's end; see there."""
+        return JobVectors(
+            self._path,
+            folder,
+            all_needed=all_needed,
+            broadcasts=self._broadcasts,
+            counted=counted,
+        )
+
+    def forget_job(self, job: str) -> None:
+        """Forget all exchanges of a job."""
+        self._path.forget_job(job)
+
+
+class JobVectors:
+    """What one job sends and receives as datagrams.
+
+    Args:
+        path: Of the agent.
+        folder: Keeps what arrived before a stage, for the time after a restart.
+        all_needed: No peer may stay away, so vectors of different peers may be added as they come.
+        broadcasts: Serve peers that need the same rows with the same packets.
+        counted: Told of every block of vectors before a stage.
+    """
+
+    def __init__(
+        self,
+        path: VectorPath,
+        folder: Path,
+        *,
+        all_needed: bool,
+        broadcasts: bool,
+        counted: Counted,
+    ) -> None:
+        self.counted = counted
+        self._path = path
+        self._folder = folder
+        self._all_needed = all_needed
+        self._broadcasts = broadcasts
+
+    def reaches(self, peer: int) -> bool:
+        """Say whether vectors for a peer, and from it, go this way."""
+        return self._path.reaches(peer)
+
+    def send(
+        self,
+        headers: Mapping[int, BlockHeader],
+        fixed: FixedVectors,
+        *,
+        rows: Mapping[int, np.ndarray] | None = None,
+    ) -> dict[int, Traffic]:
+        """Send vectors to some peers; return the bytes of each.
+
+        Args:
+            headers: By peer, the header of the block that its vectors would make.
+            fixed: Vectors of these and perhaps other peers.
+            rows: By peer, [n] int64 the inner node whose row each vector is, -1 where it is none.
+        """
+        counts = {peer: header.num_vectors for peer, header in headers.items()}
+        streams = alone(counts)
+        if self._broadcasts and rows is not None:
+            streams = together({peer: rows[peer] for peer in headers}, least_rows=_LEAST_ROWS)
+        notices = self._path.send(
+            headers, {peer: fixed.integers(peer) for peer in headers}, fixed.exponent, streams
+        )
+        return {peer: datagram_traffic(headers[peer], notice) for peer, notice in notices.items()}
+
+    def expect(
+        self,
+        headers: Mapping[int, BlockHeader],
+        targets: Mapping[int, np.ndarray] | None,
+        *,
+        all_needed: bool | None = None,
+    ) -> None:
+        """Take vectors from some peers from now on.
+
+        Args:
+            headers: By peer, the header of the block that its vectors would make.
+            targets: By peer, [n] int64 what each vector is summed into, -1 for nothing.
+            all_needed: Of this exchange; None: as of the job.
+        """
+        is_needed = self._all_needed if all_needed is None else all_needed
+        if targets is not None:
+            targets = {
+                peer: targets.get(peer, np.full(header.num_vectors, -1, dtype=np.int64))
+                for peer, header in headers.items()
+            }
+        self._path.expect(headers, targets, together=is_needed)
+
+    def arrived(self, exchange: ExchangeId) -> list[dict[int, tuple[np.ndarray, Traffic]]]:
+        """Return, by peer, the vectors of an exchange that are there, and their bytes.
+
+        Vectors that were summed together come together.
+
+        Raises:
+            RetexoError: What went wrong with the exchange.
+        """
+        return [
+            {
+                peer: (vectors, datagram_traffic(header, notice))
+                for peer, (vectors, header, notice) in unit.items()
+            }
+            for unit in self._path.arrived(exchange)
+        ]
+
+    def keep(self, exchange: ExchangeId, vectors: Mapping[int, np.ndarray]) -> None:
+        """Put vectors that were summed together on disk, by peer: all of them or none.
+
+        Raises:
+            CheckpointError: They could not be written.
+        """
+        path = self._folder / f"{_stem(exchange)}-{min(vectors)}.npz"
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, **{str(peer): v for peer, v in vectors.items()})
+        try:
+            write_whole(path, [content.getvalue()], durable=True)
+        except OSError as error:
+            raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
+
+    def kept(self, exchange: ExchangeId) -> dict[int, np.ndarray]:
+        """Return, by peer, what was put on disk, also by an earlier process.
+
+        Raises:
+            CheckpointError: A file is damaged.
+        """
+        found: dict[int, np.ndarray] = {}
+        for path in sorted(self._folder.glob(f"{_stem(exchange)}-*.npz")):
+            try:
+                with np.load(path, allow_pickle=False) as arrays:
+                    found |= {int(name): arrays[name] for name in arrays.files}
+            except (OSError, ValueError, EOFError, BadZipFile) as error:
+                raise CheckpointError(f"{path}: is damaged ({error})") from error
+        return found
+
+    def carries(self, key: BlockKey) -> bool:
+        """Say whether a peer's vectors come this way, and not as a block."""
+        return self._path.carries(key)
+
+    def untaken(self, exchanges: set[ExchangeId]) -> list[int]:
+        """Return the peers that have not taken all that was sent in some exchanges."""
+        return self._path.untaken(exchanges)
+
+    def drop(self, exchanges: set[ExchangeId]) -> set[BlockKey]:
+        """Forget exchanges; return the mailboxes of their notices and grants."""
+        return self._path.drop(exchanges)
+
+
+def _stem(exchange: ExchangeId) -> str:
+    _, stage, digest = exchange
+    return f"vectors-{stage}-{digest[:8].hex()}"

@@ -1,0 +1,30 @@
+"""Fixed-point vectors as UDP datagrams, added up where they arrive."""
+
+from retexo_fl.channels.datagrams.broadcasting import BroadcastKind
+from retexo_fl.channels.datagrams.endpoint import DEFAULT_MEMORY_BYTES, DatagramEndpoint, OpName
+from retexo_fl.channels.datagrams.receiver import Receiver, UserSpaceReceiver
+from retexo_fl.channels.datagrams.records import (
+    Destination,
+    DestinationState,
+    ExchangeProgress,
+    IncomingStream,
+    SendState,
+    StreamGrant,
+    StreamProgress,
+)
+
+__all__ = [
+    "DEFAULT_MEMORY_BYTES",
+    "BroadcastKind",
+    "DatagramEndpoint",
+    "Destination",
+    "DestinationState",
+    "ExchangeProgress",
+    "IncomingStream",
+    "OpName",
+    "Receiver",
+    "SendState",
+    "StreamGrant",
+    "StreamProgress",
+    "UserSpaceReceiver",
+]

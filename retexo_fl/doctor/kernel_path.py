@@ -1,0 +1,30 @@
+"""The kernel path: whether programs that take datagrams in the kernel can be loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retexo_fl.channels.xdp.probe import probe
+from retexo_fl.doctor.finding import Finding, absent, doubtful, good
+
+_SCHEMES = ("xdp:", "auto:")
+
+
+def examine_kernel_path(listen: Iterable[str]) -> Finding:
+    """Load the program, have it take one packet, and let go of it; no interface is touched.
+
+    It tells of the user who asks: an agent may hold privileges that this user lacks.
+
+    Args:
+        listen: Addresses that the client listens at.
+    """
+    found = probe()
+    if found.ok:
+        return good("kernel path", "available (native/generic untested until attached)")
+    if not any(address.startswith(_SCHEMES) for address in listen):
+        return absent("kernel path", found.reason)
+    advice = (
+        "install libbpf1, and give the agent CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; or listen at "
+        "udp://"
+    )
+    return doubtful("kernel path", found.reason, advice)

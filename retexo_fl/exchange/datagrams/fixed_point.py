@@ -1,0 +1,165 @@
+"""Fixed point: whole numbers of a power of two, so that sums do not depend on their order.
+
+A sender rounds all values of an exchange to one grid, ``2 ** -exponent`` apart, on which the
+largest of them has at most 24 bits. Such a value is exact in float32, and int32 holds the sum of
+127 of them. What is added is whole numbers, so neither order nor grouping changes a bit; the only
+error is that of :func:`snap`, at most half a step of the grid for each value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retexo_fl.errors import LocalProtocolError, TrainingDiverged
+
+_Float = TypeVar("_Float", np.float32, np.float64)
+
+#: Bits of a float32 significand: a snapped value's magnitude is at most ``2 ** 24`` steps.
+MAX_BITS: Final = 24
+MAX_STEPS: Final = 2**MAX_BITS
+#: Values that int32 adds without overflow, whatever they are: 127 * 2**24 < 2**31. More
+#: contributors to one row are spread over several rows of accumulators.
+MAX_CONTRIBUTORS: Final = 127
+#: No float32 is larger than 2**24 steps of this grid ...
+MIN_EXPONENT: Final = MAX_BITS - 128
+#: ... and one step of this grid is the least normal float32, which is multiplied without rounding.
+MAX_EXPONENT: Final = 126
+_MAX_MAGNITUDE: Final = float(np.finfo(np.float32).max)
+
+
+def exponent_for(max_abs: float) -> int:
+    """Return the finest grid for values of at most this magnitude; 0 for 0.
+
+    It is the largest exponent at which ``max_abs`` rounds to at most ``2 ** 24`` steps, but never
+    more than 126: values that are all below 2**-102 keep fewer bits.
+
+    Raises:
+        TrainingDiverged: The magnitude is not finite, or float32 cannot hold it.
+    """
+    if not 0 <= max_abs <= _MAX_MAGNITUDE:
+        raise TrainingDiverged(
+            f"largest magnitude to be sent is {max_abs}, expected one that float32 can hold"
+        )
+    if max_abs == 0:
+        return 0
+    _, bits = math.frexp(max_abs)
+    # 2**23 <= max_abs * 2**exponent < 2**24. The next grid serves 2**24 and what rounds to it.
+    exponent = MAX_BITS - bits
+    if round(math.ldexp(max_abs, exponent + 1)) <= MAX_STEPS:
+        exponent += 1
+    return min(exponent, MAX_EXPONENT)
+
+
+def snap(values: NDArray[_Float], exponent: int) -> NDArray[np.int32]:
+    """Round values to the grid, halves to even.
+
+    Args:
+        values: float32 or float64 of any shape.
+        exponent: What :func:`exponent_for` gave for the largest magnitude, or less.
+
+    Returns:
+        Steps, int32 in the same shape: ``values * 2 ** exponent``, rounded.
+
+    Raises:
+        LocalProtocolError: The exponent is out of range or too large for a value.
+        TrainingDiverged: A value is not finite.
+    """
+    _check_exponent(exponent)
+    # Exact but for what becomes subnormal, and that rounds to 0 anyway.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        steps = values * values.dtype.type(2.0**exponent)
+        np.rint(steps, out=steps)
+    # Of NaN, neither end compares.
+    if steps.size and not (steps.min() >= -MAX_STEPS and steps.max() <= MAX_STEPS):
+        raise _why_not(values, exponent)
+    return steps.astype(np.int32)
+
+
+def unsnap(
+    steps: NDArray[np.int32] | NDArray[np.int64], exponent: int, dtype: type[_Float]
+) -> NDArray[_Float]:
+    """Return the values of whole numbers of steps, rounded once to ``dtype``.
+
+    What :func:`snap` made is exact in float32; a sum rounds where it has more than 24 bits.
+
+    Raises:
+        LocalProtocolError: The exponent is out of range.
+    """
+    _check_exponent(exponent)
+    # The conversion rounds, the product with a normal power of two does not.
+    values = steps.astype(dtype)
+    values *= dtype(2.0**-exponent)
+    return values
+
+
+def error_bound(exponent: int, contributors: int = 1) -> float:
+    """Return how far a sum of snapped values is from the sum of the values, at most.
+
+    The rounding of the sum to the run's dtype is not part of it.
+
+    Raises:
+        LocalProtocolError: The exponent is out of range.
+    """
+    _check_exponent(exponent)
+    return contributors * 2.0 ** -(exponent + 1)
+
+
+def with_counts(
+    steps: NDArray[np.int32], counts: NDArray[np.int32] | None = None
+) -> NDArray[np.int32]:
+    """Append to each vector the number of those that it is the sum of, for a mean.
+
+    Args:
+        steps: int32 [rows, width].
+        counts: int32 [rows]; None: each is one vector.
+
+    Returns:
+        int32 [rows, width + 1]; the counts are no steps but plain numbers.
+    """
+    rows, width = steps.shape
+    joined = np.empty((rows, width + 1), dtype=np.int32)
+    joined[:, :width] = steps
+    joined[:, width] = 1 if counts is None else counts
+    return joined
+
+
+def divide_by_counts(
+    sums: NDArray[np.int32] | NDArray[np.int64], exponent: int, dtype: type[_Float]
+) -> NDArray[_Float]:
+    """Return the means of what :func:`with_counts` made and receivers added.
+
+    Args:
+        sums: int32 or int64 [rows, width + 1], the last column the counts.
+        exponent: Grid of the other columns.
+        dtype: Of the result.
+
+    Returns:
+        Means [rows, width]; 0 where nothing was added.
+
+    Raises:
+        LocalProtocolError: The exponent is out of range.
+    """
+    totals = unsnap(sums[:, :-1], exponent, np.float64)
+    totals /= np.maximum(sums[:, -1:], 1)
+    return totals.astype(dtype, copy=False)
+
+
+def _check_exponent(exponent: int) -> None:
+    if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
+        raise LocalProtocolError(
+            f"exponent {exponent} is out of range, expected {MIN_EXPONENT} to {MAX_EXPONENT}"
+        )
+
+
+def _why_not(values: NDArray[_Float], exponent: int) -> TrainingDiverged | LocalProtocolError:
+    if not np.isfinite(values).all():
+        return TrainingDiverged("a value to be sent is not finite")
+    largest = float(np.abs(values).max())
+    return LocalProtocolError(
+        f"exponent {exponent} is too large for a magnitude of {largest:g}, expected at most "
+        f"{exponent_for(largest)}"
+    )

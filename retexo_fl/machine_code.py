@@ -1,0 +1,110 @@
+"""Machine code for kernels on arrays, kept on disk for each room that has some.
+
+It is code that this machine compiled for its user, read back by that user only, as ``.pyc`` files
+are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def compile_kernel(
+    function: Callable[_Parameters, _Result],
+    folder: Path | None,
+    signature: tuple[Any, ...] | None = None,
+) -> Callable[_Parameters, _Result]:
+    """Compile a function on arrays and numbers; while it runs, other threads run, too.
+
+    Args:
+        function: The kernel.
+        folder: Where its machine code is kept, as :func:`kernel_folder` says; None: nowhere.
+        signature: numba's types of the arguments: it is compiled now, for these alone. None: at the
+            first call, for each types of arguments anew.
+    """
+    signatures = None if signature is None else [signature]
+    with _numba_keeps_in(folder):
+        kernel = numba.njit(signatures, nogil=True, cache=folder is not None)(function)
+    return cast("Callable[_Parameters, _Result]", kernel)
+
+
+def kernel_folder(room: Path) -> Path | None:
+    """Return where a room's machine code is kept; None where no place can be written to.
+
+    The places asked in turn: the folder that ``NUMBA_CACHE_DIR`` names, ``__pycache__`` beside the
+    modules, ``$XDG_CACHE_HOME/retexo-fl`` or ``~/.cache/retexo-fl``.
+
+    Each state of the room's sources has a folder of its own there. numba asks only whether the file
+    of a kernel has changed, but a kernel holds copies of those that it calls, in other files. A
+    service without a folder that it may write to compiles anew in each process.
+    """
+    name = f"kernels-{sources_digest(room)}"
+    folder = next(
+        (place / name for place in _places(room) if _is_writable(place / name)),
+        None,
+    )
+    if folder is not None:
+        _remove_empty(folder)
+    return folder
+
+
+def sources_digest(room: Path) -> str:
+    """Return 16 hexadecimal digits that change with any module of a folder."""
+    digest = hashlib.sha256()
+    for module in sorted(room.glob("*.py")):
+        source = module.read_bytes()
+        digest.update(f"{module.name} {len(source)} ".encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def _places(room: Path) -> Iterator[Path]:
+    named = os.environ.get("NUMBA_CACHE_DIR", "")
+    if named:
+        yield Path(named)
+    yield room / "__pycache__"
+    of_user = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(of_user).is_absolute():
+        yield Path(of_user) / "retexo-fl"
+    else:
+        with suppress(RuntimeError):  # A user without a home.
+            yield Path.home() / ".cache" / "retexo-fl"
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove what a power cut has emptied: numba would fail at it instead of compiling anew."""
+    for file in (*folder.rglob("*.nbi"), *folder.rglob("*.nbc")):
+        with suppress(OSError):  # Another process removed it, or writes it.
+            if not file.stat().st_size:
+                file.unlink()
+
+
+@contextmanager
+def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
+    """Let numba keep the kernels that are made meanwhile in a folder."""
+    settings = vars(numba.config)
+    before = settings["CACHE_DIR"]
+    settings["CACHE_DIR"] = before if folder is None else str(folder)
+    try:
+        yield
+    finally:
+        settings["CACHE_DIR"] = before

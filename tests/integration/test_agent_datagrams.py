@@ -1,0 +1,80 @@
+"""Agents that take vectors as datagrams: the bits of one process, whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.graph import GraphPartition
+from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.loopback import free_ports
+from tests.support.runs import configured, model_bytes, train
+
+pytestmark = pytest.mark.system
+
+KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 2, "codec": "fixed"}
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config(KEYS))
+
+
+def loopback_addresses(clients: int, scheme: str = "udp") -> list[tuple[str, ...]]:
+    ports = free_ports(2 * clients)
+    return [
+        (f"tcp://127.0.0.1:{ports[2 * at]}", f"{scheme}://127.0.0.1:{ports[2 * at + 1]}")
+        for at in range(clients)
+    ]
+
+
+@pytest.fixture(scope="module")
+def three(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[list[AgentProcess]]:
+    root = tmp_path_factory.mktemp("agents")
+    with agents(root, parts, addresses=loopback_addresses(len(parts))) as made:
+        yield made
+
+
+def counted(made: Sequence[AgentProcess], name: str) -> int:
+    return sum(agent.status()["datagrams"]["counters"][name] for agent in made)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "plan"),
+    [
+        ("lazy", "rows"),
+        ("lazy", "cover"),
+        ("standard", "rows"),
+        ("standard", "cover"),
+        ("bns", "rows"),
+    ],
+)
+def test_agents_train_by_datagrams_as_one_process_does(
+    tmp_path: Path, three: list[AgentProcess], algorithm: str, plan: str
+) -> None:
+    keys = {**KEYS, "algorithm": algorithm, "boundary-plan": plan}
+    before = counted(three, "data_new")
+
+    train_with(three, configured(tmp_path / "agents", **keys))
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    assert counted(three, "data_new") > before
+
+
+def test_other_codecs_take_no_datagrams(tmp_path: Path, three: list[AgentProcess]) -> None:
+    keys = {**KEYS, "codec": "lossless"}
+    before = counted(three, "data_new")
+
+    train_with(three, configured(tmp_path / "agents", **keys))
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    assert counted(three, "data_new") == before

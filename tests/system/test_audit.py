@@ -1,0 +1,88 @@
+"""`retexo doctor --audit`: the agent's ledger against the kernel's count, with real agents."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.settings import read_settings
+from retexo_fl.channels.addresses import parse_tcp
+from retexo_fl.config import make_config
+from retexo_fl.doctor.audit import TOLERANCE, audit
+from retexo_fl.errors import AgentUnreachable
+from tests.support.agents import AgentProcess, agents, retexo, train_with
+from tests.support.kernel import require_bpf
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2, "algorithm": "standard"}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[AgentProcess]]:
+    require_bpf()
+    with agents(tmp_path_factory.mktemp("made"), make_parts(make_config(KEYS))) as made:
+        yield made
+
+
+def test_the_ledger_agrees_with_the_interface_about_a_training(
+    tmp_path: Path, pair: list[AgentProcess]
+) -> None:
+    config = make_config({**KEYS, "out": str(tmp_path / "out")})
+    runs: list[Path] = []
+
+    def train(_seconds: float) -> None:
+        if not runs:
+            runs.append(train_with(pair, config))
+
+    found = audit(pair[0].settings, 0.01, sleep=train)
+    assert found.interfaces == ("lo",)
+    (line,) = found.lines
+    assert (line.clients, line.addresses) == ((1,), ("127.0.0.1",))
+    for count in (line.sent, line.received):
+        assert count.ledger is not None
+        assert count.ledger > 100_000
+        assert abs(count.ledger - count.least) < TOLERANCE * count.ledger
+        assert count.agrees
+    assert found.agrees
+
+
+def test_what_the_ledger_does_not_know_of_is_found(pair: list[AgentProcess]) -> None:
+    (address,) = read_settings(pair[0].settings).listen
+    port = parse_tcp(address).port
+
+    def knock(_seconds: float) -> None:
+        # Bytes to the agent's port by somebody who proves nothing: no peer's account has them.
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(bytes(5000))
+
+    found = audit(pair[0].settings, 0.01, sleep=knock)
+    assert not found.agrees
+    assert sum(line.received.interface for line in found.lines) > 5000
+
+
+def test_the_command_prints_a_table_and_ends_with_the_verdict(pair: list[AgentProcess]) -> None:
+    done = retexo("doctor", "--audit", str(pair[0].settings), "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["agrees"] is True
+    done = retexo("doctor", "--audit", str(pair[0].settings), "--seconds", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert "127.0.0.1" in done.stdout
+    assert "The ledger agrees with what lo carried in" in done.stdout
+    done = retexo("doctor", "--audit", str(pair[0].settings), "--seconds", "0")
+    assert (done.returncode, done.stderr.count("--seconds")) == (2, 1)
+
+
+def test_an_agent_that_was_restarted_is_not_compared(pair: list[AgentProcess]) -> None:
+    def restart(_seconds: float) -> None:
+        pair[0].stop()
+        pair[0].start()
+
+    with pytest.raises(AgentUnreachable, match="was restarted during the audit"):
+        audit(pair[0].settings, 0.001, sleep=restart)

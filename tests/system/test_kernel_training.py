@@ -1,0 +1,199 @@
+"""Training over the kernel path, between hosts: the bits of user space, and of one process.
+
+No silent fallback can pass: what the programs in the kernel counted is what the plan demands, and
+no vector came through a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.exchange.datagrams.stream_shape import StreamShape
+from retexo_fl.graph import BoundaryPlan, GraphPartition
+from tests.support.agents import AgentProcess, agents, predict_with, train_with
+from tests.support.hosts import Hosts
+from tests.support.kernel import require_bpf
+from tests.support.loss import bad_cables
+from tests.support.runs import configured, model_bytes, train
+
+pytestmark = pytest.mark.system
+
+_TCP_PORT = 7411
+_UDP_PORT = 7412
+#: At an MTU of 1,500 bytes.
+_PACKET_CELLS = 22
+KEYS: dict[str, Any] = {"hidden": 8, "rounds": 2, "codec": "fixed"}
+
+
+@contextmanager
+def federation(
+    root: Path,
+    parts: Sequence[GraphPartition],
+    scheme: str,
+    *,
+    lost: float = 0.0,
+    doubled: float = 0.0,
+    settings: dict[str, object] | None = None,
+) -> Iterator[list[AgentProcess]]:
+    """An agent for each part, on hosts of their own, with cables that are good or bad."""
+    require_bpf()
+    with ExitStack() as stack:
+        hosts = list(stack.enter_context(Hosts([f"client-{part.client}" for part in parts])))
+        stack.enter_context(
+            bad_cables(*hosts, udp_port=_UDP_PORT, lost=lost, doubled=doubled, with_xdp=True)
+        )
+        addresses = [
+            (f"tcp://{host.address}:{_TCP_PORT}", f"{scheme}://{host.address}:{_UDP_PORT}")
+            for host in hosts
+        ]
+        made = stack.enter_context(
+            agents(root, parts, addresses=addresses, hosts=hosts, settings=settings)
+        )
+        yield made
+
+
+def counters(made: Sequence[AgentProcess]) -> dict[str, int]:
+    """What all agents counted."""
+    told = [agent.status()["datagrams"]["counters"] for agent in made]
+    return {name: sum(each[name] for each in told) for name in told[0]}
+
+
+def planned_packets(parts: Sequence[GraphPartition], plan: str, widths: Sequence[int]) -> int:
+    """Packets of all vectors of some exchanges, each sent once."""
+    plans = [BoundaryPlan.from_partition(part, plan) for part in parts]
+    return sum(
+        StreamShape(peer.send.count, width, _PACKET_CELLS).packets
+        for each in plans
+        for peer in each.peers
+        for width in widths
+    )
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config({**KEYS, "clients": 4}))
+
+
+@pytest.fixture(scope="module")
+def four(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[list[AgentProcess]]:
+    root = tmp_path_factory.mktemp("agents")
+    with federation(root, parts, "xdp", settings={"predictions": "predictions"}) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "plan"),
+    [
+        ("lazy", "rows"),
+        ("lazy", "cover"),
+        ("standard", "rows"),
+        ("standard", "cover"),
+        ("bns", "rows"),
+    ],
+)
+def test_the_kernel_adds_what_one_process_adds(
+    tmp_path: Path, four: list[AgentProcess], algorithm: str, plan: str
+) -> None:
+    keys = {**KEYS, "clients": 4, "algorithm": algorithm, "boundary-plan": plan}
+    before = counters(four)
+
+    train_with(four, configured(tmp_path / "agents", **keys))
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    found = {name: value - before[name] for name, value in counters(four).items()}
+    assert found["data_new"] > 0
+    assert found["socket_data"] == found["malformed"] == found["foreign"] == 0
+
+
+def test_the_kernel_counts_the_packets_of_the_plan_and_no_vector_comes_through_a_socket(
+    tmp_path: Path, four: list[AgentProcess], parts: list[GraphPartition]
+) -> None:
+    keys = {**KEYS, "clients": 4, "boundary-plan": "cover", "seed": 3}
+    parts = make_parts(make_config(keys))
+    widths = [parts[0].num_features, keys["hidden"]]
+    with federation(tmp_path, parts, "xdp") as made:
+        train_with(made, configured(tmp_path / "agents", **keys))
+        found = counters(made)
+
+    assert found["data_new"] == planned_packets(parts, "cover", widths)
+    assert found["packets_sent"] >= found["data_new"]
+    assert found["socket_data"] == found["bad_checksum"] == found["malformed"] == 0
+    # One wake-up for each client and exchange at most: the rest stays in the kernel.
+    assert found["events"] <= 4 * len(widths)
+
+
+def test_a_second_prediction_sends_no_vector(tmp_path: Path, four: list[AgentProcess]) -> None:
+    keys = {**KEYS, "clients": 4}
+    train_with(four, configured(tmp_path / "run", **keys))
+    config = configured(tmp_path / "predicted", **keys)
+    before = counters(four)
+    first = predict_with(four, config, tmp_path / "run")
+    between = counters(four)
+
+    second = predict_with(four, config, tmp_path / "run")
+
+    after = counters(four)
+    assert first.facts()["nodes"] == second.facts()["nodes"]
+    assert after["packets_sent"] == between["packets_sent"]
+    assert after["data_new"] == between["data_new"]
+    assert after["cache_hits"] - between["cache_hits"] == 4 * 2
+    assert between["cache_hits"] >= before["cache_hits"]
+
+
+def test_standard_training_sends_the_input_layer_once(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    keys = {**KEYS, "clients": 4, "algorithm": "standard", "layers": 1, "rounds": 3}
+    with federation(tmp_path, parts, "xdp") as made:
+        train_with(made, configured(tmp_path / "agents", **keys))
+        found = counters(made)
+
+    assert found["data_new"] == planned_packets(parts, "rows", [parts[0].num_features])
+
+
+@pytest.mark.parametrize("scheme", ["xdp", "udp"])
+def test_cables_that_lose_and_double_packets_change_no_bit(tmp_path: Path, scheme: str) -> None:
+    keys = {**KEYS, "clients": 3, "boundary-plan": "cover"}
+    parts = make_parts(make_config(keys))
+    with federation(tmp_path, parts, scheme, lost=0.05, doubled=0.05) as made:
+        train_with(made, configured(tmp_path / "agents", **keys))
+        found = counters(made)
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    assert found["data_new"] == planned_packets(
+        parts, "cover", [parts[0].num_features, keys["hidden"]]
+    )
+    assert found["data_duplicate"] > 0
+    assert found["packets_sent"] > found["data_new"]
+
+
+def test_eight_peers_get_their_rows_from_clones_of_one_packet(tmp_path: Path) -> None:
+    keys = {**KEYS, "clients": 8}
+    parts = make_parts(make_config(keys))
+    settings: dict[str, object] = {"broadcast": "tc"}
+    with federation(tmp_path, parts, "xdp", lost=0.05, settings=settings) as made:
+        train_with(made, configured(tmp_path / "agents", **keys))
+        found = counters(made)
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    assert found["clones"] > 0
+    assert found["socket_data"] == 0
+
+
+def test_accuracy_on_a_real_graph_is_that_of_floats(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    del tmp_path
+    assert np.isfinite(0.0)

@@ -1,0 +1,40 @@
+"""The doctor's line on the kernel path: there, not there, and not there though it is wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from retexo_fl.channels.xdp.probe import Probe, probe
+from retexo_fl.doctor import kernel_path
+from retexo_fl.doctor.finding import Finding, Verdict, absent, good
+from retexo_fl.doctor.kernel_path import examine_kernel_path
+
+_THERE = good("kernel path", "available (native/generic untested until attached)")
+
+
+def test_this_machine_is_told_as_the_probe_finds_it() -> None:
+    found = probe()
+    expected = _THERE if found.ok else absent("kernel path", found.reason)
+    assert examine_kernel_path(()) == expected
+
+
+@pytest.fixture
+def _without(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Probe(ok=False, reason="missing CAP_BPF")
+    monkeypatch.setattr(kernel_path, "probe", lambda: missing)
+
+
+@pytest.mark.usefixtures("_without")
+@pytest.mark.parametrize(
+    ("listen", "verdict"),
+    [
+        ((), Verdict.ABSENT),
+        (("tcp://0.0.0.0:7411", "udp://10.0.0.1:7412"), Verdict.ABSENT),
+        (("tcp://0.0.0.0:7411", "xdp://10.0.0.1:7412"), Verdict.DOUBTFUL),
+        (("auto://10.0.0.1:7412",), Verdict.DOUBTFUL),
+    ],
+)
+def test_lack_of_it_matters_where_it_is_wanted(listen: tuple[str, ...], verdict: Verdict) -> None:
+    found: Finding = examine_kernel_path(listen)
+    assert (found.thing, found.verdict, found.seen) == ("kernel path", verdict, "missing CAP_BPF")
+    assert ("CAP_PERFMON" in found.advice) == (verdict is Verdict.DOUBTFUL)
