@@ -222,6 +222,13 @@ class Mailbox:
             if stream:
                 nothing = PeerPlan.of_stranger(sender)
                 decode_block(self._exchange_of(ticket, width, dtype).incoming(nothing), stream)
+        if self.datagrams is not None:
+            nothings = self._exchange_of(ticket, width, dtype)
+            self.datagrams.refuse_strangers(
+                lambda sender: nothings.incoming(PeerPlan.of_stranger(sender)),
+                nothings.id,
+                known=self._peers,
+            )
 
     def _key(self, ticket: Ticket, sender: int, receiver: int) -> BlockKey:
         return BlockKey(

@@ -13,9 +13,9 @@ from typing import Final
 from retexo_fl.errors import IdentityError
 
 #: Schemes that a roster may hold; a machine passes over those that it has no transport for.
-SCHEMES: Final = ("tcp", "relay", "bluetooth", "udp", "xdp", "auto")
+SCHEMES: Final = ("tcp", "relay", "bluetooth", "udp", "xdp", "af-xdp", "auto")
 #: At these an agent takes vectors as datagrams: in user space, in the kernel, or as it can.
-DATAGRAM_SCHEMES: Final = ("udp", "xdp", "auto")
+DATAGRAM_SCHEMES: Final = ("udp", "xdp", "af-xdp", "auto")
 _MAX_PORT: Final = 65_535
 #: Channels of RFCOMM; the kernel does not refuse others.
 _MAX_CHANNEL: Final = 30
@@ -65,9 +65,9 @@ class BluetoothAddress:
 class DatagramAddress:
     """Where vectors are taken as datagrams.
 
-    To those who send there all three schemes are one; to the agent that listens they say who takes
-    the datagrams: ``udp`` its own process, ``xdp`` a program in the kernel, ``auto`` the kernel
-    where it can.
+    To those who send there all schemes are one; to the agent that listens they say who takes the
+    datagrams: ``udp`` its own process, ``xdp`` a program in the kernel, ``af-xdp`` its own process
+    by a way around most of the kernel, ``auto`` the program in the kernel where there can be one.
 
     Attributes:
         scheme: One of :data:`DATAGRAM_SCHEMES`.
@@ -153,7 +153,7 @@ def parse_tcp(address: str, *, least_port: int = 1) -> TcpAddress:
 
 
 def parse_datagram(address: str) -> DatagramAddress:
-    """Read ``udp://IP:PORT``, ``xdp://IP:PORT`` or ``auto://IP:PORT``.
+    """Read ``udp://IP:PORT``, or the same with another of :data:`DATAGRAM_SCHEMES`.
 
     Raises:
         IdentityError: It is not one.

@@ -52,12 +52,13 @@ def _facts(found: Audit) -> dict[str, Any]:
 
 def _table(found: Audit) -> Table:
     table = figures(
-        *("peers", "addresses", "", "ledger", "interface", "difference", "share"), left=3
+        *("peers", "addresses", "bytes", "ledger", "interface", "difference", "share"), left=3
     )
     for line in found.lines:
         for way, count in (("sent", line.sent), ("received", line.received)):
             names = (_clients(line), ", ".join(line.addresses) or "others")
-            table.add_row(*(names if way == "sent" else ("", "")), way, *_figures(count))
+            what = f"{line.protocol} {way}"
+            table.add_row(*(names if way == "sent" else ("", "")), what, *_figures(count))
     return table
 
 
@@ -87,7 +88,7 @@ def _sentences(found: Audit) -> list[str]:
     ]
     if found.with_xdp:
         said.append(
-            f"At {', '.join(found.with_xdp)} an XDP program takes packets before they are counted "
-            "here: bytes of datagrams that it took or answered are missing."
+            f"At {', '.join(found.with_xdp)} an XDP program takes datagrams before they are "
+            "counted: theirs are not compared."
         )
     return said

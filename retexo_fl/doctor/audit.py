@@ -1,8 +1,11 @@
 """The audit: does an agent's account of its peers agree with what the interfaces carried?
 
-The agent computes bytes on the wire from what TCP tells of each connection, and from its datagrams.
-Here the kernel counts the same bytes once more, at the interface, by the peer's address. Both are
-read one after the other, so what passes in between is allowed for.
+The agent computes bytes on the wire from what TCP tells of each connection. Here the kernel counts
+the same bytes once more, at the interface, by the peer's address. Both are read one after the
+other, so what passes in between is allowed for.
+
+Datagrams are shown on lines of their own. They are compared where the agent tells of them, and not
+at an interface with an XDP program, which takes and answers packets before they are counted.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import Any, Final
 
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings, read_settings
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES
 from retexo_fl.channels.xdp.account import ByteAccount, Flow, FlowVolume
-from retexo_fl.channels.xdp.attachments import xdp_program_at
 from retexo_fl.doctor.audited_peers import AuditedPeers
 from retexo_fl.errors import AgentUnreachable, ConfigurationError
 
@@ -26,8 +29,9 @@ from retexo_fl.errors import AgentUnreachable, ConfigurationError
 TOLERANCE: Final = 0.001
 #: Nor by more than one packet without data: a connection's last is the kernel's, not the agent's.
 TOLERANCE_BYTES: Final = 60
-#: Channels whose bytes do not go to the peer's own address: a relay's go to the server.
-_ELSEWHERE: Final = frozenset({"relay", "bluetooth"})
+#: Channels whose bytes go to the peer's own address, by protocol; a relay's go to the server.
+_CHANNELS: Final = {"tcp": frozenset({"tcp"}), "udp": frozenset(DATAGRAM_SCHEMES)}
+_NUMBERS: Final = {"tcp": socket.IPPROTO_TCP, "udp": socket.IPPROTO_UDP}
 _LOOK_EVERY_S: Final = 0.2
 
 
@@ -69,12 +73,14 @@ class AuditLine:
     """One peer, or several that an address does not tell apart.
 
     Attributes:
+        protocol: ``tcp`` or ``udp``.
         clients: Client indices; empty for conversations with nobody known.
         addresses: IPv4 addresses; empty if none is known.
         sent: Bytes to them; ``received`` from them.
         received: See ``sent``.
     """
 
+    protocol: str
     clients: tuple[int, ...]
     addresses: tuple[str, ...]
     sent: Count
@@ -130,13 +136,14 @@ def audit(config: Path, seconds: float, *, sleep: Callable[[float], None] = time
         _wait(seconds, sleep)
         lasted_s = time.monotonic() - begun_s
         after = _look(settings, accounts)
+        with_xdp = tuple(account.interface for account in accounts if account.has_xdp)
     if after.process != before.process:
         raise AgentUnreachable("the agent was restarted during the audit; begin it again")
     return Audit(
         interfaces=names,
-        with_xdp=tuple(name for name in names if xdp_program_at(socket.if_nametoindex(name))),
+        with_xdp=with_xdp,
         seconds=lasted_s,
-        lines=tuple(_compare(peers, before, after)),
+        lines=tuple(compare(peers, before, after, has_xdp=bool(with_xdp))),
     )
 
 
@@ -149,22 +156,24 @@ def _wait(seconds: float, sleep: Callable[[float], None]) -> None:
         return
 
 
+#: Of each peer and protocol, bytes sent and received; None where they are not told.
+Ledger = Mapping[tuple[int, str], tuple[int | None, int | None]]
+
+
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
     """What the agent told, and what the interfaces had counted before and after it was asked."""
 
     process: int
-    ledger: Mapping[int, tuple[int | None, int | None]]
+    ledger: Ledger
     earlier: Mapping[Flow, FlowVolume]
     later: Mapping[Flow, FlowVolume]
 
 
-def _look(settings: AgentSettings, accounts: Sequence[ByteAccount]) -> _Look:
+def _look(settings: AgentSettings, accounts: Sequence[ByteAccount]) -> Look:
     earlier = _sum_of(accounts)
     facts = _ask(settings)
-    later = _sum_of(accounts)
-    ledger = {int(peer["client"]): _wire_bytes(peer) for peer in facts["peers"]}
-    return _Look(int(facts["pid"]), ledger, earlier, later)
+    return Look(int(facts["pid"]), ledger_of(facts["peers"]), earlier, _sum_of(accounts))
 
 
 def _ask(settings: AgentSettings) -> Mapping[str, Any]:
@@ -179,34 +188,57 @@ def _sum_of(accounts: Sequence[ByteAccount]) -> dict[Flow, FlowVolume]:
     return total
 
 
-def _wire_bytes(peer: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    channels = [it for name, it in peer.get("channels", {}).items() if name not in _ELSEWHERE]
-    return (
-        _total(channel["wire_bytes_sent"] for channel in channels),
-        _total(channel["wire_bytes_received"] for channel in channels),
-    )
+def ledger_of(peers: Iterable[Mapping[str, Any]]) -> Ledger:
+    """Return what an agent's status tells of bytes on the wire."""
+    found: dict[tuple[int, str], tuple[int | None, int | None]] = {}
+    for peer in peers:
+        for protocol, names in _CHANNELS.items():
+            counted = [it for name, it in peer.get("channels", {}).items() if name in names]
+            found[int(peer["client"]), protocol] = (
+                _total(it["wire_bytes_sent"] for it in counted),
+                _total(it["wire_bytes_received"] for it in counted),
+            )
+    return found
 
 
-def _compare(peers: AuditedPeers, before: _Look, after: _Look) -> Iterator[AuditLine]:
-    flows = [flow for flow in after.later if peers.has(flow)]
-    clients = set(before.ledger) | set(after.ledger)
+def compare(
+    peers: AuditedPeers, before: Look, after: Look, *, has_xdp: bool
+) -> Iterator[AuditLine]:
+    """Compare what was told with what passed, for each peer and protocol.
+
+    Args:
+        peers: Whose conversations are whose.
+        before: At the beginning.
+        after: At the end.
+        has_xdp: Datagrams are not all counted at the interface.
+    """
+    clients = {client for client, _ in (*before.ledger, *after.ledger)}
     for owners, addresses in peers.groups(clients):
-        of_group = [
-            flow
-            for flow in flows
-            if (flow.peer in addresses if addresses else flow.peer not in peers.owners)
-        ]
-        if not of_group and not owners & clients:
-            continue
-        least = _passed(of_group, before.later, after.earlier)
-        most = _passed(of_group, before.earlier, after.later)
-        ledger = [_grown(before.ledger, after.ledger, owners, way) for way in (0, 1)]
-        yield AuditLine(
-            clients=tuple(sorted(owners)),
-            addresses=tuple(sorted(addresses)),
-            sent=Count(ledger=ledger[0], least=least.sent_bytes, most=most.sent_bytes),
-            received=Count(ledger=ledger[1], least=least.received_bytes, most=most.received_bytes),
-        )
+        for protocol, number in _NUMBERS.items():
+            flows = [
+                flow
+                for flow in after.later
+                if flow.protocol == number
+                and peers.has(flow)
+                and (flow.peer in addresses if addresses else flow.peer not in peers.owners)
+            ]
+            told = [_grown(before.ledger, after.ledger, owners, protocol, way) for way in (0, 1)]
+            is_silent = not flows and not any(told)
+            if is_silent and (protocol == "udp" or not owners & clients):
+                continue
+            if protocol == "udp" and (has_xdp or not any(told)):
+                told = [None, None]
+            least = _passed(flows, before.later, after.earlier)
+            most = _passed(flows, before.earlier, after.later)
+            yield AuditLine(
+                protocol=protocol,
+                clients=tuple(sorted(owners)),
+                addresses=tuple(sorted(addresses)),
+                sent=Count(ledger=told[0], least=least.sent_bytes, most=most.sent_bytes),
+                received=Count(
+                    ledger=told[1], least=least.received_bytes, most=most.received_bytes
+                ),
+            )
 
 
 def _passed(
@@ -218,14 +250,11 @@ def _passed(
 
 
 def _grown(
-    begun: Mapping[int, tuple[int | None, int | None]],
-    ended: Mapping[int, tuple[int | None, int | None]],
-    owners: Iterable[int],
-    way: int,
+    begun: Ledger, ended: Ledger, owners: Iterable[int], protocol: str, way: int
 ) -> int | None:
     """Return by how much the ledger's bytes of some clients have grown."""
     before, after = (
-        _total(ledger.get(client, (0, 0))[way] for client in sorted(owners))
+        _total(ledger.get((client, protocol), (0, 0))[way] for client in sorted(owners))
         for ledger in (begun, ended)
     )
     return None if before is None or after is None else after - before

@@ -142,7 +142,7 @@ def _bindable(address: str) -> Finding:
                 pass
             case "bluetooth":
                 return judge_listening(address)
-            case "udp" | "xdp" | "auto":
+            case "udp" | "xdp" | "af-xdp" | "auto":
                 return _bindable_datagrams(address)
             case _:
                 return bad(address, "cannot be listened at", "listen at tcp://0.0.0.0:PORT")

@@ -10,7 +10,9 @@ import pytest
 
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
+from retexo_fl.errors import PartitionError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.isolated import without_peers
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.loopback import free_ports
 from tests.support.runs import configured, model_bytes, train
@@ -78,3 +80,14 @@ def test_other_codecs_take_no_datagrams(tmp_path: Path, three: list[AgentProcess
     train(tmp_path / "inline", **keys)
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
     assert counted(three, "data_new") == before
+
+
+def test_a_client_that_lists_edges_of_its_own_making_is_named(tmp_path: Path) -> None:
+    keys = {**KEYS, "clients": 2}
+    believing, other = make_parts(make_config(keys))
+    parts = [believing, without_peers(other)]
+    with (
+        agents(tmp_path, parts, addresses=loopback_addresses(2)) as made,
+        pytest.raises(PartitionError, match="client 0 lists .* edges to client 1"),
+    ):
+        train_with(made, configured(tmp_path / "run", **keys))

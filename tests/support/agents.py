@@ -42,6 +42,7 @@ class AgentProcess:
         extra: Of its environment.
         start_s: How long it may take to answer at first.
         host: Where it runs; this machine itself if None.
+        program: What is run in place of ``retexo``.
     """
 
     folder: Path
@@ -50,11 +51,13 @@ class AgentProcess:
     process: subprocess.Popen[bytes] | None = None
     start_s: float = _START_S
     host: Host | None = None
+    program: Sequence[str] = ()
 
     @property
     def command(self) -> list[str]:
         """The program, and what it is told."""
-        command = [program("retexo"), "agent", "run", "--config", str(self.settings)]
+        ours = self.program or [program("retexo")]
+        command = [*ours, "agent", "run", "--config", str(self.settings)]
         return command if self.host is None else self.host.command(command)
 
     @property

@@ -44,7 +44,7 @@ def test_the_ledger_agrees_with_the_interface_about_a_training(
     found = audit(pair[0].settings, 0.01, sleep=train)
     assert found.interfaces == ("lo",)
     (line,) = found.lines
-    assert (line.clients, line.addresses) == ((1,), ("127.0.0.1",))
+    assert (line.protocol, line.clients, line.addresses) == ("tcp", (1,), ("127.0.0.1",))
     for count in (line.sent, line.received):
         assert count.ledger is not None
         assert count.ledger > 100_000

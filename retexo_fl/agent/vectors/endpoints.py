@@ -12,6 +12,7 @@ from retexo_fl.agent.log_lines import line
 from retexo_fl.channels.addresses import DatagramAddress
 from retexo_fl.channels.datagrams.endpoint import DatagramEndpoint
 from retexo_fl.channels.datagrams.receiver import Receiver, UserSpaceReceiver
+from retexo_fl.channels.xdp.af_xdp import AfXdpReceiver
 from retexo_fl.channels.xdp.aggregate import TableSizes
 from retexo_fl.channels.xdp.broadcast import TcBroadcast
 from retexo_fl.channels.xdp.capabilities import drop_after_loading
@@ -75,15 +76,16 @@ def _receiver(wanted: DatagramAddress, sizes: TableSizes) -> Receiver:
                 _say_why(str(error))
         else:
             _say_why(found.reason)
-    return UserSpaceReceiver(
-        Tables.allocate(
-            cells=sizes.cells,
-            seen_blocks=sizes.seen_blocks,
-            slots=sizes.slots,
-            streams=sizes.streams,
-            regions=sizes.regions,
-        )
+    tables = Tables.allocate(
+        cells=sizes.cells,
+        seen_blocks=sizes.seen_blocks,
+        slots=sizes.slots,
+        streams=sizes.streams,
+        regions=sizes.regions,
     )
+    if wanted.scheme == "af-xdp":
+        return AfXdpReceiver(_interface_of(wanted.host), wanted.port, tables)
+    return UserSpaceReceiver(tables)
 
 
 def _say_why(reason: str) -> None:

@@ -61,7 +61,8 @@ def open_vector_path(
             clones=settings.broadcast == "tc",
         )
     except ChannelUnavailable as error:
-        advice = "; with auto:// the agent goes on in user space" if wanted.scheme == "xdp" else ""
+        is_kernel = wanted.scheme in {"xdp", "af-xdp"}
+        advice = "; with auto:// the agent goes on in user space" if is_kernel else ""
         place = f"listen: {wanted.scheme}://{wanted.endpoint}"
         raise ConfigurationError(f"{place}: {error}{advice}") from error
     logger.info(line("datagrams", address=endpoint.address, taken_by=endpoint.kind))
@@ -87,8 +88,8 @@ def wanted_address(listen: Sequence[str]) -> DatagramAddress | None:
     found = [parse_datagram(a) for a in listen if scheme_of(a) in DATAGRAM_SCHEMES]
     if len(found) > 1:
         raise ConfigurationError(
-            f"listen: got {len(found)} addresses of datagrams; expected one of udp://, xdp:// and "
-            "auto://"
+            f"listen: got {len(found)} addresses of datagrams; expected one of "
+            f"{', '.join(f'{scheme}://' for scheme in DATAGRAM_SCHEMES)}"
         )
     return found[0] if found else None
 

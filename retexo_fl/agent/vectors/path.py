@@ -18,9 +18,16 @@ import numpy as np
 from retexo_fl.agent.log_lines import LOGGER, line
 from retexo_fl.agent.vectors.broadcasts import Streams
 from retexo_fl.agent.vectors.choice import WayChoice
-from retexo_fl.agent.vectors.control import Arrived, ExchangeId, Notice
+from retexo_fl.agent.vectors.control import (
+    LAYERS,
+    Arrived,
+    ExchangeId,
+    Notice,
+    notice_header,
+)
 from retexo_fl.agent.vectors.incoming import IncomingExchange
 from retexo_fl.agent.vectors.outgoing import OutgoingExchange
+from retexo_fl.agent.vectors.reading import read_block
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.datagrams.endpoint import DatagramEndpoint
 from retexo_fl.channels.depot import BlockDepot
@@ -88,6 +95,20 @@ class VectorPath:
     def reaches(self, peer: int) -> bool:
         """Say whether vectors for a peer, and from it, are carried here."""
         return self._address_of(peer) is not None
+
+    def announcing(self, exchange: ExchangeId) -> frozenset[int]:
+        """Return every client of which a notice has come in an exchange."""
+        job, stage, digest = exchange
+        return self._depot.senders(job, stage + LAYERS, digest, receiver=self._client)
+
+    def read_notice(self, header: BlockHeader) -> None:
+        """Look at the notice of a block.
+
+        Raises:
+            PartitionError: Its sender lists other edges than this part.
+            RemoteProtocolError: It is none.
+        """
+        read_block(self._depot, notice_header(header))
 
     # ---- exchanges --------------------------------------------------------------------------
 
@@ -280,7 +301,12 @@ class VectorPath:
     def _listen(self) -> None:
         """Hear of what the endpoint did."""
         while not self._ended:
-            self._endpoint.wait_for_change(_LOOK_S)
+            try:
+                self._endpoint.wait_for_change(_LOOK_S)
+            except RetexoError as error:
+                # Whoever waits for an exchange is told in the next step, which fails likewise.
+                LOGGER.error(line("vectors", failed=str(error)))
+                return
             self._wake()
 
     def _wake(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from zipfile import BadZipFile
@@ -85,6 +85,21 @@ class JobVectors:
     def reaches(self, peer: int) -> bool:
         """Say whether vectors for a peer, and from it, go this way."""
         return self._path.reaches(peer)
+
+    def refuse_strangers(
+        self,
+        header_of: Callable[[int], BlockHeader],
+        exchange: ExchangeId,
+        *,
+        known: Collection[int],
+    ) -> None:
+        """Look at notices of clients that are no peers: they list an edge which this part lacks.
+
+        Raises:
+            PartitionError: There is one.
+        """
+        for sender in sorted(self._path.announcing(exchange) - set(known)):
+            self._path.read_notice(header_of(sender))
 
     def send(
         self,

@@ -8,24 +8,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from retexo_fl.channels.datagrams.acks import Heard, ack_places, read_acks
 from retexo_fl.channels.datagrams.receiver import PacketTaker
 from retexo_fl.channels.datagrams.turns import TurnLock
 from retexo_fl.channels.datagrams.udp_socket import Message, Received, UdpSocket
 from retexo_fl.exchange.datagrams.aggregation import MAX_REPLY_BYTES
 from retexo_fl.exchange.datagrams.layout import (
-    CELL_BYTES,
     HEADER_BYTES,
     MAX_PACKET_BYTES,
     PacketKind,
 )
-from retexo_fl.exchange.datagrams.packets import Ack, read_ack
 
 #: More than one message of the socket holds of packets of ours.
 _MOST_PACKETS: Final = 640
 _KIND_AT: Final = 5
-_ACK_BYTES: Final = HEADER_BYTES + CELL_BYTES
 #: In a header's 64-bit words: the token, and the first packet that an ACK tells of.
-_TOKEN_WORD, _SEQ_WORD, _FIRST_WORD = 1, 4, 5
+_TOKEN_WORD, _FIRST_WORD = 1, 5
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]
 
@@ -46,7 +44,7 @@ class Incoming:
         taker: PacketTaker,
         *,
         tables_lock: TurnLock,
-        on_acks: Callable[[Sequence[Ack]], None],
+        on_acks: Callable[[Sequence[Heard]], None],
     ) -> None:
         self._socket = socket
         self._taker = taker
@@ -80,51 +78,34 @@ class Incoming:
     ) -> None:
         count = len(lengths)
         self.packets += count
+        acks = ack_places(packets, lengths)
+        if len(acks):
+            self._on_acks(read_acks(packets, acks))
+            if len(acks) == count:
+                return
         with self._tables_lock:
             self._taker.take(packets, lengths, self._replies, self._reply_lengths)
-        answered = np.flatnonzero(self._reply_lengths[:count])
+        self.data += int(np.count_nonzero(packets[:, _KIND_AT] == PacketKind.DATA))
+        answered = self._reply_lengths[:count].nonzero()[0]
         if len(answered):
             self._answer(answered, names)
-        kinds = packets[:, _KIND_AT]
-        self.data += int(np.count_nonzero(kinds == PacketKind.DATA))
-        acks = np.flatnonzero((kinds == PacketKind.ACK) & (lengths == _ACK_BYTES))
-        if len(acks):
-            self._hear(packets, acks)
 
     def _answer(self, answered: NDArray[np.int64], names: NDArray[np.uint8]) -> None:
         """Send the answers; of several that tell of the same packets, the last tells all."""
-        words = self._replies[answered].view(np.uint64)
-        kinds = self._replies[answered, _KIND_AT]
-        latest: dict[tuple[object, ...], int] = {}
-        for place, row, kind, told in zip(
-            answered.tolist(),
-            names[answered if len(names) > 1 else answered * 0],
-            kinds.tolist(),
-            words[:, (_TOKEN_WORD, _FIRST_WORD)].tolist(),
-            strict=True,
-        ):
-            key = (kind, *told, row.tobytes())
-            latest[key] = place
-        self.acks_joined += len(answered) - len(latest)
-        answers = [
-            Message(self._replies[place, :size], size, key[-1])  # type: ignore[arg-type]
-            for key, place in latest.items()
-            for size in (int(self._reply_lengths[place]),)
-        ]
+        places = answered.tolist()
+        heads = self._replies[answered, :HEADER_BYTES].view(np.uint64).tolist()
+        whose = [0] * len(places) if len(names) == 1 else places
+        latest = {
+            (head[0], head[_TOKEN_WORD], head[_FIRST_WORD], names[name].tobytes()): place
+            for place, head, name in zip(places, heads, whose, strict=True)
+        }
+        self.acks_joined += len(places) - len(latest)
+        answers = []
+        for (*_, name), place in latest.items():
+            size = int(self._reply_lengths[place])
+            answers.append(Message(self._replies[place, :size], size, name))
         # An answer that cannot be sent is one that was lost: who waits for it asks again.
         self._socket.send_lossy(answers)
-
-    def _hear(self, packets: NDArray[np.uint8], acks: NDArray[np.int64]) -> None:
-        """Tell of acknowledgements; of several of the same packets, the last tells all."""
-        words = packets[acks, :HEADER_BYTES].view(np.uint64)
-        latest = {
-            tuple(told): place
-            for told, place in zip(
-                words[:, (_TOKEN_WORD, _FIRST_WORD)].tolist(), acks.tolist(), strict=True
-            )
-        }
-        found = [read_ack(packets[place, :_ACK_BYTES]) for place in latest.values()]
-        self._on_acks([ack for ack in found if ack is not None])
 
 
 def _batches(received: Received) -> Iterator[_Batch]:

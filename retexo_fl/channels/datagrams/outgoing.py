@@ -12,13 +12,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from retexo_fl.channels.datagrams.acks import Heard
 from retexo_fl.channels.datagrams.broadcasting import Group
 from retexo_fl.channels.datagrams.records import Destination, SendState
+from retexo_fl.channels.datagrams.route import Asking
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.channels.datagrams.sending_stream import SendingStream
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import Op
-from retexo_fl.exchange.datagrams.packets import Ack
 from retexo_fl.exchange.datagrams.window import WindowTimes
 
 #: Streams that are served between two looks at the socket.
@@ -44,6 +45,8 @@ class Outgoing:
         self._times = times
         self._streams: dict[bytes, SendingStream] = {}
         self._by_token: dict[int, tuple[SendingStream, str]] = {}
+        # What was learnt of a machine holds for all that is sent to it.
+        self._asking: dict[str, Asking] = {}
         # In order of their turns; a dictionary forgets and finds in no time.
         self._ready: dict[SendingStream, None] = {}
         self._deadlines: list[_Deadline] = []
@@ -75,7 +78,8 @@ class Outgoing:
                 raise LocalProtocolError(f"sending {key.hex()}: begun on other terms before")
             stream = present
         for destination in destinations:
-            stream.add(destination, now_s, self._times)
+            asking = self._asking.setdefault(destination.address, Asking())
+            stream.add(destination, asking, now_s, self._times)
         stream.group = group
         self._streams[key] = stream
         for address, route in stream.routes.items():
@@ -105,11 +109,11 @@ class Outgoing:
         """Whether the socket's buffer is full."""
         return self._sender.is_blocked
 
-    def hear(self, ack: Ack) -> None:
+    def hear(self, ack: Heard) -> None:
         """Take an acknowledgement."""
-        stream, address = self._by_token.get(ack.header.head.token, (None, ""))
+        stream, address = self._by_token.get(ack.token, (None, ""))
         route = None if stream is None else stream.routes[address]
-        if stream is None or route is None or route.head != ack.header.head:
+        if stream is None or route is None or route.ack_terms != ack.terms:
             self.foreign_acks += 1
             return
         self.acks += 1

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
+from retexo_fl.channels.datagrams.acks import Heard, ack_terms
 from retexo_fl.channels.datagrams.records import Destination, DestinationState, socket_address
-from retexo_fl.exchange.datagrams.packets import Ack, PacketHead
-from retexo_fl.exchange.datagrams.window import SendWindow
+from retexo_fl.exchange.datagrams.layout import BLOCK_PACKETS
+from retexo_fl.exchange.datagrams.packets import PacketHead
+from retexo_fl.exchange.datagrams.window import ACK_EVERY, SendWindow
 
-#: Unanswered pings after which the receiver's user space is asked.
-_PINGS: Final = 3
+#: Unanswered pings after which a receiver's user space is asked; one that never answered may have
+#: a device that sends nothing from XDP, and has been given two packets before.
+_PINGS, _FIRST_PINGS = 3, 1
 #: A destination without room holds up others no longer.
 _PATIENCE_S: Final = 0.1
 
 
-class _Asking(Enum):
-    """Who is asked for acknowledgements: user space costs its receiver a wake-up each time."""
+class Asking:
+    """Who is asked at one address: its receiver, or its user space, which costs it a wake-up.
 
-    RECEIVER = "receiver"
-    #: Pings were not answered: perhaps its device cannot send from XDP, perhaps it is dead.
-    BOTH = "both"
-    #: Somebody answered: once more without user space.
-    TRIAL = "trial"
-    USER_SPACE = "user space"
+    Attributes:
+        user_space: Each batch is followed by a question to user space.
+    """
+
+    def __init__(self) -> None:
+        self.user_space = False
+        self._unanswered = 0
+        self._has_answered = False
+
+    def asked(self) -> None:
+        """Note that a ping was sent."""
+        self._unanswered += 1
+        if self._unanswered >= (_PINGS if self._has_answered else _FIRST_PINGS):
+            self.user_space = True
+
+    def heard(self, *, answers_data: bool) -> None:
+        """Note an answer; one to a packet of data needed no user space."""
+        self._unanswered = 0
+        self._has_answered = True
+        if answers_data:
+            self.user_space = False
 
 
 class Route:
@@ -33,32 +50,34 @@ class Route:
         destination: Where to.
         head: What its packets say alike.
         window: Which packets to send.
+        packets: Of the stream.
+        asking: How its address is asked.
 
     Attributes:
+        ack_terms: What its acknowledgements say alike.
         new_sent: Packets sent for the first time.
         reason: Why the last packets could not be sent; empty where they could.
     """
 
-    def __init__(self, destination: Destination, head: PacketHead, window: SendWindow) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        head: PacketHead,
+        window: SendWindow,
+        *,
+        packets: int,
+        asking: Asking,
+    ) -> None:
         self.destination = destination
         self.head = head
+        self.ack_terms = ack_terms(head)
         self.name = socket_address(destination.address)
         self.window = window
+        self.asking = asking
         self.new_sent = 0
         self.reason = ""
-        self._asking = _Asking.RECEIVER
-        self._pings = 0
+        self._packets = packets
         self._full_since_s: float | None = None
-
-    @property
-    def asks_user_space(self) -> bool:
-        """Whether each batch is followed by a question to the receiver's user space."""
-        return self._asking is _Asking.USER_SPACE
-
-    @property
-    def pings_user_space(self) -> bool:
-        """Whether a ping is meant for the receiver's user space."""
-        return self._asking in (_Asking.BOTH, _Asking.USER_SPACE)
 
     @property
     def state(self) -> DestinationState:
@@ -73,23 +92,16 @@ class Route:
             retransmitted=window.retransmitted,
         )
 
-    def pinged(self, now_s: float) -> None:
-        """Note that a ping was sent."""
-        self.window.pinged(now_s)
-        self._pings += 1
-        if self._asking is _Asking.TRIAL:
-            self._asking = _Asking.USER_SPACE
-        elif self._asking is _Asking.RECEIVER and self._pings >= _PINGS:
-            self._asking = _Asking.BOTH
+    def ping_seq(self, seq: int) -> int:
+        """Return a packet of the block to name in a ping, so that its answer is none to data."""
+        while self._asks_for_answer(seq) and seq % BLOCK_PACKETS:
+            seq -= 1
+        return seq
 
-    def hear(self, ack: Ack, now_s: float) -> None:
+    def hear(self, ack: Heard, now_s: float) -> None:
         """Take an acknowledgement."""
-        count = self.window.acked(ack.base, ack.bits, now_s)
-        self._pings = 0
-        if self._asking is _Asking.BOTH:
-            self._asking = _Asking.TRIAL
-        elif self._asking is _Asking.TRIAL and count:
-            self._asking = _Asking.RECEIVER
+        self.window.acked(ack.base, ack.bits, now_s)
+        self.asking.heard(answers_data=self._asks_for_answer(ack.seq))
 
     def keeps_up(self, now_s: float) -> bool:
         """Say whether others wait for it to have room."""
@@ -102,3 +114,7 @@ class Route:
         if self._full_since_s is None:
             self._full_since_s = now_s
         return now_s - self._full_since_s < _PATIENCE_S
+
+    def _asks_for_answer(self, seq: int) -> bool:
+        """Say whether a packet of data always asks for an answer."""
+        return seq % ACK_EVERY == ACK_EVERY - 1 or seq == self._packets - 1

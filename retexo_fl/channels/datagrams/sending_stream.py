@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from retexo_fl.channels.datagrams.broadcasting import Group
 from retexo_fl.channels.datagrams.records import Destination, SendState, StreamGrant
-from retexo_fl.channels.datagrams.route import Route
+from retexo_fl.channels.datagrams.route import Asking, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import Op
@@ -66,13 +66,17 @@ class SendingStream:
         self.group: Group | None = None
         self.deadline_s = -math.inf
 
-    def add(self, destination: Destination, now_s: float, times: WindowTimes | None) -> None:
+    def add(
+        self, destination: Destination, asking: Asking, now_s: float, times: WindowTimes | None
+    ) -> None:
         """Send to one more destination; to one that is known, anew if its grant has changed."""
         present = self.routes.get(destination.address)
         if present is None or present.destination.grant != destination.grant:
             head = self._head(destination.grant)
             window = SendWindow(self.shape.packets, now_s=now_s, times=times)
-            self.routes[destination.address] = Route(destination, head, window)
+            self.routes[destination.address] = Route(
+                destination, head, window, packets=self.shape.packets, asking=asking
+            )
 
     @property
     def done(self) -> bool:
@@ -119,8 +123,9 @@ class SendingStream:
         lost = window.lost_to_send(now_s, BATCH_PACKETS)
         self._send_alone(route, lost, sender)
         if window.wants_ping(now_s):
-            self._ping(route, window.ping_seq, sender, for_user=route.pings_user_space)
-            route.pinged(now_s)
+            self._ping(route, window.ping_seq, sender)
+            window.pinged(now_s)
+            route.asking.asked()
 
     def _catch_up(self, route: Route, behind: int, sender: PacketSender, now_s: float) -> None:
         """Send a destination alone what the others have had."""
@@ -173,15 +178,15 @@ class SendingStream:
 
     def _follow(self, route: Route, seqs: _Seqs, sender: PacketSender) -> None:
         """Do what a batch asks for besides: a question, or a stop where packets are too long."""
-        if route.asks_user_space:
-            self._ping(route, int(seqs[-1]), sender, for_user=True)
+        if route.asking.user_space:
+            self._ping(route, int(seqs[-1]), sender)
         if sender.is_too_long(route.reason):
             # Pings are short enough: they ask whether there is another way now.
             route.window.stalled = True
 
-    def _ping(self, route: Route, seq: int, sender: PacketSender, *, for_user: bool) -> None:
-        packet = np.frombuffer(ping_packet(route.head, seq, user_ack=for_user), np.uint8)
-        problem = sender.send(packet, len(packet), route.name)
+    def _ping(self, route: Route, seq: int, sender: PacketSender) -> None:
+        ping = ping_packet(route.head, route.ping_seq(seq), user_ack=route.asking.user_space)
+        problem = sender.send(np.frombuffer(ping, np.uint8), len(ping), route.name)
         route.reason = route.reason or problem
 
     # ---- packets ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from retexo_fl.channels.datagrams.acks import Heard
 from retexo_fl.channels.datagrams.arena import TableArena
 from retexo_fl.channels.datagrams.broadcasting import BroadcastKind
 from retexo_fl.channels.datagrams.changes import Changes
@@ -17,7 +18,6 @@ from retexo_fl.channels.datagrams.settling import settle_kernel
 from retexo_fl.channels.datagrams.turns import Calling, TurnLock
 from retexo_fl.channels.datagrams.udp_socket import UdpSocket
 from retexo_fl.errors import ChannelClosed
-from retexo_fl.exchange.datagrams.packets import Ack
 from retexo_fl.exchange.datagrams.window import WindowTimes
 
 _READS_IN_A_ROW: Final = 8
@@ -172,7 +172,7 @@ class DatagramService:
         """See :class:`~retexo_fl.channels.datagrams.engine.Work`."""
         return self.outgoing.next_deadline_s()
 
-    def _hear(self, acks: Sequence[Ack]) -> None:
+    def _hear(self, acks: Sequence[Heard]) -> None:
         with self._lock:
             for ack in acks:
                 self.outgoing.hear(ack)

@@ -37,6 +37,13 @@ _SINGLE_AT_ONCE: Final = 128
 _SINGLE_BYTES: Final = 9_216
 #: Most that one system call's last packet may reach beyond its message when seen as a table.
 _SLACK_BYTES: Final = 65_536
+_DATA_BYTES: Final = _SLACK_BYTES + max(
+    _JOINED_AT_ONCE * _JOINED_BYTES, _SINGLE_AT_ONCE * _SINGLE_BYTES
+)
+#: So many messages, none of which was joined: joining is not for this path.
+_UNJOINED_MESSAGES: Final = 256
+#: So many later it is tried once more: other paths may have come.
+_TRY_AGAIN_MESSAGES: Final = 2**16
 _BUFFER_BYTES: Final = 8 * 2**20
 # Linux' numbers, which Python does not name.
 _SO_SNDBUFFORCE: Final = 32
@@ -110,7 +117,8 @@ class UdpSocket:
             raise ChannelUnavailable(f"udp://{address}: {error.strerror}") from error
         _enlarge(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
         _enlarge(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
-        self._joins = joins_packets and _accepts(self._socket, UDP_GRO, 1)
+        self._may_join = self._joins = joins_packets and _accepts(self._socket, UDP_GRO, 1)
+        self._unjoined = 0
         #: Whether one message may carry several packets; ends where a device cannot do it.
         self.cuts_messages = _accepts(self._socket, UDP_SEGMENT, 0)
         self._prepare_tables()
@@ -134,7 +142,8 @@ class UdpSocket:
 
         The arrays are valid until the next call.
         """
-        table = self._incoming
+        layout = self._joined if self._joins else self._single
+        table = layout.table
         table.name_bytes[:] = SOCKADDR_BYTES
         table.control_bytes[:] = CONTROL.itemsize
         count = self._libc.recvmmsg(
@@ -143,16 +152,32 @@ class UdpSocket:
         if count <= 0:
             # Errors that an earlier packet met (ICMP) are told here; the timers notice the loss.
             return None
-        lengths = table.message_bytes[:count].astype(np.int64)
-        joined = table.control_bytes[:count] > 0
-        packet_bytes = np.where(joined, table.control_values[:count], lengths)
+        lengths = packet_bytes = table.message_bytes[:count].astype(np.int64)
+        is_joined = table.control_bytes[:count] > 0
+        if is_joined.any():
+            packet_bytes = np.where(is_joined, table.control_values[:count], lengths)
+        if self._may_join:
+            self._choose_layout(count, is_any_joined=packet_bytes is not lengths)
         return Received(
             data=self._data,
-            stride=self._stride,
+            stride=layout.stride,
             lengths=lengths,
-            packet_bytes=packet_bytes.astype(np.int64),
+            packet_bytes=packet_bytes,
             names=table.names[:count],
         )
+
+    def _choose_layout(self, count: int, *, is_any_joined: bool) -> None:
+        """Read many small messages where the kernel joins none, and see later whether it does."""
+        if self._joins:
+            self._unjoined = 0 if is_any_joined else self._unjoined + count
+            changes = self._unjoined >= _UNJOINED_MESSAGES
+        else:
+            self._unjoined += count
+            changes = self._unjoined >= _TRY_AGAIN_MESSAGES
+        if changes:
+            self._unjoined = 0
+            self._joins = not self._joins
+            self._socket.setsockopt(SOL_UDP, UDP_GRO, int(self._joins))
 
     def send(self, messages: Sequence[Message]) -> int:
         """Send messages in their order and return how many packets of whole messages went out.
@@ -191,14 +216,13 @@ class UdpSocket:
                 self.refused += 1
 
     def _fill(self, messages: Sequence[Message]) -> None:
-        table = self._outgoing
+        table, names = self._outgoing, self._names
         for place, message in enumerate(messages):
             size = len(message.data)
-            table.names[place] = np.frombuffer(message.name, np.uint8)
-            table.piece_starts[place] = message.data.ctypes.data
+            names[place * SOCKADDR_BYTES : (place + 1) * SOCKADDR_BYTES] = message.name
+            table.piece_starts[place] = message.data.__array_interface__["data"][0]
             table.piece_bytes[place] = size
-            is_cut = size > message.packet_bytes
-            table.control_bytes[place] = CONTROL.itemsize if is_cut else 0
+            table.control_bytes[place] = CONTROL.itemsize if size > message.packet_bytes else 0
             table.control_values[place] = message.packet_bytes
 
     def _prepare_tables(self) -> None:
@@ -207,13 +231,22 @@ class UdpSocket:
         self.refused = 0
         self._outgoing = MessageTable(_SENT_AT_ONCE)
         self._outgoing.ask_for_segments()
-        count = _JOINED_AT_ONCE if self._joins else _SINGLE_AT_ONCE
-        self._stride = _JOINED_BYTES if self._joins else _SINGLE_BYTES
-        self._incoming = MessageTable(count)
-        self._data = np.zeros(count * self._stride + _SLACK_BYTES, np.uint8)
-        at = np.arange(count, dtype=np.uint64) * np.uint64(self._stride)
-        self._incoming.piece_starts[:] = address_of(self._data) + at
-        self._incoming.piece_bytes[:] = self._stride
+        self._names = memoryview(self._outgoing.names).cast("B")
+        self._joined = _Layout(MessageTable(_JOINED_AT_ONCE), _JOINED_BYTES)
+        self._single = _Layout(MessageTable(_SINGLE_AT_ONCE), _SINGLE_BYTES)
+        self._data = np.zeros(_DATA_BYTES, np.uint8)
+        for layout in (self._joined, self._single):
+            at = np.arange(layout.table.count, dtype=np.uint64) * np.uint64(layout.stride)
+            layout.table.piece_starts[:] = address_of(self._data) + at
+            layout.table.piece_bytes[:] = layout.stride
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How received messages lie in the buffer: each ``stride`` bytes after the one before."""
+
+    table: MessageTable
+    stride: int
 
 
 def path_mtu(address: str) -> int:

@@ -1,7 +1,7 @@
 """Bytes that pass an interface, by peer, protocol and port: counted by the kernel, not by us.
 
-IP packets are counted as they are on the wire, whatever the interface joins or cuts. Where an XDP
-program takes or answers some itself, two more programs look on at it.
+What an XDP program takes, or answers itself, does not come by; of everything else IP packets are
+counted as they are on the wire, whatever the interface joins or cuts.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import ctypes
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from retexo_fl.channels.xdp.attachments import TcDirection
+from retexo_fl.channels.xdp.attachments import TcDirection, xdp_program_at
 from retexo_fl.channels.xdp.libbpf import BpfMap, BpfObject
 from retexo_fl.channels.xdp.library import libbpf
 from retexo_fl.channels.xdp.neighbours import has_ethernet_headers
-from retexo_fl.channels.xdp.tracing import attach_trace, xdp_function_at
-from retexo_fl.errors import ChannelUnavailable
 
 _PROGRAM: Final = Path(__file__).with_name("programs") / "account.bpf.o"
 #: As in the program.
@@ -32,7 +30,6 @@ _DIRECTIONS: Final[tuple[tuple[str, TcDirection], ...]] = (
     ("arriving", "ingress"),
     ("leaving", "egress"),
 )
-_TRACERS: Final = ("before_xdp", "after_xdp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +77,6 @@ class ByteAccount:
 
     Attributes:
         interface: See above.
-        misses_xdp: An XDP program is there that lets nobody look on: what it takes or answers is
-            not counted.
 
     Raises:
         ChannelUnavailable: There is no such interface, or no privilege.
@@ -89,21 +84,23 @@ class ByteAccount:
 
     def __init__(self, interface: str) -> None:
         self.interface = interface
-        self.misses_xdp = False
-        self._link_bytes = _ETHERNET_BYTES if has_ethernet_headers(interface) else 0
+        link_bytes = _ETHERNET_BYTES if has_ethernet_headers(interface) else 0
         number = socket.if_nametoindex(interface)
         with ExitStack() as stack:
-            self._object = self._loaded(number)
+            self._object = BpfObject(_PROGRAM)
             stack.callback(self._object.close)
+            self._object.set_constant("link_bytes", link_bytes)
+            self._object.load()
             self._flows = self._object.maps["flows"]
-            programs = self._object.programs
             for name, direction in _DIRECTIONS:
-                stack.callback(programs[name].attach_tc(number, direction).detach)
-            if programs["after_xdp"].fd >= 0:
-                # The later one first: it counts what the earlier one has seen.
-                stack.callback(attach_trace(programs["after_xdp"], "after").detach)
-                stack.callback(attach_trace(programs["before_xdp"], "before").detach)
+                attached = self._object.programs[name].attach_tc(number, direction)
+                stack.callback(attached.detach)
             self._held = stack.pop_all()
+
+    @property
+    def has_xdp(self) -> bool:
+        """Whether an XDP program is at the interface: what it takes or answers is not counted."""
+        return xdp_program_at(socket.if_nametoindex(self.interface)) != 0
 
     def flows(self) -> dict[Flow, FlowVolume]:
         """Return what passed since the beginning, by conversation."""
@@ -130,29 +127,6 @@ class ByteAccount:
     ) -> None:
         """Take the programs away."""
         self.close()
-
-
-    def _loaded(self, number: int) -> BpfObject:
-        """Return the programs, with those that look on at an XDP program if one is there."""
-        with xdp_function_at(number) as target:
-            if target is not None:
-                with suppress(ChannelUnavailable):
-                    return self._load(only=None, target=target)
-            self.misses_xdp = target is not None
-            return self._load(only=frozenset(name for name, _ in _DIRECTIONS), target=None)
-
-    def _load(self, *, only: frozenset[str] | None, target: tuple[int, str] | None) -> BpfObject:
-        opened = BpfObject(_PROGRAM)
-        try:
-            opened.set_constant("link_bytes", self._link_bytes)
-            if target is not None:
-                for name in _TRACERS:
-                    opened.programs[name].set_target(*target)
-            opened.load(only=only)
-        except BaseException:
-            opened.close()
-            raise
-        return opened
 
 
 def _flow(key: bytes) -> Flow:

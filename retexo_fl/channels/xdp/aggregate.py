@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,7 @@ class AggregateProgram:
     Args:
         port: UDP port whose packets it takes.
         sizes: Of its tables. The kernel takes the memory at once.
+        address: IPv4 address to which packets must be; None for any.
         max_cells: Longest packet taken, 1 to 53.
 
     Attributes:
@@ -65,14 +67,26 @@ class AggregateProgram:
         ChannelUnavailable: No libbpf, no privilege, no memory, or a kernel that is too old.
     """
 
-    def __init__(self, port: int, sizes: TableSizes, *, max_cells: int = ETHERNET_CELLS) -> None:
+    def __init__(
+        self,
+        port: int,
+        sizes: TableSizes,
+        *,
+        address: str | None = None,
+        max_cells: int = ETHERNET_CELLS,
+    ) -> None:
         if not 1 <= max_cells <= MAX_CELLS:
             raise ChannelUnavailable(
                 f"xdp: packets of {max_cells} cells, expected 1 to {MAX_CELLS}; lower the MTU"
             )
         self._object = BpfObject(OBJECT)
         try:
-            self._load(port, sizes, max_cells)
+            self._object.set_constant("PORT", port)
+            self._object.set_constant("MAX_CELLS", max_cells)
+            if address is not None:
+                wanted = int.from_bytes(socket.inet_aton(address), "little")
+                self._object.set_constant("ADDRESS", wanted)
+            self._load(sizes)
         except BaseException:
             self._object.close()
             raise
@@ -100,10 +114,8 @@ class AggregateProgram:
         self.completions.close()
         self._object.close()
 
-    def _load(self, port: int, sizes: TableSizes, max_cells: int) -> None:
+    def _load(self, sizes: TableSizes) -> None:
         maps = self._object.maps
-        self._object.set_constant("PORT", port)
-        self._object.set_constant("MAX_CELLS", max_cells)
         for name, entries in (
             ("acc", sizes.cells),
             ("seen", sizes.seen_blocks),

@@ -187,4 +187,6 @@ class TcBroadcast:
 
 def _packet(token: int, stream: int) -> bytes:
     """Return the beginning of a packet of ours, and a payload."""
-    return struct.pack("<IBBBBQI", MAGIC, DATAGRAM_VERSION, 1, 0, 0, token, stream) + bytes(range(64))
+    return struct.pack("<IBBBBQI", MAGIC, DATAGRAM_VERSION, 1, 0, 0, token, stream) + bytes(
+        range(64)
+    )

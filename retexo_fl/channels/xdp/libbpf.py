@@ -203,18 +203,6 @@ class BpfProgram:
         """Take the buffer of the log back."""
         self._library.bpf_program__set_log_buf(self._handle, None, 0)
 
-    def set_target(self, program_fd: int, function: str) -> None:
-        """Say before loading which other program a tracing program looks at.
-
-        Raises:
-            ChannelUnavailable: The other program tells nothing of such a function.
-        """
-        code = self._library.bpf_program__set_attach_target(
-            self._handle, program_fd, function.encode()
-        )
-        if code:
-            raise failure(f"trace {function}", code)
-
     def test_run(self, frame: bytes, *, repeat: int = 1) -> TestRun:
         """Run the program on a frame that comes from nowhere.
 

@@ -12,9 +12,10 @@ import errno
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
-from typing import Final
+from typing import Final, cast
 
 from retexo_fl.errors import ChannelUnavailable
 
@@ -99,7 +100,6 @@ _SIGNATURES: Final = (
     ("bpf_object__next_map", c_void_p, (c_void_p, c_void_p)),
     ("bpf_program__name", c_char_p, (c_void_p,)),
     ("bpf_program__fd", c_int, (c_void_p,)),
-    ("bpf_program__set_attach_target", c_int, (c_void_p, c_int, c_char_p)),
     ("bpf_program__set_autoload", c_int, (c_void_p, ctypes.c_bool)),
     ("bpf_program__set_log_buf", c_int, (c_void_p, c_void_p, c_size_t)),
     ("bpf_map__name", c_char_p, (c_void_p,)),
@@ -116,8 +116,6 @@ _SIGNATURES: Final = (
     ("bpf_map_delete_elem", c_int, (c_int, c_void_p)),
     ("bpf_link_create", c_int, (c_int, c_int, c_int, c_void_p)),
     ("bpf_xdp_query_id", c_int, (c_int, c_int, POINTER(c_uint32))),
-    ("bpf_prog_get_fd_by_id", c_int, (c_uint32,)),
-    ("bpf_obj_get_info_by_fd", c_int, (c_int, c_void_p, POINTER(c_uint32))),
     ("bpf_prog_test_run_opts", c_int, (c_int, c_void_p)),
     ("bpf_tc_hook_create", c_int, (c_void_p,)),
     ("bpf_tc_attach", c_int, (c_void_p, c_void_p)),
@@ -181,9 +179,9 @@ def possible_cpus() -> int:
     return int(libbpf().libbpf_num_possible_cpus())
 
 
-def _keep_complaint(_level: int, form: bytes, arguments: int) -> int:
+def _keep_complaint(level: int, form: bytes, arguments: int) -> int:
     # Warnings and information only: the library has its own level for what it does step by step.
-    if _level > 1:
+    if level > 1:
         return 0
     text = ctypes.create_string_buffer(512)
     _vsnprintf()(text, len(text), form, c_void_p(arguments))
@@ -192,11 +190,11 @@ def _keep_complaint(_level: int, form: bytes, arguments: int) -> int:
 
 
 @cache
-def _vsnprintf() -> ctypes._CFuncPtr:
+def _vsnprintf() -> Callable[..., int]:
     function = ctypes.CDLL(None).vsnprintf
     function.restype = c_int
     function.argtypes = (c_char_p, c_size_t, c_char_p, c_void_p)
-    return function
+    return cast(Callable[..., int], function)
 
 
 #: Kept here for as long as the library may call it.

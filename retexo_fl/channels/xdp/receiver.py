@@ -23,6 +23,8 @@ class XdpReceiver:
         port: UDP port.
         sizes: Of the tables; the kernel takes the memory at once.
         mode: ``native`` (in the driver), ``generic`` (after it), or ``auto``: the first that works.
+        address: IPv4 address to which packets must be; None for any. A machine that forwards
+            others' packets has to say it.
 
     Attributes:
         tables: The program's own memory as arrays, not copies.
@@ -40,11 +42,17 @@ class XdpReceiver:
     kind: Final = "xdp"
 
     def __init__(
-        self, interface: str, port: int, *, sizes: TableSizes, mode: XdpMode = "auto"
+        self,
+        interface: str,
+        port: int,
+        *,
+        sizes: TableSizes,
+        mode: XdpMode = "auto",
+        address: str | None = None,
     ) -> None:
         facts = interface_facts(interface)
         self.max_cells = min(packet_cells_for(facts.mtu_bytes), MAX_CELLS)
-        self._loaded = AggregateProgram(port, sizes, max_cells=self.max_cells)
+        self._loaded = AggregateProgram(port, sizes, address=address, max_cells=self.max_cells)
         # Until it is known that one context alone runs it.
         self._loaded.expect_several_contexts(True)
         try:

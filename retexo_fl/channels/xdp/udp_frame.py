@@ -46,7 +46,7 @@ def udp_frame(
 def internet_checksum(data: bytes) -> int:
     """Return the ones' complement of the ones' complement sum of 16-bit words (RFC 1071)."""
     words = struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2))
-    total = sum(words)
+    total: int = sum(words)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

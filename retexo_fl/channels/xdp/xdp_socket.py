@@ -140,7 +140,9 @@ class XdpSocket:
     def losses(self) -> dict[str, int]:
         """Return what the kernel dropped at this socket, by reason."""
         told = self._socket.getsockopt(_SOL_XDP, _STATISTICS, _LOSSES.size)
-        dropped, invalid, _, ring_full, no_frame, _ = _LOSSES.unpack(told.ljust(_LOSSES.size, b"\0"))
+        dropped, invalid, _, ring_full, no_frame, _ = _LOSSES.unpack(
+            told.ljust(_LOSSES.size, b"\0")
+        )
         return {
             "dropped": dropped,
             "invalid": invalid,

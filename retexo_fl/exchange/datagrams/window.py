@@ -27,12 +27,11 @@ _REORDERED_PACKETS: Final = 128
 
 def ack_flags(seqs: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return the flags of a batch: ``ACK_WANTED`` on one in 32 and on the last of each block."""
-    flags = np.zeros(len(seqs), dtype=np.uint8)
+    flags: NDArray[np.uint8] = (seqs % ACK_EVERY == ACK_EVERY - 1).view(np.uint8)
     if len(seqs):
-        flags[seqs % ACK_EVERY == ACK_EVERY - 1] = ACK_WANTED
         # An ACK tells of its own block only.
         blocks = seqs // BLOCK_PACKETS
-        flags[:-1][blocks[1:] != blocks[:-1]] = ACK_WANTED
+        flags[:-1] |= blocks[1:] != blocks[:-1]
         flags[-1] = ACK_WANTED
     return flags
 
@@ -83,8 +82,10 @@ class SendWindow:
         self._ping_due = False
         self._timed_packet = -1
         self._timed_from_s = now_s
-        self._gap_block = self._gap_order = 0
+        # Overtaken are those sent before _gap_order; one packet asks after them, and when it did.
+        self._gap_order = self._asked_order = 0
         self._gap_due_s = math.inf
+        self._asking_packet = -1
 
     @property
     def done(self) -> bool:
@@ -128,7 +129,8 @@ class SendWindow:
         if not self._num_lost or self.stalled:
             return np.empty(0, dtype=np.int64)
         lost = np.flatnonzero(self._is_lost[self._low : self._next])[: max(limit, 0)] + self._low
-        self._note_sent(lost, now_s)
+        self._note_sent(len(lost), now_s)
+        self._order[lost] = np.arange(self.sent - len(lost), self.sent) + 1
         self._is_lost[lost] = False
         self._num_lost -= len(lost)
         self.retransmitted += len(lost)
@@ -137,12 +139,14 @@ class SendWindow:
     def new_to_send(self, now_s: float, limit: int) -> NDArray[np.int64]:
         """Return new packets only, and note them as sent; at most :attr:`room`."""
         count = max(min(limit, self.room), 0)
-        new = np.arange(self._next, self._next + count, dtype=np.int64)
-        self._note_sent(new, now_s)
-        self._next += count
-        if count and self._timed_packet < 0:
-            self._timed_packet, self._timed_from_s = self._next - 1, now_s
-        return new
+        first, end = self._next, self._next + count
+        if count:
+            self._note_sent(count, now_s)
+            self._order[first:end] = np.arange(self.sent - count + 1, self.sent + 1)
+            self._next = end
+            if self._timed_packet < 0:
+                self._timed_packet, self._timed_from_s = end - 1, now_s
+        return np.arange(first, end, dtype=np.int64)
 
     def acked(self, base: int, bits: NDArray[np.uint64], now_s: float) -> int:
         """Take an ACK: uint64 [8] bits of the packets from ``base`` on.
@@ -170,14 +174,13 @@ class SendWindow:
     def check_time(self, now_s: float) -> None:
         """Do what is due: find losses, stall. ``to_send`` and ``lost_to_send`` begin with it."""
         if now_s >= self._gap_due_s:
-            self._gap_due_s = math.inf
-            self._lose_behind(self._gap_block, self._gap_order)
+            self._ask()
         if self.stalled or not self.on_their_way or now_s < self._timer_s():
             return
         self._timer_from_s = now_s
         self._timeouts += 1
         self._timed_packet = -1
-        # The first may be a lost answer. A ping may reach a receiver that cannot answer otherwise.
+        # A ping may reach a receiver that cannot answer otherwise.
         self._ping_due = self._timeouts > 1
         if self._timeouts > 2:
             self._width.nothing_answers()
@@ -210,13 +213,10 @@ class SendWindow:
     def _timer_s(self) -> float:
         return self._timer_from_s + self._round_trip.timeout_s(self._times, self._timeouts)
 
-    def _note_sent(self, seqs: NDArray[np.int64], now_s: float) -> None:
-        if not len(seqs):
-            return
+    def _note_sent(self, count: int, now_s: float) -> None:
         if not self.on_their_way:
             self._timer_from_s = now_s
-        self._order[seqs] = np.arange(self.sent + 1, self.sent + 1 + len(seqs))
-        self.sent += len(seqs)
+        self.sent += count
 
     def _take_bits(self, first: int, end: int, seen: NDArray[np.bool_], now_s: float) -> int:
         is_acked, is_lost = self._is_acked[first:end], self._is_lost[first:end]
@@ -248,39 +248,43 @@ class SendWindow:
         self._low = self._next if is_acked[ahead] else self._low + ahead
 
     def _find_losses(self, block: int, newest: int, now_s: float) -> None:
-        """Judge the packets of a block that were sent before the newest one that has arrived."""
+        """Judge the packets that were sent before the newest one that has arrived."""
+        self._gap_due_s = math.inf
+        if self._low == self._next:
+            self._asking_packet = -1
+            return
         first = max(self._low, block * BLOCK_PACKETS)
         end = min(self._next, (block + 1) * BLOCK_PACKETS)
-        if self._low >= end:
-            return
         self._lose(first, end, newest - _REORDERED_PACKETS)
-        waits = self._order[self._low : end] < newest
-        waits &= ~(self._is_acked[self._low : end] | self._is_lost[self._low : end])
-        self._gap_due_s = math.inf
-        if waits.any():
-            self._gap_block, self._gap_order = block, newest
+        if self._asking_packet >= 0:
+            if not self._is_acked[self._asking_packet]:
+                return
+            if newest > self._asked_order:
+                self._lose(first, end, self._gap_order)
+            self._asking_packet = -1
+        is_overtaken = self._order[self._low : self._next] < newest
+        if (is_overtaken & self._is_waiting(self._low, self._next)).any():
+            self._gap_order = newest
             self._gap_due_s = now_s + self._round_trip.reordered_s(self._times)
 
-    def _lose_behind(self, block: int, order: int) -> None:
-        first = block * BLOCK_PACKETS
-        if self._low < first and not self._is_lost[self._low]:
-            # ACKs of later packets say nothing of this block: let one packet ask for its ACK.
-            self._lose_first()
-        self._lose(max(self._low, first), min(self._next, first + BLOCK_PACKETS), order)
+    def _ask(self) -> None:
+        """Resend the first overtaken packet, whose ACK tells whether the others are lost, too.
+
+        They may have arrived since the last ACK was written, which told of one block only, too.
+        """
+        self._gap_due_s = math.inf
+        self._asking_packet, self._asked_order = self._low, self.sent
+        self._lose(self._low, self._low + 1, self.sent + 1)
 
     def _lose_first(self) -> None:
-        on_their_way = ~(
-            self._is_acked[self._low : self._next] | self._is_lost[self._low : self._next]
-        )
-        seq = self._low + int(on_their_way.argmax())
+        seq = self._low + int(self._is_waiting(self._low, self._next).argmax())
         self._lose(seq, seq + 1, self.sent + 1)
 
     def _lose(self, first: int, end: int, before: int) -> None:
         """Mark as lost what is on its way in a range and was sent before some other packet."""
         if first >= end:
             return
-        lost = self._order[first:end] < before
-        lost &= ~(self._is_acked[first:end] | self._is_lost[first:end])
+        lost = (self._order[first:end] < before) & self._is_waiting(first, end)
         count = int(np.count_nonzero(lost))
         if not count:
             return
@@ -289,3 +293,7 @@ class SendWindow:
         self._width.judge(lost=count)
         if first <= self._timed_packet < end and lost[self._timed_packet - first]:
             self._timed_packet = -1  # Its answer would not say which of the two it answers.
+
+    def _is_waiting(self, first: int, end: int) -> NDArray[np.bool_]:
+        """Say which packets that were sent are neither acknowledged nor lost."""
+        return ~(self._is_acked[first:end] | self._is_lost[first:end])

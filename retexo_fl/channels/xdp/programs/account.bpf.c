@@ -3,10 +3,8 @@
  * both ports. It looks on: every frame goes its way.
  *
  * Bytes are those of IP packets as they are on the wire: a frame that the interface will cut into
- * packets, or has joined from several, counts with the headers of all of them.
- *
- * What an XDP program takes or answers does not come by there. Where one is at the interface, two
- * more programs look at each frame before and after it. */
+ * packets, or has joined from several, counts with the headers of all of them. What an XDP program
+ * takes or answers does not come by here. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -139,81 +137,6 @@ SEC("tc")
 int leaving(struct __sk_buff *skb)
 {
 	return account(skb, 1);
-}
-
-/* As much of the kernel's own type as is read; where it lies, the loader finds out. */
-struct xdp_buff {
-	void *data;
-	void *data_end;
-} __attribute__((preserve_access_index));
-
-/* The frame that an XDP program is looking at, as it was before. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct packet);
-} before SEC(".maps");
-
-/* Headers without options; other frames pass all XDP programs that we know of, and are counted
- * where they go. */
-struct headers {
-	struct iphdr ip;
-	__be16 from;
-	__be16 to;
-};
-
-static __always_inline void read_frame(struct xdp_buff *frame, int is_leaving,
-				       struct packet *packet)
-{
-	struct headers headers;
-	__be16 kind;
-
-	packet->packets = 0;
-	if (bpf_probe_read_kernel(&kind, sizeof(kind), frame->data + ETH_HLEN - sizeof(kind)) ||
-	    kind != bpf_htons(ETH_P_IP) ||
-	    bpf_probe_read_kernel(&headers, sizeof(headers), frame->data + ETH_HLEN) ||
-	    headers.ip.ihl != 5)
-		return;
-	packet->packets = 1;
-	packet->bytes = bpf_ntohs(headers.ip.tot_len);
-	packet->flow.peer = is_leaving ? headers.ip.daddr : headers.ip.saddr;
-	packet->flow.local_port = is_leaving ? headers.from : headers.to;
-	packet->flow.peer_port = is_leaving ? headers.to : headers.from;
-	packet->flow.protocol = headers.ip.protocol;
-}
-
-SEC("fentry")
-int before_xdp(__u64 *arguments)
-{
-	struct packet *packet;
-	__u32 zero = 0;
-
-	packet = bpf_map_lookup_elem(&before, &zero);
-	if (packet)
-		read_frame((struct xdp_buff *)arguments[0], 0, packet);
-	return 0;
-}
-
-SEC("fexit")
-int after_xdp(__u64 *arguments)
-{
-	int verdict = (int)arguments[1];
-	struct packet answer = {};
-	struct packet *packet;
-	__u32 zero = 0;
-
-	if (verdict == XDP_PASS)
-		return 0;
-	packet = bpf_map_lookup_elem(&before, &zero);
-	if (packet && packet->packets)
-		count(packet, 0);
-	if (verdict == XDP_TX) {
-		read_frame((struct xdp_buff *)arguments[0], 1, &answer);
-		if (answer.packets)
-			count(&answer, 1);
-	}
-	return 0;
 }
 
 char LICENSE[] SEC("license") = "GPL";

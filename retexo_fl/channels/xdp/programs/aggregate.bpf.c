@@ -28,7 +28,6 @@
 #define CELL_BYTES 64
 #define BLOCK_PACKETS 512
 #define BLOCK_WORDS 8
-#define SKIP (~0ULL)
 #define GET_CELLS 22
 
 /* Of the checksum; all odd. */
@@ -45,6 +44,8 @@ enum flag { ACK_WANTED = 1, USER_ACK = 2 };
 /* Set before loading; the verifier sees constants. */
 const volatile __u16 PORT = 0;
 const volatile __u32 MAX_CELLS = GET_CELLS;
+/* In network order; 0 for any. What is on its way to other machines is none of ours. */
+const volatile __u32 ADDRESS = 0;
 
 struct header {
 	__u32 magic;
@@ -154,18 +155,18 @@ struct {
 } completions SEC(".maps");
 
 /*
- * Where several processors run the program at a time, what they add to is guarded by locks, each
- * for the cells whose numbers end alike: one lock and 16 plain additions take a third of the time
- * of 16 atomic ones, and a maximum cannot be taken atomically in a bounded number of steps.
+ * Where several processors run the program at a time, what they add to is guarded by locks. A lock
+ * and plain additions take a fraction of the time of atomic ones, and a maximum cannot be taken
+ * atomically in a bounded number of steps.
  */
-#define LOCKS 1024
+#define GUARDS 64
 struct guard {
 	struct bpf_spin_lock lock;
 	__u32 pad[15];
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOCKS);
+	__uint(max_entries, GUARDS);
 	__type(key, __u32);
 	__type(value, struct guard);
 } guards SEC(".maps");
@@ -266,23 +267,28 @@ static __always_inline __u32 place_of(__u32 row)
 	return slot && *slot < NOWHERE ? *slot : NOWHERE;
 }
 
+/* Looks up the next cell of acc: that of the same vector, or the first of the next. */
+#define STEP(PLACE)                                                                   \
+	if (left == 0) {                                                              \
+		row++;                                                                \
+		index = place_of(row);                                                \
+		left = row_cells;                                                     \
+	}                                                                             \
+	PLACE = bpf_map_lookup_elem(&acc, &index);                                    \
+	index++;                                                                      \
+	left--
+
 /* Walks the cells of a packet beside those of acc that they belong to. */
 #define FOR_EACH_CELL(BODY)                                                           \
 	__u32 index = place_of(row) + offset;                                         \
 	__u32 left = row_cells - offset;                                              \
 	FOR_EACH_PAYLOAD_CELL(at, {                                                   \
 		const half *values = at;                                              \
-		if (left == 0) {                                                      \
-			row++;                                                        \
-			index = place_of(row);                                        \
-			left = row_cells;                                             \
-		}                                                                     \
-		struct cell *to = bpf_map_lookup_elem(&acc, &index);                  \
+		struct cell *to;                                                      \
+		STEP(to);                                                             \
 		if (to) {                                                             \
 			BODY;                                                         \
 		}                                                                     \
-		index++;                                                              \
-		left--;                                                               \
 	})                                                                            \
 	return 0
 
@@ -296,25 +302,74 @@ __noinline int raise(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cell
 	FOR_EACH_CELL(raise_cell(to, values));
 }
 
-#define GUARDED(BODY)                                                             \
-	__u32 which = index % LOCKS;                                              \
-	struct guard *guard = bpf_map_lookup_elem(&guards, &which);               \
-	if (guard) {                                                              \
-		bpf_spin_lock(&guard->lock);                                      \
-		BODY;                                                             \
-		bpf_spin_unlock(&guard->lock);                                    \
-	}
+/*
+ * The same where others may do it at the same time. What belongs to one exchange has one lock. No
+ * helper may be called while it is held, so the cells of a group are looked up before; of the
+ * packet's rest, each cell is a group.
+ */
+#define GROUP 11
 
-__noinline int add_guarded(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cells,
-			   __u32 cells)
+static __always_inline void take_cell(struct cell *to, const half *values, int is_max)
 {
-	FOR_EACH_CELL(GUARDED(add_cell(to, values)));
+	if (is_max)
+		raise_cell(to, values);
+	else
+		add_cell(to, values);
 }
 
-__noinline int raise_guarded(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cells,
-			     __u32 cells)
+static __always_inline int take_guarded(struct xdp_md *ctx, __u32 region, __u32 row,
+					__u32 row_cells, __u64 span, int is_max)
 {
-	FOR_EACH_CELL(GUARDED(raise_cell(to, values)));
+	void *end = end_of(ctx);
+	void *at = payload_of(ctx);
+	__u32 cells = span, offset = span >> 32, done = 0;
+	__u32 index = place_of(row) + offset;
+	__u32 left = row_cells - offset;
+	__u32 which = region % GUARDS;
+	struct guard *guard = bpf_map_lookup_elem(&guards, &which);
+	struct cell *to[GROUP];
+
+	if (!guard)
+		return 0;
+	for (; done < MAX_CELLS; done += GROUP) {
+		if (done + GROUP > cells || at + GROUP * CELL_BYTES > end)
+			break;
+#pragma unroll
+		for (__u32 j = 0; j < GROUP; j++) {
+			STEP(to[j]);
+		}
+		bpf_spin_lock(&guard->lock);
+#pragma unroll
+		for (__u32 j = 0; j < GROUP; j++)
+			if (to[j])
+				take_cell(to[j], at + j * CELL_BYTES, is_max);
+		bpf_spin_unlock(&guard->lock);
+		at += GROUP * CELL_BYTES;
+	}
+	for (__u32 i = 1; i < GROUP && done < cells; i++, done++) {
+		if (at + CELL_BYTES > end)
+			break;
+		STEP(to[0]);
+		if (to[0]) {
+			bpf_spin_lock(&guard->lock);
+			take_cell(to[0], at, is_max);
+			bpf_spin_unlock(&guard->lock);
+		}
+		at += CELL_BYTES;
+	}
+	return 0;
+}
+
+__noinline int add_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
+			   __u64 span)
+{
+	return take_guarded(ctx, region, row, row_cells, span, 0);
+}
+
+__noinline int raise_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
+			     __u64 span)
+{
+	return take_guarded(ctx, region, row, row_cells, span, 1);
 }
 
 /* Copies a row into the packet; the packet is as long as the row. */
@@ -452,13 +507,15 @@ static __always_inline void take(struct xdp_md *ctx, struct counters *count, str
 {
 	__u32 row = stream->slot_base + first;
 	__u32 row_cells = stream->row_cells;
+	__u64 span = (__u64)offset << 32 | cells;
+	__u32 which = stream->region;
 	int is_max = stream->op == MAX;
 
 	if (several_contexts || stream->atomic) {
 		if (is_max)
-			raise_guarded(ctx, row, offset, row_cells, cells);
+			raise_guarded(ctx, which, row, row_cells, span);
 		else
-			add_guarded(ctx, row, offset, row_cells, cells);
+			add_guarded(ctx, which, row, row_cells, span);
 		__sync_fetch_and_add(&stream->done, 1);
 	} else {
 		if (is_max)
@@ -477,7 +534,6 @@ static __always_inline void take(struct xdp_md *ctx, struct counters *count, str
 	if (done == *(volatile __u64 *)&region->expected) {
 		region->complete = 1;
 		count->events++;
-		__u32 which = stream->region;
 		bpf_ringbuf_output(&completions, &which, sizeof(which), 0);
 	}
 }
@@ -503,7 +559,7 @@ int aggregate(struct xdp_md *ctx)
 	/* Version 4, five words: no options. Neither fragment offset nor "more fragments". */
 	if (*(__u8 *)ip != 0x45 || (ip->frag_off & bpf_htons(0x3FFF)))
 		return pass(&count->passed);
-	if (udp->dest != bpf_htons(PORT))
+	if (udp->dest != bpf_htons(PORT) || (ADDRESS && ip->daddr != ADDRESS))
 		return pass(&count->passed);
 
 	__u32 whole = bpf_ntohs(ip->tot_len);

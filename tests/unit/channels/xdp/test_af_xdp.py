@@ -11,11 +11,11 @@ import pytest
 from retexo_fl.channels.xdp import af_xdp
 from retexo_fl.channels.xdp.af_xdp import AfXdpReceiver
 from retexo_fl.channels.xdp.interfaces import InterfaceFacts
-from retexo_fl.channels.xdp.libbpf import BpfObject, BpfProgram
+from retexo_fl.channels.xdp.libbpf import BpfObject
 from retexo_fl.channels.xdp.udp_frame import udp_frame
-from retexo_fl.channels.xdp.xdp_socket import Frames
+from retexo_fl.channels.xdp.xdp_socket import Frames, XdpSocket
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.exchange.datagrams.layout import PacketKind, Tables
+from retexo_fl.exchange.datagrams.layout import Tables
 from retexo_fl.exchange.datagrams.packets import (
     PacketHead,
     ack_packet,
@@ -32,30 +32,42 @@ PASSES, REDIRECTS = 2, 4
 
 
 @pytest.fixture
-def program() -> Generator[BpfProgram]:
+def loaded() -> Generator[BpfObject]:
     require_bpf()
-    with BpfObject(af_xdp._PROGRAM) as loaded:
-        loaded.set_constant("receiver_port", socket.htons(PORT))
-        loaded.load()
-        yield loaded.programs["hand_over"]
+    with BpfObject(af_xdp._PROGRAM) as opened:
+        opened.set_constant("receiver_port", socket.htons(PORT))
+        opened.load()
+        yield opened
 
 
-def test_without_a_socket_everything_goes_up(program: BpfProgram) -> None:
+def test_without_a_socket_everything_goes_up(loaded: BpfObject) -> None:
     frame = udp_frame(MACS, SENDER, RECEIVER, ping_packet(HEAD, 0))
-    assert program.test_run(frame).code == PASSES
+    assert loaded.programs["hand_over"].test_run(frame).code == PASSES
 
 
-def test_only_what_a_receiver_takes_is_handed_over(program: BpfProgram) -> None:
-    """Seen by what the program reads: a queue with a socket gets data and questions alone."""
+def test_only_what_a_receiver_takes_is_handed_over(loaded: BpfObject) -> None:
+    program = loaded.programs["hand_over"]
+    receiver = XdpSocket(socket.if_nametoindex("lo"), 0, frames=64)
+    loaded.maps["sockets"].update(bytes(4), receiver.fileno().to_bytes(4, "little"))
+    ping = ping_packet(HEAD, 0)
+    data = ping[:5] + b"\x01" + ping[6:]
     ack = ack_packet(HEAD, 0, 0, np.zeros(8, np.uint64))
-    frames = {
-        PacketKind.PING: udp_frame(MACS, SENDER, RECEIVER, ping_packet(HEAD, 0)),
-        PacketKind.GET: udp_frame(MACS, SENDER, RECEIVER, get_packet(HEAD, 0, 2)),
-        PacketKind.ACK: udp_frame(MACS, SENDER, RECEIVER, ack),
+    values = ping[:5] + b"\x05" + ping[6:]
+    codes = {
+        name: program.test_run(frame).code
+        for name, frame in {
+            "DATA": udp_frame(MACS, SENDER, RECEIVER, data),
+            "PING": udp_frame(MACS, SENDER, RECEIVER, ping),
+            "GET": udp_frame(MACS, SENDER, RECEIVER, get_packet(HEAD, 0, 2)),
+            "ACK": udp_frame(MACS, SENDER, RECEIVER, ack),
+            "VAL": udp_frame(MACS, SENDER, RECEIVER, values),
+            "another port": udp_frame(MACS, SENDER, (RECEIVER[0], PORT + 1), ping),
+            "another magic": udp_frame(MACS, SENDER, RECEIVER, b"?" + ping[1:]),
+            "too short": udp_frame(MACS, SENDER, RECEIVER, ping[:19]),
+        }.items()
     }
-    for frame in frames.values():
-        seen = program.test_run(frame)
-        assert (seen.code, seen.frame) == (PASSES, frame)
+    receiver.close()
+    assert codes == dict.fromkeys(codes, PASSES) | dict.fromkeys(("DATA", "PING", "GET"), REDIRECTS)
 
 
 @pytest.mark.parametrize(

@@ -432,6 +432,19 @@ def test_frames_of_others_pass_untouched(twins: Twins, generator: np.random.Gene
     twins.check_tables()
 
 
+def test_packets_to_other_machines_pass_where_the_address_is_told() -> None:
+    require_bpf()
+    sizes = TableSizes(cells=1, seen_blocks=1, slots=1, streams=1, regions=1)
+    program = AggregateProgram(RECEIVER[1], sizes, address=RECEIVER[0])
+    nothing = b"RTXV" + bytes(100)
+    ours = program.program.test_run(frame_of(nothing))
+    other = udp_frame((RECEIVER_MAC, SENDER_MAC), SENDER, ("192.0.2.3", RECEIVER[1]), nothing)
+    assert (ours.code, program.program.test_run(other).code) == (XDP_DROP, XDP_PASS)
+    counted = program.counters()
+    assert (counted["malformed"], counted["passed"]) == (1, 1)
+    program.close()
+
+
 def test_answers_of_others_go_up_to_our_own_sender(twins: Twins) -> None:
     stream = _open(twins)
     ack = ack_packet(stream.head, 0, 0, np.zeros(8, dtype=np.uint64))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from retexo_fl.channels.xdp import broadcast as module
 from retexo_fl.channels.xdp.broadcast import GROUP_PORT, MAX_GROUPS, BroadcastMember, TcBroadcast
+from retexo_fl.channels.xdp.capabilities import drop_after_loading
 from retexo_fl.channels.xdp.libbpf import BpfProgram
+from retexo_fl.channels.xdp.neighbours import ethernet_address, interface_towards
 from retexo_fl.channels.xdp.udp_frame import udp_frame
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.exchange.datagrams.packets import PacketHead, parse_header, ping_packet, readdress
@@ -27,10 +30,13 @@ DROPS, GOES_ON = 2, 2**32 - 1
 class Loaded:
     """The program of one interface, without peers: groups of one have no copies to send."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(module, "ethernet_address", lambda _interface: OWN)
-        patch.setattr(module, "neighbour_mac", lambda *_, **__: PEER)
+    def __init__(self) -> None:
         self.broadcast = TcBroadcast("lo")
+
+    def forget(self) -> None:
+        for number in range(MAX_GROUPS + 1):
+            self.broadcast.remove_group(number)
+        self.broadcast._counters[:] = 0
 
     @property
     def program(self) -> BpfProgram:
@@ -51,12 +57,21 @@ class Loaded:
         return self.broadcast.counters() == nothing | counts
 
 
-@pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> Generator[Loaded]:
+@pytest.fixture(scope="module")
+def attached() -> Generator[Loaded]:
     require_bpf()
-    made = Loaded(monkeypatch)
-    yield made
-    made.broadcast.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ethernet_address", lambda _interface: OWN)
+        patch.setattr(module, "neighbour_mac", lambda *_, **__: PEER)
+        made = Loaded()
+        yield made
+        made.broadcast.close()
+
+
+@pytest.fixture
+def loaded(attached: Loaded) -> Loaded:
+    attached.forget()
+    return attached
 
 
 @pytest.mark.parametrize("has_checksum", [False, True])
@@ -150,11 +165,27 @@ def test_groups_that_do_not_fit_are_refused(loaded: Loaded) -> None:
     loaded.broadcast.set_group(MAX_GROUPS, [MEMBER])
 
 
+def test_groups_are_changed_by_who_has_dropped_all_privileges(loaded: Loaded) -> None:
+    def change() -> None:
+        # Of this thread alone.
+        drop_after_loading()
+        loaded.broadcast.set_group(GROUP + 1, [MEMBER])
+        loaded.broadcast.set_group(GROUP, [MEMBER, MEMBER])
+        loaded.broadcast.set_group(GROUP, [MEMBER])
+        loaded.broadcast.remove_group(GROUP + 1)
+        assert interface_towards("127.0.0.1") == "lo"
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(change).result(10.0)
+    assert loaded.program.test_run(loaded.frame(loaded.packet())).code == GOES_ON
+    assert loaded.program.test_run(loaded.frame(loaded.packet(stream=GROUP + 1))).code == DROPS
+
+
 def test_an_interface_that_is_not_there_or_not_ethernet_is_named() -> None:
     with pytest.raises(ChannelUnavailable, match="nowhere0: No such device"):
-        TcBroadcast("nowhere0")
+        ethernet_address("nowhere0")
     with pytest.raises(ChannelUnavailable, match="lo: is not Ethernet"):
-        TcBroadcast("lo")
+        ethernet_address("lo")
 
 
 def changed(data: bytes, place: int, by: bytes) -> bytes:

@@ -129,6 +129,4 @@ class LossyPath:
             return
         self._number += 1
         at_s = self.now_s + self.delay_s + self._random.random() * self.jitter_s
-        heapq.heappush(
-            self._arrivals, _Arrival(at_s, self._number, seq, wants_ack, bits, is_ping)
-        )
+        heapq.heappush(self._arrivals, _Arrival(at_s, self._number, seq, wants_ack, bits, is_ping))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -203,9 +202,7 @@ def test_a_packet_that_wants_an_ack_gets_one_each_time() -> None:
         [2, 0, 0, 0, 0, 0, 0, 0],
     ]
     assert receiving.counters == {"data_new": 2, "data_duplicate": 1, "acks_sent": 3}
-    assert replies[1] == ack_packet(
-        head_of(), 511, 0, receiving.tables.seen[SEEN_BASE]
-    )
+    assert replies[1] == ack_packet(head_of(), 511, 0, receiving.tables.seen[SEEN_BASE])
 
 
 def test_a_ping_tells_what_was_seen_and_takes_nothing() -> None:
@@ -368,18 +365,17 @@ def test_bytes_after_a_packet_that_was_cut_off_are_not_read() -> None:
     receiving = Receiving(SMALL, PLACES)
     packet = np.frombuffer(pack_all(SMALL, vectors(SMALL))[0], dtype=np.uint8)
     buffers = packet[:-8].reshape(1, -1).copy()
-    arguments: list[Any] = [np.array([len(packet)]), receiving.counts]
     take_packets(
         receiving.tables,
         buffers,
-        *arguments,
+        np.array([len(packet)]),
+        receiving.counts,
         np.zeros((1, 1456), dtype=np.uint8),
         np.zeros(1, dtype=np.int64),
     )
     assert receiving.is_untouched()
     assert receiving.counters == {"malformed": 1}
-    header = parse_header(packet)
-    assert header is not None
+    assert parse_header(packet) is not None
 
 
 @pytest.mark.parametrize(

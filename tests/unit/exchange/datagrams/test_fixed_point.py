@@ -96,14 +96,14 @@ def test_as_many_contributors_as_allowed_never_overflow() -> None:
         total += steps
     assert total.tolist() == [127 * 2**24, -127 * 2**24]
     assert unsnap(total, 24, np.float32).tolist() == [127.0, -127.0]
-    assert (MAX_CONTRIBUTORS + 1) * 2**MAX_BITS > np.iinfo(np.int32).max
+    assert np.iinfo(np.int32).max < (MAX_CONTRIBUTORS + 1) * 2**MAX_BITS
 
 
 @given(st.lists(moderate_arrays, min_size=1, max_size=8))
 def test_sums_are_within_the_bound_and_do_not_depend_on_order(parts: list[np.ndarray]) -> None:
     exponent = exponent_for(100.0)
     steps = [snap(part, exponent) for part in parts]
-    total = np.sum(steps, axis=0, dtype=np.int32)
+    total = np.asarray(np.sum(steps, axis=0, dtype=np.int32))
     np.testing.assert_array_equal(np.sum(steps[::-1], axis=0, dtype=np.int32), total)
     exact = np.sum(np.array(parts, dtype=np.float64), axis=0)
     assert (np.abs(unsnap(total, exponent, np.float64) - exact) <= error_bound(exponent, 8)).all()
@@ -119,7 +119,7 @@ def test_a_sum_is_rounded_once(total: int, exponent: int) -> None:
 
 def test_a_grid_too_fine_is_refused() -> None:
     values = np.array([1.0], dtype=np.float32)
-    with pytest.raises(LocalProtocolError, match="exponent 25 is too large for a magnitude of 1, .* 24"):
+    with pytest.raises(LocalProtocolError, match="exponent 25 is too large .* 1, .* 24"):
         snap(values, 25)
     with pytest.raises(LocalProtocolError, match="exponent 127 is out of range"):
         snap(values, 127)

@@ -30,7 +30,7 @@ ODD_FACTOR = 0xD6E8FEB86659FD93
 
 
 def slow_checksum(packet: bytes) -> int:
-    words = struct.unpack(f"<{len(packet) // 8}Q", packet)
+    words: tuple[int, ...] = struct.unpack(f"<{len(packet) // 8}Q", packet)
     covered = (words[0], words[2] >> 32, words[4], words[5])
     total = sum(factor * word for factor, word in zip(FACTORS, covered, strict=True))
     return (total + sum(words[6::2]) + ODD_FACTOR * sum(words[7::2])) % 2**64
@@ -84,9 +84,7 @@ def test_packets_in_any_order_may_stand_in_wider_room() -> None:
     every = pack_all(shape, values)
     seqs = np.array([5, 0, 5, 2])
     out = np.zeros((6, shape.packet_bytes + 8), dtype=np.uint8)
-    lengths = pack_packets(
-        shape, head_of(), values, seqs, out, flags=np.zeros(4, dtype=np.uint8)
-    )
+    lengths = pack_packets(shape, head_of(), values, seqs, out, flags=np.zeros(4, dtype=np.uint8))
     found = [out[index, :size].tobytes() for index, size in enumerate(lengths)]
     assert found == [every[seq] for seq in seqs]
     assert not out[4:].any()
@@ -145,7 +143,13 @@ def test_an_ack_is_read_as_it_was_written() -> None:
 def test_questions_say_what_they_ask_for() -> None:
     ping = parse_header(ping_packet(HEAD, 9))
     assert ping is not None
-    assert (ping.kind, ping.flags, ping.seq, ping.first, ping.cells) == (PacketKind.PING, 0, 9, 0, 1)
+    assert (ping.kind, ping.flags, ping.seq, ping.first, ping.cells) == (
+        PacketKind.PING,
+        0,
+        9,
+        0,
+        1,
+    )
     user = parse_header(ping_packet(HEAD, 9, user_ack=True))
     assert user is not None
     assert user.flags == USER_ACK

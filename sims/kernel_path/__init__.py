@@ -1,0 +1,1 @@
+"""What the kernel path costs against its rivals: measured between two network namespaces."""
