@@ -17,7 +17,7 @@ from retexo_fl.units import UNKNOWN, format_count, format_duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from retexo_fl.doctor.audit import Audit, AuditLine, Count
+    from retexo_fl.doctor.audit_comparison import Audit, AuditLine, Count
 
 _LONGEST_S: Final = 86_400.0
 _MOST_CLIENTS: Final = 6
@@ -44,21 +44,31 @@ def run_audit(config: Path, seconds: float, *, as_json: bool) -> int:
 def _facts(found: Audit) -> dict[str, Any]:
     facts = asdict(found)
     for entry, line in zip(facts["lines"], found.lines, strict=True):
-        for name, count in (("sent", line.sent), ("received", line.received)):
-            entry[name]["difference"] = count.difference
-            entry[name]["agrees"] = count.agrees
+        entry |= {"sent": _count_facts(line.sent), "received": _count_facts(line.received)}
+    if found.datagrams is not None:
+        facts["datagrams"] = {
+            name: _count_facts(count)
+            for name, count in zip(("sent", "received"), found.datagrams, strict=True)
+        }
     return {**facts, "agrees": found.agrees}
+
+
+def _count_facts(count: Count) -> dict[str, Any]:
+    return {**asdict(count), "difference": count.difference, "agrees": count.agrees}
 
 
 def _table(found: Audit) -> Table:
     table = figures(
-        *("peers", "addresses", "bytes", "ledger", "interface", "difference", "share"), left=3
+        *("peers", "addresses", "what", "ledger", "interface", "difference", "share"), left=3
     )
     for line in found.lines:
         for way, count in (("sent", line.sent), ("received", line.received)):
             names = (_clients(line), ", ".join(line.addresses) or "others")
-            what = f"{line.protocol} {way}"
+            what = f"{line.protocol} bytes {way}"
             table.add_row(*(names if way == "sent" else ("", "")), what, *_figures(count))
+    for way, count in zip(("sent", "received"), found.datagrams or (), strict=False):
+        names = ("all", "") if way == "sent" else ("", "")
+        table.add_row(*names, f"udp packets {way}", *_figures(count))
     return table
 
 
@@ -84,11 +94,11 @@ def _sentences(found: Audit) -> list[str]:
     verdict = "agrees with" if found.agrees else "differs from"
     said = [
         f"The ledger {verdict} what {where} carried in {format_duration(found.seconds)} "
-        "(bytes of IP packets)."
+        "(bytes are those of IP packets)."
     ]
     if found.with_xdp:
         said.append(
             f"At {', '.join(found.with_xdp)} an XDP program takes datagrams before they are "
-            "counted: theirs are not compared."
+            "counted: those, and its answers, are in neither count."
         )
     return said

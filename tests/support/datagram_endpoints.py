@@ -21,7 +21,7 @@ from retexo_fl.channels.datagrams import (
 from retexo_fl.channels.datagrams.broadcasting import BroadcastKind
 from retexo_fl.channels.datagrams.udp_socket import Message, UdpSocket, single_packets
 from retexo_fl.exchange.datagrams.layout import Tables
-from retexo_fl.exchange.datagrams.window import WindowTimes
+from retexo_fl.exchange.datagrams.pacing import WindowTimes
 
 JOB, STAGE = 77, 3
 _DEADLINE_S = 20.0

@@ -6,7 +6,6 @@ Run as ``python -m tests.support.reordering_agent agent run --config FILE``.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 
 from retexo_fl.channels.datagrams.udp_socket import Message, UdpSocket, single_packets
@@ -32,4 +31,4 @@ def shuffle_packets() -> None:
 
 if __name__ == "__main__":
     shuffle_packets()
-    sys.exit(main())
+    main()

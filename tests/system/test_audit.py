@@ -14,7 +14,8 @@ from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_tcp
 from retexo_fl.config import make_config
-from retexo_fl.doctor.audit import TOLERANCE, audit
+from retexo_fl.doctor.audit import audit
+from retexo_fl.doctor.audit_comparison import TOLERANCE
 from retexo_fl.errors import AgentUnreachable
 from tests.support.agents import AgentProcess, agents, retexo, train_with
 from tests.support.kernel import require_bpf

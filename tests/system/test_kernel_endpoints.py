@@ -14,6 +14,7 @@ from retexo_fl.channels.datagrams import DatagramEndpoint, Receiver, UserSpaceRe
 from retexo_fl.channels.datagrams.broadcasting import BroadcastKind
 from retexo_fl.channels.xdp.af_xdp import AfXdpReceiver
 from retexo_fl.channels.xdp.aggregate import TableSizes
+from retexo_fl.channels.xdp.attachments import XdpMode
 from retexo_fl.channels.xdp.broadcast import TcBroadcast
 from retexo_fl.channels.xdp.receiver import XdpReceiver
 from retexo_fl.exchange.datagrams.layout import Tables
@@ -211,5 +212,5 @@ def receiver_of(kind: str) -> Receiver:
         return UserSpaceReceiver(Tables.allocate(**_SIZES))
     if kind == "af_xdp":
         return AfXdpReceiver("eth0", PORT, Tables.allocate(**_SIZES))
-    mode = "generic" if kind == "xdp generic" else "native"
+    mode: XdpMode = "generic" if kind == "xdp generic" else "native"
     return XdpReceiver("eth0", PORT, sizes=TableSizes(**_SIZES), mode=mode)

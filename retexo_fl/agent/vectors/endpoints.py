@@ -66,12 +66,12 @@ def make_endpoint(wanted: DatagramAddress, *, memory_bytes: int, clones: bool) -
 
 def _receiver(wanted: DatagramAddress, sizes: TableSizes) -> Receiver:
     if wanted.scheme == "xdp":
-        return XdpReceiver(_interface_of(wanted.host), wanted.port, sizes=sizes)
+        return _xdp_receiver(wanted, sizes)
     if wanted.scheme == "auto":
         found = probe()
         if found.ok:
             try:
-                return XdpReceiver(_interface_of(wanted.host), wanted.port, sizes=sizes)
+                return _xdp_receiver(wanted, sizes)
             except ChannelUnavailable as error:
                 _say_why(str(error))
         else:
@@ -86,6 +86,10 @@ def _receiver(wanted: DatagramAddress, sizes: TableSizes) -> Receiver:
     if wanted.scheme == "af-xdp":
         return AfXdpReceiver(_interface_of(wanted.host), wanted.port, tables)
     return UserSpaceReceiver(tables)
+
+
+def _xdp_receiver(wanted: DatagramAddress, sizes: TableSizes) -> XdpReceiver:
+    return XdpReceiver(_interface_of(wanted.host), wanted.port, sizes=sizes, address=wanted.host)
 
 
 def _say_why(reason: str) -> None:

@@ -1,22 +1,15 @@
-"""Carries the vectors of all exchanges of one agent by datagrams, in a thread of its own.
-
-The thread reads notices and grants out of the depot, tells the endpoint what to send and what to
-take, and hands out what has come. Nobody else touches the endpoint.
-"""
+"""The way that the vectors of all of an agent's exchanges take as datagrams."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from retexo_fl.agent.log_lines import LOGGER, line
 from retexo_fl.agent.vectors.broadcasts import Streams
+from retexo_fl.agent.vectors.carrier import Carrier, OpenExchanges
 from retexo_fl.agent.vectors.choice import WayChoice
 from retexo_fl.agent.vectors.control import (
     LAYERS,
@@ -31,12 +24,7 @@ from retexo_fl.agent.vectors.reading import read_block
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.datagrams.endpoint import DatagramEndpoint
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.errors import RetexoError
 from retexo_fl.exchange import BlockHeader
-
-#: The thread looks up so often at least, though it is told of everything.
-_LOOK_S: Final = 0.5
-_STOP_S: Final = 5.0
 
 
 class VectorPath:
@@ -64,32 +52,17 @@ class VectorPath:
         self._endpoint = endpoint
         self._address_of = address_of
         self._choice = WayChoice(automatic=automatic)
-        self._changed = threading.Condition()
-        self._outgoing: dict[ExchangeId, OutgoingExchange] = {}
-        #: By exchange, one for all peers or one for each.
-        self._incoming: dict[ExchangeId, list[IncomingExchange]] = {}
-        self._failures: dict[ExchangeId, RetexoError] = {}
-        self._news = threading.Event()
-        self._ended = False
-        self._threads = [
-            threading.Thread(target=self._run, name="vectors", daemon=True),
-            threading.Thread(target=self._listen, name="vectors-news", daemon=True),
-        ]
-        depot.on_arrival(self._wake)
+        self._open = OpenExchanges()
+        self._carrier = Carrier(self._open, depot, endpoint)
 
     def start(self) -> None:
         """Begin to carry."""
         self._endpoint.start()
-        for thread in self._threads:
-            thread.start()
+        self._carrier.start()
 
     def close(self) -> None:
         """Carry nothing more; what is on its way is carried again when it is asked for again."""
-        self._ended = True
-        self._wake()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(_STOP_S)
+        self._carrier.close()
         self._endpoint.close()
 
     def reaches(self, peer: int) -> bool:
@@ -145,9 +118,9 @@ class VectorPath:
             endpoint=self._endpoint,
         )
         outgoing.announce(self._depot)
-        with self._changed:
-            self._outgoing.setdefault(exchange, outgoing)
-        self._wake()
+        with self._open.changed:
+            self._open.outgoing.setdefault(exchange, outgoing)
+        self._carrier.wake()
         return outgoing.notices
 
     def expect(
@@ -165,11 +138,11 @@ class VectorPath:
             together: No peer may stay away: vectors of different peers are added as they come.
         """
         exchange = _exchange_of(headers)
-        with self._changed:
-            if exchange in self._incoming:
+        with self._open.changed:
+            if exchange in self._open.incoming:
                 return
             groups = [list(headers)] if together else [[peer] for peer in headers]
-            self._incoming[exchange] = [
+            self._open.incoming[exchange] = [
                 IncomingExchange(
                     self._name(exchange, f"in-{group[0]}"),
                     {peer: headers[peer] for peer in group},
@@ -179,7 +152,7 @@ class VectorPath:
                 )
                 for group in groups
             ]
-        self._wake()
+        self._carrier.wake()
 
     def arrived(self, exchange: ExchangeId) -> list[Arrived]:
         """Return the vectors that are there: together, those that were summed together.
@@ -187,10 +160,10 @@ class VectorPath:
         Raises:
             RetexoError: What went wrong with the exchange.
         """
-        with self._changed:
-            if exchange in self._failures:
-                raise self._failures[exchange]
-            units = self._incoming.get(exchange, ())
+        with self._open.changed:
+            if exchange in self._open.failures:
+                raise self._open.failures[exchange]
+            units = self._open.incoming.get(exchange, ())
             return [taken for incoming in units if (taken := incoming.taken())]
 
     def missing(self, keys: Collection[BlockKey]) -> frozenset[BlockKey]:
@@ -210,56 +183,58 @@ class VectorPath:
 
     def carries(self, key: BlockKey) -> bool:
         """Say whether a peer's vectors are expected here, and not as a block."""
-        with self._changed:
+        with self._open.changed:
             exchange = (key.job, key.layer, key.weights_digest)
             return any(
                 key.sender in incoming.peers and key.sender not in incoming.by_block
-                for incoming in self._incoming.get(exchange, ())
+                for incoming in self._open.incoming.get(exchange, ())
             )
 
     def untaken(self, exchanges: Collection[ExchangeId]) -> list[int]:
         """Return the peers that have not taken all that was sent in some exchanges."""
-        with self._changed:
+        with self._open.changed:
             found = {
                 peer
                 for exchange in exchanges
-                if exchange in self._outgoing
-                for peer in self._outgoing[exchange].untaken()
+                if exchange in self._open.outgoing
+                for peer in self._open.outgoing[exchange].untaken()
             }
         return sorted(found)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until something may have come, or time is over."""
-        with self._changed:
-            self._changed.wait(timeout_s)
+        with self._open.changed:
+            self._open.changed.wait(timeout_s)
 
     def drop(self, exchanges: Collection[ExchangeId]) -> set[BlockKey]:
         """Forget exchanges; return the mailboxes of their notices and grants."""
         keys: set[BlockKey] = set()
-        with self._changed:
+        with self._open.changed:
             for exchange in exchanges:
-                self._failures.pop(exchange, None)
-                outgoing = self._outgoing.pop(exchange, None)
+                self._open.failures.pop(exchange, None)
+                outgoing = self._open.outgoing.pop(exchange, None)
                 if outgoing is not None:
                     keys |= outgoing.control_keys()
                     outgoing.forget()
-                for incoming in self._incoming.pop(exchange, ()):
+                for incoming in self._open.incoming.pop(exchange, ()):
                     keys |= incoming.control_keys(self._depot)
                     incoming.forget()
         return keys
 
     def forget_job(self, job: str) -> None:
         """Forget all exchanges of a job; what the endpoint keeps for later ones stays."""
-        with self._changed:
-            known = {*self._outgoing, *self._incoming}
+        with self._open.changed:
+            known = {*self._open.outgoing, *self._open.incoming}
         self.drop([exchange for exchange in known if exchange[0] == job])
 
     def facts(self) -> dict[str, Any]:
         """Return what `retexo agent status` shows of datagrams."""
-        with self._changed:
-            stalled = {peer for found in self._outgoing.values() for peer in found.stalled()}
+        with self._open.changed:
+            stalled = {peer for found in self._open.outgoing.values() for peer in found.stalled()}
             waiting = sum(
-                not incoming.is_complete for found in self._incoming.values() for incoming in found
+                not incoming.is_complete
+                for found in self._open.incoming.values()
+                for incoming in found
             )
         return {
             "kind": self._endpoint.kind,
@@ -268,50 +243,6 @@ class VectorPath:
             "waiting_for": waiting,
             "stalled_peers": sorted(stalled),
         }
-
-    # ---- the thread -------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._ended:
-            self._news.wait(_LOOK_S)
-            self._news.clear()
-            with self._changed:
-                self._step()
-                # Also those hear of it who wait for blocks, which come without this thread.
-                self._changed.notify_all()
-
-    def _step(self) -> None:
-        """Go on with every exchange."""
-        for exchange, outgoing in self._outgoing.items():
-            self._attempt(exchange, partial(outgoing.step, self._depot, time.monotonic()))
-        for exchange, units in self._incoming.items():
-            for incoming in units:
-                self._attempt(exchange, partial(incoming.step, self._depot))
-
-    def _attempt(self, exchange: ExchangeId, step: Callable[[], object]) -> None:
-        """Do a step; whoever asks for the exchange is told how it failed."""
-        if exchange in self._failures:
-            return
-        try:
-            step()
-        except RetexoError as error:
-            LOGGER.warning(line("vectors", job=exchange[0], stage=exchange[1], failed=str(error)))
-            self._failures[exchange] = error
-
-    def _listen(self) -> None:
-        """Hear of what the endpoint did."""
-        while not self._ended:
-            try:
-                self._endpoint.wait_for_change(_LOOK_S)
-            except RetexoError as error:
-                # Whoever waits for an exchange is told in the next step, which fails likewise.
-                LOGGER.error(line("vectors", failed=str(error)))
-                return
-            self._wake()
-
-    def _wake(self) -> None:
-        """Have the thread look; called from the network's thread, too, which must not wait."""
-        self._news.set()
 
     def _name(self, exchange: ExchangeId, what: str) -> bytes:
         job, stage, digest = exchange

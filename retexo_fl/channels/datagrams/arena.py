@@ -17,13 +17,13 @@ from retexo_fl.channels.datagrams.records import (
     StreamGrant,
     StreamProgress,
 )
+from retexo_fl.channels.datagrams.stream_records import describe_stream, first_cells
 from retexo_fl.channels.datagrams.table_space import Place, TableSpace
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import (
     CELL_VALUES,
     MAX_PACKET_CELLS,
     NOT_YET,
-    SKIP,
     Op,
     Tables,
 )
@@ -123,23 +123,6 @@ class TableArena:
                     f"{_name(key, incoming)}: opened with another shape before"
                 )
             return StreamGrant(token=present.token, stream=present.index)
-        slots = self._slots(key, exchange, incoming, handle)
-        if len(exchange.streams) >= exchange.streams_expected:
-            raise LocalProtocolError(
-                f"{_name(key, incoming)}: all {exchange.streams_expected} streams are open"
-            )
-        places = self._space.take(streams=1, seen=shape.seen_blocks, slots=len(slots))
-        stream = OpenStream(
-            index=places[0].start, token=secrets.randbits(64) or 1, shape=shape, places=places
-        )
-        exchange.streams[incoming.sender, handle, incoming.number] = stream
-        self._write(exchange, stream, incoming.sender, slots)
-        return StreamGrant(token=stream.token, stream=stream.index)
-
-    def _slots(
-        self, key: bytes, exchange: Exchange, incoming: IncomingStream, handle: int
-    ) -> NDArray[np.uint64]:
-        """Return the first cell of each of a stream's vectors."""
         if incoming.width != exchange.width:
             raise LocalProtocolError(
                 f"{_name(key, incoming)}: width {incoming.width}, expected {exchange.width}"
@@ -150,49 +133,32 @@ class TableArena:
                 f"most {self._max_cells}"
             )
         start, rows = self._block(key, exchange, handle)
-        places = np.asarray(incoming.places, np.int64)
-        if places.shape != (incoming.rows,) or (
-            incoming.rows and (places.min() < -1 or places.max() >= rows)
-        ):
+        slots = first_cells(incoming, start, rows, exchange.row_cells)
+        if len(exchange.streams) >= exchange.streams_expected:
             raise LocalProtocolError(
-                f"{_name(key, incoming)}: expected {incoming.rows} places from -1 to {rows - 1}"
+                f"{_name(key, incoming)}: all {exchange.streams_expected} streams are open"
             )
-        slots = (start + places * exchange.row_cells).astype(np.uint64)
-        slots[places < 0] = SKIP
-        return slots
+        places = self._space.take(streams=1, seen=shape.seen_blocks, slots=len(slots))
+        stream = OpenStream(
+            index=places[0].start, token=secrets.randbits(64) or 1, shape=shape, places=places
+        )
+        exchange.streams[incoming.sender, handle, incoming.number] = stream
+        self._write(exchange, stream, incoming.sender, slots)
+        self._is_complete(exchange)
+        return StreamGrant(token=stream.token, stream=stream.index)
 
     def _write(
         self, exchange: Exchange, stream: OpenStream, sender: int, slots: NDArray[np.uint64]
     ) -> None:
         """Fill a stream's records, its token last: packets come from then on."""
-        tables, shape = self._tables, stream.shape
-        _, seen, slot = stream.places
-        tables.seen[seen.start : seen.start + seen.size] = 0
-        tables.slots[slot.start : slot.start + slot.size] = slots
-        record = tables.streams[stream.index]
-        for name, value in (
-            ("region", exchange.region),
-            ("slot_base", slot.start),
-            ("rows", shape.rows),
-            ("row_cells", shape.row_cells),
-            ("packet_cells", shape.packet_cells),
-            ("packets", shape.packets),
-            ("seen_base", seen.start),
-            ("job", exchange.job),
-            ("sender", sender),
-            ("stage", exchange.stage),
-            ("op", int(exchange.op)),
-            ("atomic", int(self._atomic)),
-            ("done", 0),
-            ("duplicates", 0),
-        ):
-            record[name] = value
+        describe_stream(
+            self._tables, exchange, stream, sender=sender, slots=slots, atomic=self._atomic
+        )
         if len(exchange.streams) == exchange.streams_expected:
             # Before the last stream is open: who takes its last packet must know that it is.
             total = sum(each.shape.packets for each in exchange.streams.values())
-            tables.regions[exchange.region]["expected"] = total
-        record["token"] = stream.token
-        self._is_complete(exchange)
+            self._tables.regions[exchange.region]["expected"] = total
+        self._tables.streams[stream.index]["token"] = stream.token
 
     # ---- what became of it -----------------------------------------------------------------------
 

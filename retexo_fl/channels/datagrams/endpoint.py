@@ -20,8 +20,8 @@ from retexo_fl.channels.datagrams.records import (
 from retexo_fl.channels.datagrams.service import DatagramService
 from retexo_fl.channels.datagrams.udp_socket import UdpSocket, path_mtu
 from retexo_fl.exchange.datagrams.layout import Op
+from retexo_fl.exchange.datagrams.pacing import WindowTimes
 from retexo_fl.exchange.datagrams.stream_shape import packet_cells_for
-from retexo_fl.exchange.datagrams.window import WindowTimes
 
 OpName = Literal["sum", "mean", "max"]
 DEFAULT_MEMORY_BYTES: Final = 64 * 2**20

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retexo_fl.channels.datagrams.acks import Heard, ack_places, read_acks
+from retexo_fl.channels.datagrams.receive_buffer import Received
 from retexo_fl.channels.datagrams.receiver import PacketTaker
 from retexo_fl.channels.datagrams.turns import TurnLock
-from retexo_fl.channels.datagrams.udp_socket import Message, Received, UdpSocket
+from retexo_fl.channels.datagrams.udp_socket import Message, UdpSocket
 from retexo_fl.exchange.datagrams.aggregation import MAX_REPLY_BYTES
 from retexo_fl.exchange.datagrams.layout import (
     HEADER_BYTES,

@@ -20,7 +20,7 @@ from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.channels.datagrams.sending_stream import SendingStream
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import Op
-from retexo_fl.exchange.datagrams.window import WindowTimes
+from retexo_fl.exchange.datagrams.pacing import WindowTimes
 
 #: Streams that are served between two looks at the socket.
 _STREAMS_IN_A_ROW: Final = 8

@@ -15,9 +15,10 @@ from retexo_fl.channels.datagrams.route import Asking, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import Op
+from retexo_fl.exchange.datagrams.pacing import WindowTimes
 from retexo_fl.exchange.datagrams.packets import PacketHead, pack_packets, ping_packet, readdress
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
-from retexo_fl.exchange.datagrams.window import SendWindow, WindowTimes, ack_flags
+from retexo_fl.exchange.datagrams.window import SendWindow, ack_flags
 
 #: Packets sent in one go: two or three messages at the MTU of Ethernet.
 BATCH_PACKETS: Final = 128

@@ -18,7 +18,7 @@ from retexo_fl.channels.datagrams.settling import settle_kernel
 from retexo_fl.channels.datagrams.turns import Calling, TurnLock
 from retexo_fl.channels.datagrams.udp_socket import UdpSocket
 from retexo_fl.errors import ChannelClosed
-from retexo_fl.exchange.datagrams.window import WindowTimes
+from retexo_fl.exchange.datagrams.pacing import WindowTimes
 
 _READS_IN_A_ROW: Final = 8
 

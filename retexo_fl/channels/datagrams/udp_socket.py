@@ -19,8 +19,8 @@ from retexo_fl.channels.datagrams.datagram_headers import (
     UDP_GRO,
     UDP_SEGMENT,
     MessageTable,
-    address_of,
 )
+from retexo_fl.channels.datagrams.receive_buffer import ReceiveBuffer, Received
 from retexo_fl.channels.datagrams.records import SOCKADDR_BYTES, parse_endpoint, socket_address
 from retexo_fl.errors import ChannelUnavailable
 
@@ -29,21 +29,6 @@ MESSAGE_BYTES: Final = 65_507
 #: Packets that the kernel cuts from one message at most.
 MESSAGE_SEGMENTS: Final = 64
 _SENT_AT_ONCE: Final = 64
-#: Messages read at once: each may hold many packets where the kernel joins them.
-_JOINED_AT_ONCE: Final = 16
-_JOINED_BYTES: Final = 65_536
-_SINGLE_AT_ONCE: Final = 128
-#: Holds the largest packet: 48 bytes of header and 140 cells of 64 bytes.
-_SINGLE_BYTES: Final = 9_216
-#: Most that one system call's last packet may reach beyond its message when seen as a table.
-_SLACK_BYTES: Final = 65_536
-_DATA_BYTES: Final = _SLACK_BYTES + max(
-    _JOINED_AT_ONCE * _JOINED_BYTES, _SINGLE_AT_ONCE * _SINGLE_BYTES
-)
-#: So many messages, none of which was joined: joining is not for this path.
-_UNJOINED_MESSAGES: Final = 256
-#: So many later it is tried once more: other paths may have come.
-_TRY_AGAIN_MESSAGES: Final = 2**16
 _BUFFER_BYTES: Final = 8 * 2**20
 # Linux' numbers, which Python does not name.
 _SO_SNDBUFFORCE: Final = 32
@@ -74,25 +59,6 @@ class Message:
         return -(-len(self.data) // self.packet_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """What one system call brought: message m is ``data[m * stride :][: lengths[m]]``.
-
-    Attributes:
-        data: uint8; reaches beyond the last message by as much as one message.
-        stride: Bytes from one message to the next.
-        lengths: (messages,) int64: bytes of each.
-        packet_bytes: (messages,) int64: size of each packet in it but the last.
-        names: (messages, 16) uint8: who sent it.
-    """
-
-    data: np.ndarray
-    stride: int
-    lengths: np.ndarray
-    packet_bytes: np.ndarray
-    names: np.ndarray
-
-
 class UdpSocket:
     """A non-blocking, bound UDP socket that never fragments.
 
@@ -117,8 +83,8 @@ class UdpSocket:
             raise ChannelUnavailable(f"udp://{address}: {error.strerror}") from error
         _enlarge(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
         _enlarge(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
-        self._may_join = self._joins = joins_packets and _accepts(self._socket, UDP_GRO, 1)
-        self._unjoined = 0
+        self._is_joining = joins_packets and _accepts(self._socket, UDP_GRO, 1)
+        self._buffer = ReceiveBuffer(may_join=self._is_joining)
         #: Whether one message may carry several packets; ends where a device cannot do it.
         self.cuts_messages = _accepts(self._socket, UDP_SEGMENT, 0)
         self._prepare_tables()
@@ -142,42 +108,18 @@ class UdpSocket:
 
         The arrays are valid until the next call.
         """
-        layout = self._joined if self._joins else self._single
-        table = layout.table
-        table.name_bytes[:] = SOCKADDR_BYTES
-        table.control_bytes[:] = CONTROL.itemsize
+        table = self._buffer.prepared()
         count = self._libc.recvmmsg(
             self.fileno(), table.pointer(), table.count, socket.MSG_DONTWAIT, None
         )
         if count <= 0:
             # Errors that an earlier packet met (ICMP) are told here; the timers notice the loss.
             return None
-        lengths = packet_bytes = table.message_bytes[:count].astype(np.int64)
-        is_joined = table.control_bytes[:count] > 0
-        if is_joined.any():
-            packet_bytes = np.where(is_joined, table.control_values[:count], lengths)
-        if self._may_join:
-            self._choose_layout(count, is_any_joined=packet_bytes is not lengths)
-        return Received(
-            data=self._data,
-            stride=layout.stride,
-            lengths=lengths,
-            packet_bytes=packet_bytes,
-            names=table.names[:count],
-        )
-
-    def _choose_layout(self, count: int, *, is_any_joined: bool) -> None:
-        """Read many small messages where the kernel joins none, and see later whether it does."""
-        if self._joins:
-            self._unjoined = 0 if is_any_joined else self._unjoined + count
-            changes = self._unjoined >= _UNJOINED_MESSAGES
-        else:
-            self._unjoined += count
-            changes = self._unjoined >= _TRY_AGAIN_MESSAGES
-        if changes:
-            self._unjoined = 0
-            self._joins = not self._joins
-            self._socket.setsockopt(SOL_UDP, UDP_GRO, int(self._joins))
+        received = self._buffer.received(count)
+        if self._buffer.is_joining != self._is_joining:
+            self._is_joining = self._buffer.is_joining
+            self._socket.setsockopt(SOL_UDP, UDP_GRO, int(self._is_joining))
+        return received
 
     def send(self, messages: Sequence[Message]) -> int:
         """Send messages in their order and return how many packets of whole messages went out.
@@ -232,21 +174,6 @@ class UdpSocket:
         self._outgoing = MessageTable(_SENT_AT_ONCE)
         self._outgoing.ask_for_segments()
         self._names = memoryview(self._outgoing.names).cast("B")
-        self._joined = _Layout(MessageTable(_JOINED_AT_ONCE), _JOINED_BYTES)
-        self._single = _Layout(MessageTable(_SINGLE_AT_ONCE), _SINGLE_BYTES)
-        self._data = np.zeros(_DATA_BYTES, np.uint8)
-        for layout in (self._joined, self._single):
-            at = np.arange(layout.table.count, dtype=np.uint64) * np.uint64(layout.stride)
-            layout.table.piece_starts[:] = address_of(self._data) + at
-            layout.table.piece_bytes[:] = layout.stride
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How received messages lie in the buffer: each ``stride`` bytes after the one before."""
-
-    table: MessageTable
-    stride: int
 
 
 def path_mtu(address: str) -> int:

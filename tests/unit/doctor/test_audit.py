@@ -10,7 +10,8 @@ import pytest
 
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.xdp.account import Flow, FlowVolume
-from retexo_fl.doctor.audit import Count, Look, compare, ledger_of
+from retexo_fl.doctor.audit import Count, Look, compare, compare_datagrams, ledger_of
+from retexo_fl.doctor.audited_datagrams import DatagramLedger, datagram_ledger
 from retexo_fl.doctor.audited_peers import AuditedPeers
 from retexo_fl.errors import ConfigurationError
 from tests.support.loopback import make_members
@@ -75,7 +76,7 @@ def test_lines_compare_growth_of_the_ledger_with_what_passed(peers: AuditedPeers
     begun = look({1: (100, 50), 2: (0, 0), 3: (7, 7)}, {first: volume(1000, 500)})
     passed = {first: volume(6000, 900), shared: volume(40, 60), other: volume(9, 9)}
     ended = look({1: (5100, 450), 2: (40, 0), 3: (7, 67)}, passed)
-    lines = list(compare(peers, begun, ended, has_xdp=False))
+    lines = list(compare(peers, begun, ended))
     assert [line.clients for line in lines] == [(1,), (2, 3)]
     assert lines[0].sent == Count(ledger=5000, least=5000, most=5000)
     assert lines[0].received == Count(ledger=400, least=400, most=400)
@@ -99,29 +100,42 @@ def test_what_strangers_send_stands_with_peers_of_no_address(peers: AuditedPeers
     assert not line.received.agrees
 
 
-@pytest.mark.parametrize("has_xdp", [False, True])
-def test_datagrams_are_compared_where_both_sides_count_them(
-    peers: AuditedPeers, has_xdp: bool
-) -> None:
-    datagrams = flow("198.51.100.1", UDP, 7500, 7500)
-    told = {"client": 1, "channels": {"udp": counters(800, 300)}}
-    ended = Look(1, ledger_of([told]), {}, {datagrams: volume(800, 300)})
-    tcp, udp = compare(peers, look({1: (0, 0)}, {}), ended, has_xdp=has_xdp)
+def test_datagrams_are_shown_by_peer_and_compared_by_packets(peers: AuditedPeers) -> None:
+    seen = {flow("198.51.100.1", UDP, 7500, 7500): volume(8000, 300, packets=(900, 30))}
+    begun, ended = (
+        look({1: (0, 0)}, flows, datagrams=datagram_ledger(endpoint_facts(**counters)))
+        for flows, counters in (
+            ({}, {"packets_sent": 5}),
+            (seen, {"packets_sent": 880, "acks_sent": 30, "acks_joined": 5, "socket_packets": 30}),
+        )
+    )
+    tcp, udp = compare(peers, begun, ended)
     assert (tcp.protocol, udp.protocol) == ("tcp", "udp")
-    assert udp.sent.ledger == (None if has_xdp else 800)
-    assert udp.received.agrees
+    assert udp.sent == Count(ledger=None, least=8000, most=8000)
+    found = compare_datagrams(begun, ended)
+    assert found is not None
+    assert [(count.ledger, count.interface) for count in found] == [(900, 900), (30, 30)]
+    assert compare_datagrams(look({}, {}), ended) is None
 
 
-def test_a_channel_that_does_not_tell_makes_the_sum_unknown() -> None:
-    channels = {
-        "tcp": counters(None, 5),
-        "relay": counters(99, 99),
-        "bluetooth": counters(None, None),
+def test_what_left_the_socket_depends_on_who_answers() -> None:
+    counted = {"packets_sent": 100, "acks_sent": 40, "acks_joined": 5, "socket_user_acks": 7}
+    sent = {
+        kind: ledger.sent
+        for kind in ("udp", "xdp", "af_xdp")
+        if (ledger := datagram_ledger(endpoint_facts(kind, **counted)))
     }
-    assert ledger_of([{"client": 3, "channels": channels}]) == {
-        (3, "tcp"): (None, 5),
-        (3, "udp"): (0, 0),
-    }
+    assert sent == {"udp": 135, "xdp": 102, "af_xdp": None}
+    cloned = datagram_ledger(endpoint_facts(**counted, clone_copies=3))
+    assert cloned is not None
+    assert cloned.sent is None
+    assert datagram_ledger(None) is None
+
+
+def test_a_channel_that_does_not_tell_makes_the_count_unknown() -> None:
+    channels = {"tcp": counters(None, 5), "relay": counters(99, 99)}
+    told = ledger_of([{"client": 3, "channels": channels}, {"client": 4}])
+    assert told == {3: (None, 5), 4: (0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -162,16 +176,36 @@ def flow(peer: str, protocol: int, local: int, other: int) -> Flow:
     return Flow(peer=peer, protocol=protocol, local_port=local, peer_port=other)
 
 
-def volume(sent: int, received: int) -> FlowVolume:
-    return FlowVolume(sent_bytes=sent, received_bytes=received)
+def volume(sent: int, received: int, *, packets: tuple[int, int] = (0, 0)) -> FlowVolume:
+    return FlowVolume(
+        sent_bytes=sent,
+        received_bytes=received,
+        sent_packets=packets[0],
+        received_packets=packets[1],
+    )
 
 
-def look(told: Mapping[int, tuple[int, int]], seen: Mapping[Flow, FlowVolume]) -> Look:
+def look(
+    told: Mapping[int, tuple[int, int]],
+    seen: Mapping[Flow, FlowVolume],
+    *,
+    datagrams: DatagramLedger | None = None,
+) -> Look:
     ledger = ledger_of(
         {"client": client, "channels": {"tcp": counters(*wire)}} for client, wire in told.items()
     )
-    return Look(1, ledger, seen, seen)
+    return Look(process=1, ledger=ledger, datagrams=datagrams, earlier=seen, later=seen)
 
 
 def counters(sent: int | None, received: int | None) -> dict[str, Any]:
     return {"wire_bytes_sent": sent, "wire_bytes_received": received}
+
+
+def endpoint_facts(kind: str = "udp", **counted: int) -> dict[str, Any]:
+    names = "packets_sent packets_refused acks_sent acks_joined get_hits"
+    all_names = f"{names} socket_packets socket_user_acks".split()
+    return {
+        "kind": kind,
+        "address": "198.51.100.10:7500",
+        "counters": dict.fromkeys(all_names, 0) | counted,
+    }

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -345,7 +346,8 @@ def test_what_is_sent_is_checked() -> None:
         begin(receiver, b"k", width=16, accumulators=10, streams=1)
         granted = grant(receiver, b"k", np.arange(10), width=16)
         values = vectors(10, 16)
-        for wrong in (values.astype(np.int64), values[:, ::2], values[0]):
+        wrongs: tuple[Any, ...] = (values.astype(np.int64), values[:, ::2], values[0])
+        for wrong in wrongs:
             with pytest.raises(LocalProtocolError, match="expected contiguous int32"):
                 send(sender, b"s", wrong, [(receiver, granted)])
         send(sender, b"s", values, [(receiver, granted)])
@@ -358,7 +360,7 @@ def test_what_is_sent_is_checked() -> None:
 
 
 def _data(head: PacketHead, values: NDArray[np.int32]) -> NDArray[np.uint8]:
-    shape = StreamShape(*values.shape, 22)
+    shape = StreamShape(values.shape[0], values.shape[1], 22)
     out = np.zeros((shape.packets, shape.packet_bytes), np.uint8)
     seqs = np.arange(shape.packets)
     lengths = pack_packets(shape, head, values, seqs, out, flags=np.zeros(shape.packets, np.uint8))

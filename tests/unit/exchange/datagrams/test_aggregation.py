@@ -311,6 +311,13 @@ def test_an_exchange_is_complete_only_when_all_its_streams_are_open() -> None:
     assert receiving.counters["events"] == 1
 
 
+def test_an_exchange_is_completed_once() -> None:
+    receiving = Receiving(SMALL, PLACES)
+    receiving.tables.regions[REGION]["expected"] = 1
+    receiving.take(pack_all(SMALL, vectors(SMALL)))
+    assert receiving.counters == {"data_new": SMALL.packets, "events": 1}
+
+
 def outside_of_acc(receiving: Receiving) -> None:
     receiving.tables.slots[SLOT_BASE] = len(receiving.tables.acc) - 1
     receiving.tables.slots[SLOT_BASE + 1] = SKIP - 1

@@ -1,0 +1,56 @@
+"""How many datagrams an agent says that it sent and received by its socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Whose own program answers packets: its answers pass the socket of no agent.
+_KERNEL = "xdp"
+#: Answers leave by another port.
+_OTHER_PORT = "af_xdp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatagramLedger:
+    """What the counters of an agent's endpoint come to.
+
+    Attributes:
+        port: UDP port.
+        sent: Packets that left by its socket; None where the counters do not tell.
+        received: Packets that its socket brought.
+    """
+
+    port: int
+    sent: int | None
+    received: int
+
+
+def datagram_ledger(facts: Mapping[str, Any] | None) -> DatagramLedger | None:
+    """Return the packets that an agent's status tells of; None where it takes no datagrams.
+
+    Args:
+        facts: ``datagrams`` of the status.
+    """
+    if facts is None:
+        return None
+    counted: Mapping[str, int] = facts["counters"]
+    return DatagramLedger(
+        port=int(str(facts["address"]).rpartition(":")[2]),
+        sent=_sent(facts["kind"], counted),
+        received=counted["socket_packets"],
+    )
+
+
+def _sent(kind: str, counted: Mapping[str, int]) -> int | None:
+    # One that the kernel clones is counted once, and its copies are counted apart.
+    if kind == _OTHER_PORT or counted.get("clone_copies", 0):
+        return None
+    answers = (
+        counted["socket_user_acks"]
+        if kind == _KERNEL
+        else counted["acks_sent"] + counted["get_hits"]
+    )
+    own = counted["packets_sent"] - counted["packets_refused"]
+    return own + answers - counted["acks_joined"]
