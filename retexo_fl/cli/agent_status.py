@@ -139,7 +139,37 @@ def _notes(facts: Facts) -> list[str]:
             f"Flower: {format_bytes(up['wire'])} up, {format_bytes(down['wire'])} down "
             f"({format_bytes(up['payload'])} and {format_bytes(down['payload'])} without headers)"
         )
-    return notes[:_MOST_PEERS]
+    return [*_datagram_notes(facts.get("datagrams")), *notes][:_MOST_PEERS]
+
+
+def _datagram_notes(datagrams: Facts | None) -> list[str]:
+    """Return what there is to say of vectors that come as datagrams, bad news last."""
+    if not datagrams:
+        return []
+    counted = datagrams["counters"]
+    notes = [
+        f"datagrams at {printable(datagrams['address'])}, taken by {_TAKEN_BY[datagrams['kind']]}: "
+        f"{counted['data_new']} taken, {counted['packets_sent']} sent, "
+        f"{counted['cache_hits']} exchanges answered from the cache"
+    ]
+    refused = {name: counted[name] for name in _REFUSED if counted[name]}
+    if refused:
+        notes.append(f"datagrams refused: {printable(_reasons(refused))}")
+    if datagrams["stalled_peers"]:
+        peers = ", ".join(map(str, datagrams["stalled_peers"]))
+        notes.append(
+            f"datagrams: peers {peers} have stopped to acknowledge; is UDP let through on the way?"
+        )
+    return notes
+
+
+_TAKEN_BY: Final = {
+    "udp": "this process",
+    "xdp": "the kernel (XDP)",
+    "af_xdp": "this process by AF_XDP",
+}
+#: Counters of packets that were not taken.
+_REFUSED: Final = ("malformed", "bad_checksum", "foreign")
 
 
 def _busiest(peer: Facts) -> tuple[int, int]:

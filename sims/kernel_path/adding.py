@@ -15,7 +15,7 @@ _REPEATS: Final = 5
 _LEAST_S: Final = 0.01
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def add_rows(
     to: NDArray[np.int32], places: NDArray[np.int64], values: NDArray[np.int32]
 ) -> None:  # pragma: no cover - compiled

@@ -67,10 +67,15 @@ class Sample:
         return used_s / self.case.vectors * _MILLION
 
     @property
-    def per_exchange_s(self) -> float:
+    def exchange_s(self) -> float:
         """The seconds of both for one exchange, opening included."""
-        vectors = self.case.vectors / self.case.exchanges
-        return self.total / _MILLION * vectors + self.opening_s / self.case.exchanges
+        used_s = self.process_s + self.kernel_s + self.sender_s + self.leftover_s
+        return (used_s + self.opening_s) / self.case.exchanges
+
+    @property
+    def receiver_exchange_s(self) -> float:
+        """The receiver's seconds for one exchange, opening included."""
+        return (self.process_s + self.kernel_s + self.opening_s) / self.case.exchanges
 
 
 class Laboratory:

@@ -80,7 +80,12 @@ class NumpyReceiver(UserSpaceReceiver):
         self._complete(streams["region"][new])
 
     def _add(
-        self, packets: NDArray[np.uint8], heads: Any, streams: Any, which: NDArray[np.int64], size: int
+        self,
+        packets: NDArray[np.uint8],
+        heads: Any,
+        streams: Any,
+        which: NDArray[np.int64],
+        size: int,
     ) -> None:
         row_cells = streams["row_cells"].astype(np.int64)[:, None]
         begin = heads["seq"].astype(np.int64) * streams["packet_cells"]
@@ -88,7 +93,9 @@ class NumpyReceiver(UserSpaceReceiver):
         slots = self.tables.slots[streams["slot_base"][:, None] + rows]
         end = HEADER_BYTES + size * CELL_VALUES * 4
         values = packets[which, HEADER_BYTES:end].view(np.int32).reshape(-1, CELL_VALUES)
-        np.add.at(self.tables.acc, slots.reshape(-1) + offsets.reshape(-1).astype(np.uint64), values)
+        np.add.at(
+            self.tables.acc, slots.reshape(-1) + offsets.reshape(-1).astype(np.uint64), values
+        )
 
     def _complete(self, touched: Any) -> None:
         regions = self.tables.regions

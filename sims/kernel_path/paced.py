@@ -82,15 +82,13 @@ class Paced:
 
 
 class _Stream:
-    def __init__(
-        self, case: Case, opened: Opened, number: int, address: tuple[str, int]
-    ) -> None:
+    def __init__(self, case: Case, opened: Opened, number: int, address: tuple[str, int]) -> None:
         del opened
         self.is_done = False
         self.socket = socket.create_connection(address, timeout=_PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(number.to_bytes(4, "little"))
-        data = memoryview(values_of(case, number)).cast("B")
+        data = values_of(case, number).data.cast("B")
         size = case.message_rows * case.row_bytes
         self.messages = [data[start : start + size] for start in range(0, len(data), size)]
 
@@ -100,9 +98,7 @@ class _Stream:
 
 
 class _Datagrams:
-    def __init__(
-        self, case: Case, opened: Opened, number: int, address: tuple[str, int]
-    ) -> None:
+    def __init__(self, case: Case, opened: Opened, number: int, address: tuple[str, int]) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(address)
         self.socket.setblocking(True)
@@ -115,7 +111,7 @@ class _Datagrams:
         packets = np.zeros((shape.packets, shape.packet_bytes), np.uint8)
         values = values_of(case, number)
         pack_packets(shape, self._head, values, seqs, packets, flags=ack_flags(seqs))
-        self.messages = [memoryview(packet) for packet in packets]
+        self.messages = [packet.data for packet in packets]
         self._is_taken = np.zeros(shape.packets + BLOCK_PACKETS, np.bool_)
 
     @property

@@ -42,7 +42,7 @@ class Helper:
         """End the process."""
         self.close()
 
-    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - any method's result
+    def call(self, method: str, *arguments: object) -> Any:
         """Call a method there and return its result; see :meth:`result`."""
         self.begin(method, *arguments)
         return self.result()
@@ -51,7 +51,7 @@ class Helper:
         """Have a method called; :meth:`result` must follow."""
         self._pipe.send((method, arguments))
 
-    def result(self) -> Any:  # noqa: ANN401 - any method's result
+    def result(self) -> Any:
         """Return the result of the method that was begun.
 
         Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,25 +24,6 @@ from sims.kernel_path.workload import JOB, STAGE, WAYS, Case, Opened, Way, place
 
 _PORT: Final = 7411
 _PATIENCE_S: Final = 40.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """What the receiver's process says of a measurement.
-
-    Attributes:
-        process_s: Processor time of all its threads, from the end of opening on.
-        ended_s: When everything had been added, on the monotonic clock.
-        wake_ups: How often its threads were woken up.
-        user_packets: Packets with vectors that came through a socket; 0 for TCP.
-        is_exact: Every sum is what it has to be.
-    """
-
-    process_s: float
-    ended_s: float
-    wake_ups: int
-    user_packets: int
-    is_exact: bool
 
 
 class ReceivingSide:
@@ -157,8 +137,7 @@ class ReceivingSide:
             while not self._endpoint.progress(key).complete:
                 if time.monotonic() > deadline_s:
                     raise ChannelTimedOut(
-                        f"{self._case}: {self._endpoint.progress(key)}, "
-                        f"{self._endpoint.counters()}"
+                        f"{self._case}: {self._endpoint.progress(key)}, {self._endpoint.counters()}"
                     )
                 self._endpoint.wait_for_change(1.0)
 

@@ -158,7 +158,7 @@ class Sender:
         self._connection = self._paced = None
 
     def _send_stream(self, connection: socket.socket) -> None:
-        data = memoryview(self._values).cast("B")
+        data = self._values.data.cast("B")
         for _ in range(self._case.exchanges):
             connection.sendall(data)
             connection.recv(1)

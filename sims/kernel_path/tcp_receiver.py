@@ -78,7 +78,7 @@ class _Connection:
         self._case = case
         self._message_rows = case.message_rows or case.rows
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
-        self._room = memoryview(self._buffer)
+        self._room = self._buffer.data
         self._held = 0
         self._row = 0
         self._exchange = 0

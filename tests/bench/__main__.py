@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 # Before torch is imported anywhere: its own threads would share the core that is measured.
@@ -13,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 def main() -> int:
     """Run one bench; without a name, list them."""
     # Processes that a bench starts import this file, too, and need none of it.
+    from retexo_fl.errors import RetexoError
     from tests.bench.catalogue import BENCHES, run_bench
     from tests.bench.outcome import print_facts, write_facts
 
@@ -26,7 +28,11 @@ def main() -> int:
         for name, bench in sorted(BENCHES.items()):
             print(f"{name:24}{bench.purpose}")
         return 0
-    facts = run_bench(asked.name, quick=asked.quick, data_dir=asked.data_dir).facts()
+    try:
+        facts = run_bench(asked.name, quick=asked.quick, data_dir=asked.data_dir).facts()
+    except RetexoError as error:
+        print(f"bench: error: {error}", file=sys.stderr)
+        return error.exit_code
     print_facts(facts)
     if asked.json:
         write_facts(facts, asked.json)

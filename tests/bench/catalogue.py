@@ -12,6 +12,7 @@ import torch
 from tests.bench import (
     activations,
     engine_overhead,
+    kernel_path,
     precomputed_aggregate,
     samplers,
     segment_max,
@@ -53,6 +54,10 @@ BENCHES: Final = {
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",
         run=engine_overhead.run,
+    ),
+    "kernel_path": Bench(
+        purpose="in-kernel aggregation and broadcast against user-space UDP and TCP",
+        run=kernel_path.run,
     ),
     "unified": Bench(
         purpose="two CPU devices of known speeds training together against each alone",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_tcp
 from retexo_fl.config import make_config
 from retexo_fl.doctor.audit import audit
-from retexo_fl.doctor.audit_comparison import TOLERANCE
+from retexo_fl.doctor.audit_comparison import TOLERANCE, Audit
 from retexo_fl.errors import AgentUnreachable
 from tests.support.agents import AgentProcess, agents, retexo, train_with
+from tests.support.hosts import Hosts
+from tests.support.inside import inside
 from tests.support.kernel import require_bpf
+from tests.support.loss import bad_cables
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -54,6 +58,49 @@ def test_the_ledger_agrees_with_the_interface_about_a_training(
     assert found.agrees
 
 
+def test_bytes_by_peer_and_packets_of_datagrams_agree_between_hosts(tmp_path: Path) -> None:
+    """Of an agent that takes datagrams itself, and of one whose kernel does, in one training."""
+    require_bpf()
+    keys = {**KEYS, "codec": "fixed"}
+    config = make_config({**keys, "out": str(tmp_path / "out")})
+    with ExitStack() as stack:
+        hosts = list(stack.enter_context(Hosts(["client-0", "client-1"])))
+        # The far ends have XDP programs, or what is answered from XDP does not arrive.
+        stack.enter_context(bad_cables(*hosts, udp_port=7412, with_xdp=True))
+        addresses = [
+            (f"tcp://{host.address}:7411", f"{scheme}://{host.address}:7412")
+            for host, scheme in zip(hosts, ("udp", "xdp"), strict=True)
+        ]
+        parts = make_parts(make_config(keys))
+        made = stack.enter_context(
+            agents(tmp_path / "made", parts, addresses=addresses, hosts=hosts)
+        )
+        found: list[Audit] = []
+
+        def train(_seconds: float) -> None:
+            if not (tmp_path / "out").exists():
+                train_with(made, config)
+
+        def audit_the_other(_seconds: float) -> None:
+            if not found:
+                with inside(hosts[1].namespace):
+                    found.append(audit(made[1].settings, 0.01, sleep=train))
+
+        with inside(hosts[0].namespace):
+            found.append(audit(made[0].settings, 0.01, sleep=audit_the_other))
+    assert [one.with_xdp for one in found] == [("eth0",), ()]
+    for one, peer in zip(found, (0, 1), strict=True):
+        tcp, *_ = one.lines
+        assert (tcp.clients, tcp.addresses) == ((peer,), (hosts[peer].address,))
+        for count in (tcp.sent, tcp.received):
+            assert count.ledger is not None
+            assert count.ledger > 1000
+        assert one.datagrams is not None
+        assert one.datagrams[0].ledger is not None
+        assert one.datagrams[0].ledger > 100
+        assert one.agrees
+
+
 def test_what_the_ledger_does_not_know_of_is_found(pair: list[AgentProcess]) -> None:
     (address,) = read_settings(pair[0].settings).listen
     port = parse_tcp(address).port
@@ -78,6 +125,18 @@ def test_the_command_prints_a_table_and_ends_with_the_verdict(pair: list[AgentPr
     assert "The ledger agrees with what lo carried in" in done.stdout
     done = retexo("doctor", "--audit", str(pair[0].settings), "--seconds", "0")
     assert (done.returncode, done.stderr.count("--seconds")) == (2, 1)
+    assert retexo("doctor", "--audit", "/nowhere/agent.toml").returncode == 2
+
+
+def test_an_interrupt_ends_the_audit_early_and_shows_what_was_counted(
+    pair: list[AgentProcess],
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    found = audit(pair[0].settings, 600.0, sleep=interrupt)
+    assert found.agrees
+    assert found.seconds < 60
 
 
 def test_an_agent_that_was_restarted_is_not_compared(pair: list[AgentProcess]) -> None:

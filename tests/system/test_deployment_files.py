@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import yaml  # type: ignore[import-untyped]
 from cryptography import x509
 
-from retexo_fl.agent.settings import read_settings
+from retexo_fl.agent.settings import AgentSettings, read_settings
+from retexo_fl.agent.vectors.opening import wanted_address
 from tests.support.commands import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
@@ -23,6 +28,8 @@ UNITS = (
     "clients/retexo-agent.service",
     "clients/retexo-supernode.service",
 )
+#: What an agent of the kernel path has beside its unit.
+ADDITION = "clients/retexo-agent.service.d"
 #: What the units start, at the places where the documents put it.
 PROGRAMS = ("retexo", "flower-superlink", "flower-supernode")
 SCRIPT = ROOT / "server" / "make-certificates.sh"
@@ -88,6 +95,26 @@ def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
         code=0,
     )
     assert "OK" in said.splitlines()[-1]
+
+
+def test_systemd_has_nothing_to_say_against_the_addition_for_the_kernel_path(
+    machine: Path,
+) -> None:
+    name = "retexo-agent.service"
+    added = machine / "etc/systemd/system" / f"{name}.d"
+    shutil.copytree(ROOT / ADDITION, added)
+    verify = ("systemd-analyze", "verify", "--man=no", f"--root={machine}", name)
+    assert ended(*verify, code=0) == ""
+    security = ("systemd-analyze", "security", "--offline=true", "--threshold=20")
+    said = ended(*security, f"--root={machine}", name, code=0)
+    assert "OK" in said.splitlines()[-1]
+    # It would have said something: a privilege and a call that nobody knows.
+    (path,) = added.iterdir()
+    wrong = path.read_text().replace("CAP_BPF", "CAP_NONE").replace("=bpf", "=no_such_call")
+    path.write_text(wrong)
+    said = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
+    assert "CAP_NONE" in said
+    assert "no_such_call" in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's processes are started by root")
@@ -184,3 +211,21 @@ def test_the_example_of_an_agent_is_one_that_the_units_start() -> None:
     assert f'agent="{settings.socket}"' in unit
     for place in (settings.partition, settings.state):
         assert Path(place).is_relative_to("/var/lib/retexo")
+
+
+def test_the_example_of_an_agent_has_every_key_and_its_commented_ones_are_read(
+    tmp_path: Path,
+) -> None:
+    text = (ROOT / "clients" / "agent.toml").read_text()
+    for item in fields(AgentSettings):
+        key = item.name.replace("_", "-")
+        assert re.search(rf"^(?:# )?{key} = ", text, re.M), key
+    # What a comment shows in place of a line stands in the line's place.
+    shown = tomllib.loads("\n".join(re.findall(r"^# ([a-z-]+ = .*)$", text, re.M)))
+    path = tmp_path / "agent.toml"
+    path.write_text(tomli_w.dumps({**tomllib.loads(text), **shown}))
+    settings = read_settings(path)
+    assert wanted_address(settings.listen) is not None
+    assert settings.datagram_memory_mib == AgentSettings.__dataclass_fields__[
+        "datagram_memory_mib"
+    ].default

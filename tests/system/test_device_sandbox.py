@@ -11,39 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import ROOT, environment
+from tests.support.sandbox import allowed_calls, require_tracing, settings_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
 
 UNIT = ROOT / "clients" / "retexo-agent.service"
 
 
-def settings_of(unit: str) -> dict[str, str]:
-    return dict(re.findall(r"^(\w+)=(.*)$", unit, re.M))
-
-
-def allowed_calls(group: str) -> set[str]:
-    """Return the system calls of a group of systemd's."""
-    told = subprocess.run(
-        ["systemd-analyze", "syscall-filter", "--no-pager", group],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    ).stdout
-    found: set[str] = set()
-    for name in (line.strip() for line in told.splitlines()[1:]):
-        if name.startswith("@"):
-            found |= allowed_calls(name)
-        elif not name.startswith("#"):
-            found.add(name)
-    return found
-
-
 @pytest.fixture
 def calls(tmp_path: Path) -> set[str]:
     """Return the system calls of a training by mini-batches with two workers, freshly compiled."""
-    if shutil.which("strace") is None or shutil.which("systemd-analyze") is None:
-        pytest.skip("strace or systemd-analyze is not installed (Debian: strace, systemd)")
+    require_tracing()
     report = tmp_path / "calls"
     command = (
         *("strace", "-f", "-c", "-U", "name", "-o", str(report)),

@@ -28,8 +28,9 @@ from tests.support.datagram_endpoints import (
     send,
     sent,
     vectors,
+    wait_until,
 )
-from tests.support.host import Host
+from tests.support.host import Host, ip
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.kernel import require_bpf
@@ -86,6 +87,27 @@ def test_user_space_answers_where_the_cable_takes_nothing_from_xdp(hosts: Hosts)
         assert np.array_equal(gathered.rows, gathered.expected)
         assert gathered.counters["socket_user_acks"] > 0
         assert gathered.counters["socket_data"] == 0
+
+
+def test_a_path_whose_mtu_falls_is_named_and_used_again_when_it_is_wide(hosts: Hosts) -> None:
+    first, second = list(hosts)[:2]
+    values, where = vectors(ROWS, 64), places(ROWS, ACCUMULATORS)
+    with machine(first, "udp") as receiver, machine(second, "udp") as sender:
+        with inside(second.namespace):
+            assert sender.packet_cells_to(receiver.address) == 22
+        ip("-netns", second.namespace, "link", "set", "eth0", "mtu", "1400")
+        try:
+            begin(receiver, b"k", width=64, accumulators=ACCUMULATORS, streams=1)
+            send(sender, b"s", values, [(receiver, grant(receiver, b"k", where, width=64))])
+            wait_until(sender, lambda: sender.sending(b"s").stalled)
+            (state,) = sender.sending(b"s").by_destination.values()
+            assert "its MTU fell" in state.reason
+            with inside(second.namespace):
+                assert sender.packet_cells_to(receiver.address) == 20
+        finally:
+            ip("-netns", second.namespace, "link", "set", "eth0", "mtu", "1500")
+        sent(sender, b"s")
+        assert receiver.progress(b"k").complete
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.05])

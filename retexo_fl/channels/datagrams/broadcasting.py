@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from retexo_fl.channels.datagrams.records import Destination, parse_endpoint, socket_address
@@ -42,6 +43,23 @@ class Cloner(Protocol):
     def close(self) -> None:
         """Take the program away."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Where a packet is sent so that all members get it.
+
+    Attributes:
+        number: Said by packets as their stream.
+        token: Said by packets as their token.
+        name: Socket address.
+        members: Whom it reaches.
+    """
+
+    number: int
+    token: int
+    name: bytes
+    members: frozenset[Destination]
 
 
 class Groups:
@@ -88,7 +106,8 @@ class Groups:
                 self._numbers[key] = number
                 self._next = (self._next + 1) % (2**32 - 1)
         host, _ = parse_endpoint(destinations[0].address)
-        return Group(number, cloner.token, socket_address(f"{host}:{cloner.port}"))
+        name = socket_address(f"{host}:{cloner.port}")
+        return Group(number, cloner.token, name, frozenset(destinations))
 
     def remove(self, key: bytes) -> None:
         """Forget the group of a key, if there is one."""
@@ -111,17 +130,6 @@ class Groups:
         number = self._numbers.pop(key, None)
         if number is not None and self._cloner is not None:
             self._cloner.remove_group(number)
-
-
-class Group:
-    """Where a packet is sent so that all members get it."""
-
-    __slots__ = ("name", "number", "token")
-
-    def __init__(self, number: int, token: int, name: bytes) -> None:
-        self.number = number
-        self.token = token
-        self.name = name
 
 
 def _members(destinations: Sequence[Destination]) -> list[Any]:

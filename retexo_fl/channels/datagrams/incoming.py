@@ -20,8 +20,8 @@ from retexo_fl.exchange.datagrams.layout import (
     PacketKind,
 )
 
-#: More than one message of the socket holds of packets of ours.
-_MOST_PACKETS: Final = 640
+#: Room for the answers to the packets of some messages; the kernel joins far fewer in one.
+_MOST_REPLIES: Final = 2048
 _KIND_AT: Final = 5
 #: In a header's 64-bit words: the token, and the first packet that an ACK tells of.
 _TOKEN_WORD, _FIRST_WORD = 1, 5
@@ -51,11 +51,15 @@ class Incoming:
         self._taker = taker
         self._tables_lock = tables_lock
         self._on_acks = on_acks
-        self._replies = np.zeros((_MOST_PACKETS, MAX_REPLY_BYTES), np.uint8)
-        self._reply_lengths = np.zeros(_MOST_PACKETS, np.int64)
+        self._replies = np.zeros((_MOST_REPLIES, MAX_REPLY_BYTES), np.uint8)
+        self._reply_lengths = np.zeros(_MOST_REPLIES, np.int64)
+        self._replies_used = 0
+        #: By what they tell and whom, where they stand.
+        self._answers: dict[tuple[int, int, int, bytes], int] = {}
         self.packets = 0
         self.data = 0
-        self.acks_joined = 0
+        self.answers = 0
+        self.answers_sent = 0
 
     def read(self) -> bool:
         """Read one batch, take it and answer; False where nothing had arrived."""
@@ -64,6 +68,7 @@ class Incoming:
             return False
         for packets, lengths, names in _batches(received):
             self._take(packets, lengths, names)
+        self._answer()
         return True
 
     def counters(self) -> dict[str, int]:
@@ -71,7 +76,8 @@ class Incoming:
         return {
             "socket_packets": self.packets,
             "socket_data": self.data,
-            "acks_joined": self.acks_joined,
+            "answers_sent": self.answers_sent,
+            "answers_joined": self.answers - self.answers_sent,
         }
 
     def _take(
@@ -79,34 +85,49 @@ class Incoming:
     ) -> None:
         count = len(lengths)
         self.packets += count
-        acks = ack_places(packets, lengths)
-        if len(acks):
-            self._on_acks(read_acks(packets, acks))
+        data = int(np.count_nonzero(packets[:, _KIND_AT] == PacketKind.DATA))
+        self.data += data
+        if data < count:
+            acks = ack_places(packets, lengths)
+            if len(acks):
+                self._on_acks(read_acks(packets, acks))
             if len(acks) == count:
                 return
+        if self._replies_used + count > _MOST_REPLIES:
+            self._answer()
+        first = self._replies_used
+        replies = self._replies[first : first + count]
+        reply_lengths = self._reply_lengths[first : first + count]
         with self._tables_lock:
-            self._taker.take(packets, lengths, self._replies, self._reply_lengths)
-        self.data += int(np.count_nonzero(packets[:, _KIND_AT] == PacketKind.DATA))
-        answered = self._reply_lengths[:count].nonzero()[0]
+            self._taker.take(packets, lengths, replies, reply_lengths)
+        answered = reply_lengths.nonzero()[0]
         if len(answered):
-            self._answer(answered, names)
+            self._replies_used += count
+            self._note_answers(answered, names, first)
 
-    def _answer(self, answered: NDArray[np.int64], names: NDArray[np.uint8]) -> None:
-        """Send the answers; of several that tell of the same packets, the last tells all."""
-        places = answered.tolist()
-        heads = self._replies[answered, :HEADER_BYTES].view(np.uint64).tolist()
-        whose = [0] * len(places) if len(names) == 1 else places
-        latest = {
-            (head[0], head[_TOKEN_WORD], head[_FIRST_WORD], names[name].tobytes()): place
-            for place, head, name in zip(places, heads, whose, strict=True)
-        }
-        self.acks_joined += len(places) - len(latest)
-        answers = []
-        for (*_, name), place in latest.items():
+    def _note_answers(
+        self, answered: NDArray[np.int64], names: NDArray[np.uint8], first: int
+    ) -> None:
+        """Keep answers for the end of the batch; of several alike, the last tells all."""
+        places = (answered + first).tolist()
+        heads = self._replies[places, :HEADER_BYTES].view(np.uint64).tolist()
+        whose = [0] * len(places) if len(names) == 1 else answered.tolist()
+        for place, head, name in zip(places, heads, whose, strict=True):
+            key = (head[0], head[_TOKEN_WORD], head[_FIRST_WORD], names[name].tobytes())
+            self._answers[key] = place
+        self.answers += len(places)
+
+    def _answer(self) -> None:
+        """Send the answers."""
+        messages = []
+        for (*_, name), place in self._answers.items():
             size = int(self._reply_lengths[place])
-            answers.append(Message(self._replies[place, :size], size, name))
+            messages.append(Message(self._replies[place, :size], size, name))
+        self.answers_sent += len(messages)
+        self._answers.clear()
+        self._replies_used = 0
         # An answer that cannot be sent is one that was lost: who waits for it asks again.
-        self._socket.send_lossy(answers)
+        self._socket.send_lossy(messages)
 
 
 def _batches(received: Received) -> Iterator[_Batch]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from retexo_fl.channels.datagrams.acks import Heard
 from retexo_fl.channels.datagrams.broadcasting import Group
-from retexo_fl.channels.datagrams.records import Destination, SendState
-from retexo_fl.channels.datagrams.route import Asking
+from retexo_fl.channels.datagrams.records import Destination, SendState, parse_endpoint
+from retexo_fl.channels.datagrams.route import Peer, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.channels.datagrams.sending_stream import SendingStream
 from retexo_fl.errors import LocalProtocolError
@@ -44,9 +44,9 @@ class Outgoing:
         self._changed = changed
         self._times = times
         self._streams: dict[bytes, SendingStream] = {}
-        self._by_token: dict[int, tuple[SendingStream, str]] = {}
+        self._by_token: dict[int, tuple[SendingStream, Route]] = {}
         # What was learnt of a machine holds for all that is sent to it.
-        self._asking: dict[str, Asking] = {}
+        self._peers: dict[str, Peer] = {}
         # In order of their turns; a dictionary forgets and finds in no time.
         self._ready: dict[SendingStream, None] = {}
         self._deadlines: list[_Deadline] = []
@@ -69,6 +69,8 @@ class Outgoing:
     ) -> None:
         """Send a stream, or to further destinations; see :meth:`DatagramEndpoint.send`."""
         now_s = time.monotonic()
+        for destination in destinations:
+            parse_endpoint(destination.address)
         stream = SendingStream(
             values, packet_cells=packet_cells, job=job, stage=stage, sender=sender, op=op
         )
@@ -77,13 +79,15 @@ class Outgoing:
             if present.terms != stream.terms:
                 raise LocalProtocolError(f"sending {key.hex()}: begun on other terms before")
             stream = present
+        # A receiver that started anew no longer has the stream that it granted before.
+        self._forget_tokens(stream)
         for destination in destinations:
-            asking = self._asking.setdefault(destination.address, Asking())
-            stream.add(destination, asking, now_s, self._times)
+            peer = self._peers.setdefault(destination.address, Peer())
+            stream.add(destination, peer, now_s, self._times)
+        for route in stream.routes.values():
+            self._by_token[route.destination.grant.token] = (stream, route)
         stream.group = group
         self._streams[key] = stream
-        for address, route in stream.routes.items():
-            self._by_token[route.destination.grant.token] = (stream, address)
         self._ready[stream] = None
 
     def state(self, key: bytes) -> SendState:
@@ -98,8 +102,9 @@ class Outgoing:
         if stream is None:
             return
         self._ready.pop(stream, None)
+        self._forget_tokens(stream)
         for route in stream.routes.values():
-            self._by_token.pop(route.destination.grant.token, None)
+            route.close()
         stream.deadline_s = math.inf
 
     # ---- what the thread does --------------------------------------------------------------------
@@ -111,8 +116,7 @@ class Outgoing:
 
     def hear(self, ack: Heard) -> None:
         """Take an acknowledgement."""
-        stream, address = self._by_token.get(ack.token, (None, ""))
-        route = None if stream is None else stream.routes[address]
+        stream, route = self._by_token.get(ack.token, (None, None))
         if stream is None or route is None or route.ack_terms != ack.terms:
             self.foreign_acks += 1
             return
@@ -127,9 +131,12 @@ class Outgoing:
         """Send what may be sent; True where some streams wait for their turn."""
         self._sender.flush()
         while self._deadlines and self._deadlines[0][0] <= now_s:
-            deadline_s, _, stream = heapq.heappop(self._deadlines)
-            if stream.deadline_s == deadline_s:
+            _, _, stream = heapq.heappop(self._deadlines)
+            stream.scheduled_s = math.inf
+            if stream.deadline_s <= now_s:
                 self._ready[stream] = None
+            else:
+                self._schedule(stream)
         for stream in list(self._ready)[:_STREAMS_IN_A_ROW]:
             if self._sender.is_blocked:
                 return False
@@ -153,11 +160,21 @@ class Outgoing:
         }
 
     def _advance(self, stream: SendingStream, now_s: float) -> None:
-        before_s, was_stalled = stream.deadline_s, stream.stalled
+        was_stalled = stream.stalled
         stream.advance(self._sender, now_s)
         if stream.stalled > was_stalled:
             self._changed()
         if stream.deadline_s == -math.inf:
             self._ready[stream] = None
-        elif stream.deadline_s != before_s and stream.deadline_s < math.inf:
+        else:
+            self._schedule(stream)
+
+    def _schedule(self, stream: SendingStream) -> None:
+        """Look at a stream at its deadline; one that became later is found when it is looked at."""
+        if stream.deadline_s < stream.scheduled_s:
+            stream.scheduled_s = stream.deadline_s
             heapq.heappush(self._deadlines, (stream.deadline_s, next(self._order), stream))
+
+    def _forget_tokens(self, stream: SendingStream) -> None:
+        for route in stream.routes.values():
+            self._by_token.pop(route.destination.grant.token, None)

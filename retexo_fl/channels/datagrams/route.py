@@ -8,26 +8,37 @@ from retexo_fl.channels.datagrams.acks import Heard, ack_terms
 from retexo_fl.channels.datagrams.records import Destination, DestinationState, socket_address
 from retexo_fl.exchange.datagrams.layout import BLOCK_PACKETS
 from retexo_fl.exchange.datagrams.packets import PacketHead
-from retexo_fl.exchange.datagrams.window import ACK_EVERY, SendWindow
+from retexo_fl.exchange.datagrams.window import ACK_EVERY, MAX_WINDOW, SendWindow
 
 #: Unanswered pings after which a receiver's user space is asked; one that never answered may have
 #: a device that sends nothing from XDP, and has been given two packets before.
 _PINGS, _FIRST_PINGS = 3, 1
+#: Packets of one stream that may be on their way beside those of others.
+_OWN_PACKETS: Final = 16
 #: A destination without room holds up others no longer.
 _PATIENCE_S: Final = 0.1
 
 
-class Asking:
-    """Who is asked at one address: its receiver, or its user space, which costs it a wake-up.
+class Peer:
+    """What all streams to one address share: how it is asked, and how much is on its way.
 
     Attributes:
         user_space: Each batch is followed by a question to user space.
+        routes: Those on which something is on its way.
     """
 
     def __init__(self) -> None:
         self.user_space = False
+        self.routes: set[Route] = set()
         self._unanswered = 0
         self._has_answered = False
+
+    @property
+    def room(self) -> int:
+        """How many more packets may be on their way to it."""
+        return MAX_WINDOW - sum(
+            route.window.on_their_way for route in self.routes if not route.window.stalled
+        )
 
     def asked(self) -> None:
         """Note that a ping was sent."""
@@ -51,7 +62,7 @@ class Route:
         head: What its packets say alike.
         window: Which packets to send.
         packets: Of the stream.
-        asking: How its address is asked.
+        peer: What is shared with other streams to its address.
 
     Attributes:
         ack_terms: What its acknowledgements say alike.
@@ -66,18 +77,25 @@ class Route:
         window: SendWindow,
         *,
         packets: int,
-        asking: Asking,
+        peer: Peer,
     ) -> None:
         self.destination = destination
         self.head = head
         self.ack_terms = ack_terms(head)
         self.name = socket_address(destination.address)
         self.window = window
-        self.asking = asking
+        self.peer = peer
         self.new_sent = 0
         self.reason = ""
         self._packets = packets
         self._full_since_s: float | None = None
+        peer.routes.add(self)
+
+    @property
+    def room(self) -> int:
+        """How many new packets may be sent now; a few also where other streams take all room."""
+        window = self.window
+        return min(window.room, max(self.peer.room, _OWN_PACKETS - window.on_their_way))
 
     @property
     def state(self) -> DestinationState:
@@ -101,14 +119,20 @@ class Route:
     def hear(self, ack: Heard, now_s: float) -> None:
         """Take an acknowledgement."""
         self.window.acked(ack.base, ack.bits, now_s)
-        self.asking.heard(answers_data=self._asks_for_answer(ack.seq))
+        if self.window.done:
+            self.close()
+        self.peer.heard(answers_data=self._asks_for_answer(ack.seq))
+
+    def close(self) -> None:
+        """Leave the room on the way to others: nothing more is sent."""
+        self.peer.routes.discard(self)
 
     def keeps_up(self, now_s: float) -> bool:
         """Say whether others wait for it to have room."""
         window = self.window
         if window.stalled or window.done:
             return False
-        if window.room:
+        if self.room:
             self._full_since_s = None
             return True
         if self._full_since_s is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from retexo_fl.channels.datagrams.broadcasting import Group
 from retexo_fl.channels.datagrams.records import Destination, SendState, StreamGrant
-from retexo_fl.channels.datagrams.route import Asking, Route
+from retexo_fl.channels.datagrams.route import Peer, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.layout import Op
@@ -43,6 +43,7 @@ class SendingStream:
         routes: The way to each destination, by its address.
         group: Reaches all destinations at once, if there is such a thing.
         deadline_s: When :meth:`advance` is due.
+        scheduled_s: When it is looked whether it is.
     """
 
     def __init__(
@@ -66,18 +67,22 @@ class SendingStream:
         self.routes: dict[str, Route] = {}
         self.group: Group | None = None
         self.deadline_s = -math.inf
+        self.scheduled_s = math.inf
 
     def add(
-        self, destination: Destination, asking: Asking, now_s: float, times: WindowTimes | None
+        self, destination: Destination, peer: Peer, now_s: float, times: WindowTimes | None
     ) -> None:
         """Send to one more destination; to one that is known, anew if its grant has changed."""
         present = self.routes.get(destination.address)
-        if present is None or present.destination.grant != destination.grant:
-            head = self._head(destination.grant)
-            window = SendWindow(self.shape.packets, now_s=now_s, times=times)
-            self.routes[destination.address] = Route(
-                destination, head, window, packets=self.shape.packets, asking=asking
-            )
+        if present is not None and present.destination.grant == destination.grant:
+            return
+        if present is not None:
+            present.close()
+        window = SendWindow(self.shape.packets, now_s=now_s, times=times)
+        head = self._head(destination.grant)
+        self.routes[destination.address] = Route(
+            destination, head, window, packets=self.shape.packets, peer=peer
+        )
 
     @property
     def done(self) -> bool:
@@ -126,14 +131,11 @@ class SendingStream:
         if window.wants_ping(now_s):
             self._ping(route, window.ping_seq, sender)
             window.pinged(now_s)
-            route.asking.asked()
+            route.peer.asked()
 
     def _catch_up(self, route: Route, behind: int, sender: PacketSender, now_s: float) -> None:
         """Send a destination alone what the others have had."""
-        limit = min(behind, BATCH_PACKETS) if behind > 0 else 0
-        if not limit and len(self.routes) > 1:
-            return
-        new = route.window.new_to_send(now_s, limit)
+        new = route.window.new_to_send(now_s, max(min(behind, route.room, BATCH_PACKETS), 0))
         route.new_sent += len(new)
         self._send_alone(route, new, sender)
 
@@ -141,8 +143,7 @@ class SendingStream:
         """Send new packets to destinations that are level; True where more may be sent at once."""
         if not routes:
             return False
-        rooms = [route.window.room for route in routes]
-        room = min(rooms)
+        room = min(route.room for route in routes)
         on_their_way = max(route.window.on_their_way for route in routes)
         is_rest = routes[0].new_sent + room == self.shape.packets
         if not room or (3 * room < on_their_way and not is_rest and now_s < self.deadline_s):
@@ -154,10 +155,11 @@ class SendingStream:
         return room > BATCH_PACKETS
 
     def _send_new(self, routes: Sequence[Route], seqs: _Seqs, sender: PacketSender) -> None:
-        if self.group is not None and len(routes) > 1:
-            head = self._head(StreamGrant(token=self.group.token, stream=self.group.number))
+        group = self.group
+        if group and len(routes) > 1 and group.members.issuperset(_destinations(routes)):
+            head = self._head(StreamGrant(token=group.token, stream=group.number))
             data = self._packed(head, seqs, sender)
-            problem = sender.send(data, self.shape.packet_bytes, self.group.name, is_cloned=True)
+            problem = sender.send(data, self.shape.packet_bytes, group.name, is_cloned=True)
             for route in routes:
                 route.reason = problem
         else:
@@ -179,14 +181,14 @@ class SendingStream:
 
     def _follow(self, route: Route, seqs: _Seqs, sender: PacketSender) -> None:
         """Do what a batch asks for besides: a question, or a stop where packets are too long."""
-        if route.asking.user_space:
+        if route.peer.user_space:
             self._ping(route, int(seqs[-1]), sender)
         if sender.is_too_long(route.reason):
             # Pings are short enough: they ask whether there is another way now.
             route.window.stalled = True
 
     def _ping(self, route: Route, seq: int, sender: PacketSender) -> None:
-        ping = ping_packet(route.head, route.ping_seq(seq), user_ack=route.asking.user_space)
+        ping = ping_packet(route.head, route.ping_seq(seq), user_ack=route.peer.user_space)
         problem = sender.send(np.frombuffer(ping, np.uint8), len(ping), route.name)
         route.reason = route.reason or problem
 
@@ -218,3 +220,7 @@ class SendingStream:
         deadline_s = min((route.window.next_deadline_s() for route in waiting), default=math.inf)
         # What can be sent now was kept back to go with more of its kind.
         return max(deadline_s, now_s + _GATHER_S)
+
+
+def _destinations(routes: Sequence[Route]) -> list[Destination]:
+    return [route.destination for route in routes]

@@ -83,5 +83,5 @@ class TableSpace:
         free = self._free[table]
         return (
             f"datagrams: the receiver's table of {table} has no room for {size} more "
-            f"({free.free} of {free.capacity} are free, not in one piece)"
+            f"in one piece ({free.free} of {free.capacity} are free)"
         )

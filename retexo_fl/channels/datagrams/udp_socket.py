@@ -173,7 +173,7 @@ class UdpSocket:
         self.refused = 0
         self._outgoing = MessageTable(_SENT_AT_ONCE)
         self._outgoing.ask_for_segments()
-        self._names = memoryview(self._outgoing.names).cast("B")
+        self._names = self._outgoing.names.data.cast("B")
 
 
 def path_mtu(address: str) -> int:

@@ -40,6 +40,7 @@ def _agent(peers: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
         "peers": peers,
         "strangers": {},
         "flower": None,
+        "datagrams": None,
         **facts,
     }
 
@@ -91,3 +92,15 @@ def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFi
     assert "1.5 MB" in out
     assert "2.0 MB" in out
     assert "1 of 1 peers are connected; nothing is owed" in out
+
+
+def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = {"data_new": 412, "packets_sent": 398, "cache_hits": 2, "malformed": 0}
+    counted |= {"bad_checksum": 0, "foreign": 7}
+    told = {"kind": "xdp", "address": "10.0.0.1:7412", "counters": counted}
+    told |= {"waiting_for": 1, "stalled_peers": [4]}
+    show_status(_agent([], datagrams=told))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "datagrams at 10.0.0.1:7412, taken by the kernel (XDP): 412 taken, 398 sent" in out
+    assert "datagrams refused: 7 foreign" in out
+    assert "peers 4 have stopped to acknowledge" in out

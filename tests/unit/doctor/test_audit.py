@@ -10,7 +10,8 @@ import pytest
 
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.xdp.account import Flow, FlowVolume
-from retexo_fl.doctor.audit import Count, Look, compare, compare_datagrams, ledger_of
+from retexo_fl.doctor.audit import ledger_of
+from retexo_fl.doctor.audit_comparison import Count, Look, compare, compare_datagrams
 from retexo_fl.doctor.audited_datagrams import DatagramLedger, datagram_ledger
 from retexo_fl.doctor.audited_peers import AuditedPeers
 from retexo_fl.errors import ConfigurationError
@@ -87,12 +88,7 @@ def test_lines_compare_growth_of_the_ledger_with_what_passed(peers: AuditedPeers
 def test_what_strangers_send_stands_with_peers_of_no_address(peers: AuditedPeers) -> None:
     stranger = flow("203.0.113.5", TCP, 7411, 40_000)
     lines = list(
-        compare(
-            peers,
-            look({4: (0, 0)}, {}),
-            look({4: (0, 0)}, {stranger: volume(0, 900)}),
-            has_xdp=False,
-        )
+        compare(peers, look({4: (0, 0)}, {}), look({4: (0, 0)}, {stranger: volume(0, 900)}))
     )
     (line,) = lines
     assert (line.clients, line.addresses) == ((4,), ())
@@ -103,8 +99,8 @@ def test_what_strangers_send_stands_with_peers_of_no_address(peers: AuditedPeers
 def test_datagrams_are_shown_by_peer_and_compared_by_packets(peers: AuditedPeers) -> None:
     seen = {flow("198.51.100.1", UDP, 7500, 7500): volume(8000, 300, packets=(900, 30))}
     begun, ended = (
-        look({1: (0, 0)}, flows, datagrams=datagram_ledger(endpoint_facts(**counters)))
-        for flows, counters in (
+        look({1: (0, 0)}, flows, datagrams=datagram_ledger(endpoint_facts(counted)))
+        for flows, counted in (
             ({}, {"packets_sent": 5}),
             (seen, {"packets_sent": 880, "acks_sent": 30, "acks_joined": 5, "socket_packets": 30}),
         )
@@ -123,10 +119,10 @@ def test_what_left_the_socket_depends_on_who_answers() -> None:
     sent = {
         kind: ledger.sent
         for kind in ("udp", "xdp", "af_xdp")
-        if (ledger := datagram_ledger(endpoint_facts(kind, **counted)))
+        if (ledger := datagram_ledger(endpoint_facts(counted, kind)))
     }
     assert sent == {"udp": 135, "xdp": 102, "af_xdp": None}
-    cloned = datagram_ledger(endpoint_facts(**counted, clone_copies=3))
+    cloned = datagram_ledger(endpoint_facts(counted | {"clone_copies": 3}))
     assert cloned is not None
     assert cloned.sent is None
     assert datagram_ledger(None) is None
@@ -201,11 +197,11 @@ def counters(sent: int | None, received: int | None) -> dict[str, Any]:
     return {"wire_bytes_sent": sent, "wire_bytes_received": received}
 
 
-def endpoint_facts(kind: str = "udp", **counted: int) -> dict[str, Any]:
+def endpoint_facts(counted: Mapping[str, int], kind: str = "udp") -> dict[str, Any]:
     names = "packets_sent packets_refused acks_sent acks_joined get_hits"
     all_names = f"{names} socket_packets socket_user_acks".split()
     return {
         "kind": kind,
         "address": "198.51.100.10:7500",
-        "counters": dict.fromkeys(all_names, 0) | counted,
+        "counters": dict.fromkeys(all_names, 0) | dict(counted),
     }

@@ -164,6 +164,21 @@ def test_a_receiver_that_starts_anew_gets_everything_with_its_new_grant() -> Non
             assert np.array_equal(second.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
 
 
+def test_a_sender_whose_last_answers_were_lost_gets_them_after_the_exchange_is_closed() -> None:
+    values, where = vectors(300, 64), places(300, 50)
+    deaf = UnreliableSocket()
+    with endpoint(times=SHORT) as sender, endpoint(deaf) as receiver:
+        begin(receiver, b"k", width=64, accumulators=50, streams=1)
+        deaf.is_cut = True
+        send(sender, b"s", values, [(receiver, grant(receiver, b"k", where, width=64))])
+        complete(receiver, b"k")
+        receiver.close_exchange(b"k")
+        begin(receiver, b"next", width=64, accumulators=50, streams=1)
+        deaf.is_cut = False
+        sent(sender, b"s")
+        assert not receiver.rows(b"next", 0).any()
+
+
 def test_a_kept_exchange_is_revived_without_a_packet() -> None:
     values, where = vectors(100, 16), places(100, 9)
     with endpoint() as sender, endpoint() as receiver:
@@ -305,6 +320,53 @@ def test_closing_while_sending_ends_soon_and_all_calls_say_so() -> None:
             sender.sending(b"s")
         with pytest.raises(ChannelClosed, match="closed"):
             receiver.wait_for_change(10.0)
+
+
+class _Broken(UserSpaceReceiver):
+    def take(self, *_: object) -> None:
+        raise RuntimeError("a bug")
+
+
+def test_a_thread_that_ended_by_a_bug_is_told_to_all_who_call_or_wait() -> None:
+    with endpoint(receiver=_Broken(tables())) as broken:
+        _send_raw(broken, np.zeros(64, np.uint8))
+        with pytest.raises(ChannelClosed, match="its thread ended: RuntimeError"):
+            broken.wait_for_change(20.0)
+        with pytest.raises(ChannelClosed, match="its thread ended"):
+            broken.progress(b"k")
+
+
+def test_streams_to_one_receiver_share_the_room_on_the_way_and_none_starves() -> None:
+    values = vectors(6000, 64)
+    deaf = UnreliableSocket()
+    with endpoint() as sender, endpoint(deaf) as receiver:
+        deaf.is_cut = True
+        for number in range(4):
+            key = bytes((number,))
+            begin(receiver, key, width=64, accumulators=50, streams=1)
+            granted = grant(receiver, key, places(6000, 50, number), width=64)
+            send(sender, key, values, [(receiver, granted)])
+        keys = [bytes((number,)) for number in range(4)]
+        wait_until(sender, lambda: all(sender.sending(key).sent for key in keys))
+        assert sum(sender.sending(key).sent for key in keys) <= 256 + 3 * 16
+        deaf.is_cut = False
+        for number, key in enumerate(keys):
+            sent(sender, key)
+            expected = expected_sum(50, [(values, places(6000, 50, number))], 64)
+            assert np.array_equal(receiver.rows(key, 0), expected)
+
+
+def test_callers_get_their_turn_while_much_is_sent() -> None:
+    values, where = vectors(30_000, 64), places(30_000, 50)
+    with endpoint() as sender, endpoint() as receiver:
+        begin(receiver, b"k", width=64, accumulators=50, streams=1)
+        granted = grant(receiver, b"k", where, width=64, packet_cells=140)
+        send(sender, b"s", values, [(receiver, granted)], packet_cells=140)
+        looks = 0
+        while not sender.sending(b"s").done:
+            looks += 1
+        assert looks > 10
+        complete(receiver, b"k")
 
 
 def test_an_address_that_cannot_be_bound_is_named() -> None:
