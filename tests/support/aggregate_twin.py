@@ -182,6 +182,14 @@ class Twins:
         """Return what both counted and that is not zero."""
         return {name: value for name, value in self.program.counters().items() if value}
 
+    def take_in_user_space(self, payload: bytes) -> bytes:
+        """Give a packet to the tables of user space; return the answer."""
+        return self._take_here(payload)
+
+    def user_space_counters(self) -> dict[str, int]:
+        """Return what user space counted, by name."""
+        return dict(zip(COUNTER_NAMES, map(int, self._counters), strict=True))
+
     def _take_here(self, payload: bytes) -> bytes:
         self._packet[0, : len(payload)] = np.frombuffer(payload, dtype=np.uint8)
         self._lengths[0, 0] = len(payload)

@@ -97,23 +97,26 @@ def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
     assert "OK" in said.splitlines()[-1]
 
 
+@pytest.mark.parametrize("with_af_xdp", [False, True])
 def test_systemd_has_nothing_to_say_against_the_addition_for_the_kernel_path(
-    machine: Path,
+    machine: Path, with_af_xdp: bool
 ) -> None:
     name = "retexo-agent.service"
     added = machine / "etc/systemd/system" / f"{name}.d"
     shutil.copytree(ROOT / ADDITION, added)
+    (path,) = added.iterdir()
+    if with_af_xdp:
+        path.write_text(re.sub(r"^#(?=\w+=)", "", path.read_text(), flags=re.M))
+        assert "\nLimitMEMLOCK=" in path.read_text()
     verify = ("systemd-analyze", "verify", "--man=no", f"--root={machine}", name)
     assert ended(*verify, code=0) == ""
-    security = ("systemd-analyze", "security", "--offline=true", "--threshold=20")
-    said = ended(*security, f"--root={machine}", name, code=0)
-    assert "OK" in said.splitlines()[-1]
-    # It would have said something: a privilege and a call that nobody knows.
-    (path,) = added.iterdir()
-    wrong = path.read_text().replace("CAP_BPF", "CAP_NONE").replace("=bpf", "=no_such_call")
+    security = ("systemd-analyze", "security", "--offline=true", "--threshold=25")
+    assert "OK" in ended(*security, f"--root={machine}", name, code=0).splitlines()[-1]
+    # It would have said something: sockets and a call that nobody knows.
+    wrong = path.read_text().replace("AF_NETLINK", "AF_NONE").replace("=bpf", "=no_such_call")
     path.write_text(wrong)
     said = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
-    assert "CAP_NONE" in said
+    assert "AF_NONE" in said
     assert "no_such_call" in said
 
 
@@ -226,6 +229,7 @@ def test_the_example_of_an_agent_has_every_key_and_its_commented_ones_are_read(
     path.write_text(tomli_w.dumps({**tomllib.loads(text), **shown}))
     settings = read_settings(path)
     assert wanted_address(settings.listen) is not None
-    assert settings.datagram_memory_mib == AgentSettings.__dataclass_fields__[
-        "datagram_memory_mib"
-    ].default
+    assert (
+        settings.datagram_memory_mib
+        == AgentSettings.__dataclass_fields__["datagram_memory_mib"].default
+    )

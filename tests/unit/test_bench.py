@@ -17,6 +17,7 @@ from tests.bench.catalogue import BENCHES
 from tests.bench.measure import Spread, Timings, interleaved
 from tests.bench.outcome import Row
 from tests.bench.precomputed_aggregate import power_law_input
+from tests.support.kernel import require_bpf
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: What each bench must report, whatever it measures.
@@ -46,6 +47,13 @@ RATIOS = {
         for size in ("5 k weights", "92 k weights")
         for what in ("CPU", "wall time")
     },
+    "kernel_path": {
+        "width 64, receiver: UDP / XDP",
+        "width 256, total: TCP / XDP",
+        "paced 5 x 64, receiver: TCP / XDP",
+        "2 x 64 KiB, total: TCP / XDP",
+        "copies to 4 peers: tc / gso",
+    },
     "unified": {
         "shadow, 1:2: together / sum of speeds alone",
         "gain of preparing beside computing / its bound",
@@ -53,7 +61,7 @@ RATIOS = {
     },
 }
 #: Those that begin with seconds of other processes' imports.
-STARTS_PROCESSES = {"unified"}
+STARTS_PROCESSES = {"kernel_path", "unified"}
 
 
 def run(*arguments: str) -> str:
@@ -75,6 +83,8 @@ def test_bench_without_a_name_lists_all() -> None:
     ],
 )
 def test_bench_reports_its_ratios_and_their_origin(name: str, tmp_path: Path) -> None:
+    if name == "kernel_path":
+        require_bpf()
     file = tmp_path / "outcome.json"
     printed = run(name, "--quick", "--json", str(file))
     facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
