@@ -9,6 +9,7 @@ from typing import Any, Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config_keys import KeyInfo
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.units import format_counted
 
 #: Keys that say where on this machine a graph lies.
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
@@ -58,7 +59,8 @@ def check_together(values: Mapping[str, Any]) -> None:
         )
     if values["model"] == "gat" and values["hidden"] % values["heads"]:
         raise ConfigurationError(
-            f"hidden: {values['hidden']} cannot be shared by {values['heads']} heads; "
+            f"hidden: {values['hidden']} cannot be shared by "
+            f"{format_counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
     if values["sampler"] in {"neighbour", "gns"}:
@@ -74,8 +76,8 @@ def _check_fanouts(values: Mapping[str, Any]) -> None:
     given, layers = len(str(values["fanouts"]).split("/")), values["layers"]
     if given != layers:
         raise ConfigurationError(
-            f"fanouts: {shown(values['fanouts'])} has {given} of them for {layers} layers; "
-            f"expected one for each with sampler {values['sampler']}"
+            f"fanouts: {shown(values['fanouts'])} has {given} of them for "
+            f"{format_counted(layers, 'layer')}; expected one for each with sampler {values['sampler']}"
         )
 
 
@@ -89,7 +91,8 @@ def _check_quorum(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"{absent}: 0; expected it beside {given}, or neither")
     if least > values["clients"]:
         raise ConfigurationError(
-            f"min-clients: {least} of {values['clients']} clients; expected no more than clients"
+            f"min-clients: {least} of {format_counted(values['clients'], 'client')}; expected no "
+            "more than clients"
         )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from retexo_fl.live_view import LiveView, plain_text
 from retexo_fl.progress_state import Event, integer
-from retexo_fl.units import format_bytes, format_count, format_duration
+from retexo_fl.units import format_bytes, format_count, format_counted, format_duration
 
 _STYLES: Final = {"working": "cyan", "done": "green"}
 
@@ -88,14 +88,14 @@ class PredictionTable(LiveView):
         lost = f", {format_count(missing)} missing" if missing else ""
         row = self._rows[stage]
         row.state, row.answers = "done", self._clients
-        row.note = f"{format_count(integer(event, 'vectors'))} vectors{lost}"
+        row.note = f"{format_counted(integer(event, 'vectors'), 'vector')}{lost}"
         self._rows[stage + 1].state = "working"
         return f"exchange {stage}: closed, {row.note}, {format_bytes(self._moved_bytes)} moved"
 
     def _finish(self, event: Event) -> str:
         row = self._rows[-1]
         row.state, row.answers = "done", self._clients
-        row.note = f"{format_count(integer(event, 'nodes'))} nodes"
+        row.note = format_counted(integer(event, "nodes"), "node")
         self._end = f"done: {row.note} predicted, {self._so_far()}"
         return self._end
 
@@ -136,7 +136,8 @@ class PredictionTable(LiveView):
 
     def _head(self) -> str:
         partitions, model, engine = self._names
-        return f"{partitions}, {model}, {format_count(self._clients)} clients, engine {engine}"
+        clients = format_counted(self._clients, "client")
+        return f"{partitions}, {model}, {clients}, engine {engine}"
 
     def _so_far(self) -> str:
         elapsed_s = time.monotonic() - self._begun

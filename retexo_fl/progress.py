@@ -19,7 +19,14 @@ from retexo_fl.progress_state import (
     lacks_named,
     number,
 )
-from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_duration, format_share
+from retexo_fl.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+)
 
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
 
@@ -129,7 +136,7 @@ def _cells(index: int, row: StageRow) -> list[Text | ProgressBar]:
 def _head(course: RunCourse, names: tuple[str, ...]) -> str:
     parts = [*names[:2]]
     if course.clients is not None:
-        parts.append(f"{format_count(course.clients)} clients")
+        parts.append(format_counted(course.clients, "client"))
     parts.append(f"engine {names[2]}")
     if course.attempt > 1:
         parts.append(f"attempt {course.attempt}")
@@ -139,7 +146,7 @@ def _head(course: RunCourse, names: tuple[str, ...]) -> str:
 def _foot(course: RunCourse) -> str:
     text = f"{format_bytes(course.moved_bytes or 0)} moved in {_short(course.elapsed_s)}"
     if course.missing:
-        text += f", {format_count(course.missing)} vectors missing"
+        text += f", {format_counted(course.missing, 'vector')} missing"
     if course.awaited:
         text += f", waits for {clients_named(course.awaited)}"
     elif course.absent:
@@ -194,9 +201,8 @@ def _plain_wait(event: Event, stage: int, awaited: tuple[int, ...]) -> str:
 def _plain_exchange(event: Event, stage: int) -> str:
     missing = integer(event, "missing")
     lost = f", {format_count(missing)} missing" if missing else ""
-    return (
-        f"stage {stage}: exchange closed, {format_count(integer(event, 'vectors'))} vectors{lost}"
-    )
+    vectors = format_counted(integer(event, "vectors"), "vector")
+    return f"stage {stage}: exchange closed, {vectors}{lost}"
 
 
 def _plain_round(stage: int, row: StageRow, absent: tuple[int, ...]) -> str:

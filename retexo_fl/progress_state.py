@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from retexo_fl.units import format_counted
+
 _PACE_ROUNDS: Final = 20  # rounds that the estimate of the time left looks back
 _MOST_NAMED: Final = 10  # clients that a line names
 
@@ -163,7 +165,7 @@ def lacks_named(lacks: Mapping[int, int | None]) -> str:
         for client, count in list(lacks.items())[:_MOST_NAMED]
     ]
     more = len(lacks) - len(named)
-    return ", ".join(named) + (f", and {more} clients more" if more else "")
+    return ", ".join(named) + (f", and {format_counted(more, 'client')} more" if more else "")
 
 
 def clients_named(clients: tuple[int, ...]) -> str:

@@ -76,6 +76,16 @@ def format_count(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}"
 
 
+def format_counted(count: int | None, noun: str) -> str:
+    """Return a count with what is counted: ``1 client``, ``0 clients``, ``1,234 boundary rows``.
+
+    Args:
+        count: As :func:`format_count` takes it.
+        noun: What is counted, in the singular; its plural ends in s.
+    """
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def format_number(value: float | None) -> str:
     """Return a loss or ratio with four digits that count; :data:`UNKNOWN` for None."""
     return UNKNOWN if value is None else f"{value:.4g}"

@@ -23,6 +23,7 @@ from retexo_fl.exchange import HEADER_BYTES
 from retexo_fl.exchange.link_reasons import Reason, refused
 from retexo_fl.graph import BoundaryPlan, PeerPlan
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.units import format_counted
 
 #: A stage has one exchange; a run that goes on from an older checkpoint may make another.
 _DIGESTS_PER_STAGE: Final = 4
@@ -110,7 +111,8 @@ class JobGate:
             )
         if not 0 <= key.sender < self._clients or key.sender == self._client:
             raise refused(
-                Reason.PLAN, f"client {key.sender} is none of the {self._clients} clients"
+                Reason.PLAN,
+                f"client {key.sender} is none of {format_counted(self._clients, 'client')}",
             )
 
     def _admit_control(self, key: BlockKey, kind: int) -> Admission:
@@ -159,7 +161,8 @@ class JobGate:
             if key.weights_digest not in known and len(known) >= most:
                 raise refused(
                     Reason.FLOOD,
-                    f"client {key.sender}: more than {most} exchanges of layer {key.layer} at once",
+                    f"client {key.sender}: more than {format_counted(most, 'exchange')} of layer "
+                    f"{key.layer} at once",
                 )
             known.add(key.weights_digest)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from retexo_fl.agent.api import ClientApi, Ticket
 from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.units import format_counted
 
 #: A parcel and the client at its other end.
 Addressed = tuple[int, bytes]
@@ -92,8 +93,10 @@ def parcels_of(message: RelayRequest | RelayAnswer) -> list[Addressed]:
     peers, sizes, content = message.peers, message.sizes, message.parcels
     if len(peers) != len(sizes) or sum(sizes) != len(content) or content.dtype != np.uint8:
         raise RemoteProtocolError(
-            f"parcels: {len(peers)} clients, {len(sizes)} sizes, {len(content)} bytes of "
-            f"{content.dtype}; expected one size for each client, {sum(sizes)} bytes together"
+            f"parcels: {format_counted(len(peers), 'client')}, "
+            f"{format_counted(len(sizes), 'size')}, {format_counted(len(content), 'byte')} of "
+            f"{content.dtype}; expected one size for each client, "
+            f"{format_counted(sum(sizes), 'byte')} together"
         )
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
     data = content.tobytes()

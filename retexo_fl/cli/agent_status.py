@@ -10,7 +10,7 @@ from rich.table import Table
 
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_duration
+from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_duration
 
 #: Peers of whom a terminal shows a line each; the others are summed up.
 _MOST_PEERS: Final = 40
@@ -26,8 +26,8 @@ def show_status(facts: Facts) -> None:
 def _agent(facts: Facts) -> str:
     part, memory = facts["part"], facts["memory"]
     return (
-        f"client {part['client']} of {part['num_clients']}: {format_count(part['nodes'])} nodes, "
-        f"{format_count(part['peers'])} peers\n"
+        f"client {part['client']} of {part['num_clients']}: "
+        f"{format_counted(part['nodes'], 'node')}, {format_counted(part['peers'], 'peer')}\n"
         f"retexo-fl {facts['package']}, process {facts['pid']}, up "
         f"{format_duration(facts['uptime_s'])}, memory {format_bytes(memory['rss_bytes'])} "
         f"(peak {format_bytes(memory['peak_rss_bytes'])})"
@@ -72,7 +72,7 @@ def _peers(peers: Sequence[Facts]) -> list[Table | str]:
             format_bytes(received),
         )
     rest = len(peers) - len(shown)
-    more = [f"and {format_count(rest)} peers more: --json shows all"] if rest else []
+    more = [f"and {format_counted(rest, 'peer')} more: --json shows all"] if rest else []
     return [_meetings(peers), table, *more, *_layers(peers)]
 
 
@@ -82,7 +82,8 @@ def _meetings(peers: Sequence[Facts]) -> str:
     near = [peer for peer in peers if peer.get("connected")]
     line = "no peer was met yet"
     if near:
-        line = f"{format_count(len(near))} of {format_count(len(peers))} peers are connected"
+        are = "is" if len(near) == 1 else "are"
+        line = f"{format_count(len(near))} of {format_counted(len(peers), 'peer')} {are} connected"
     elif met:
         last = max(met, key=lambda peer: float(peer["last_met"]))
         ago = _about(time.time() - last["last_met"])
@@ -91,9 +92,8 @@ def _meetings(peers: Sequence[Facts]) -> str:
     if not owing:
         return f"{line}; nothing is owed"
     blocks, size_bytes = (sum(debt[name] for debt in owing) for name in ("blocks", "bytes"))
-    what = f"{format_count(blocks)} block{'' if blocks == 1 else 's'} ({format_bytes(size_bytes)})"
-    to = f"{format_count(len(owing))} peer{'' if len(owing) == 1 else 's'}"
-    return f"{line}; {what} owed to {to}"
+    what = f"{format_counted(blocks, 'block')} ({format_bytes(size_bytes)})"
+    return f"{line}; {what} owed to {format_counted(len(owing), 'peer')}"
 
 
 def _layers(peers: Sequence[Facts]) -> list[Table | str]:
@@ -150,16 +150,16 @@ def _datagram_notes(datagrams: Facts | None) -> list[str]:
     notes = [
         f"datagrams at {printable(datagrams['address'])}, taken by {_TAKEN_BY[datagrams['kind']]}: "
         f"{counted['data_new']} taken, {counted['packets_sent']} sent, "
-        f"{counted['cache_hits']} exchanges answered from the cache"
+        f"{format_counted(counted['cache_hits'], 'exchange')} answered from the cache"
     ]
     refused = {name: counted[name] for name in _REFUSED if counted[name]}
     if refused:
         notes.append(f"datagrams refused: {printable(_reasons(refused))}")
     if datagrams["stalled_peers"]:
-        peers = ", ".join(map(str, datagrams["stalled_peers"]))
-        notes.append(
-            f"datagrams: peers {peers} have stopped to acknowledge; is UDP let through on the way?"
-        )
+        stalled = datagrams["stalled_peers"]
+        peers = ", ".join(map(str, stalled))
+        who = f"peer {peers} has" if len(stalled) == 1 else f"peers {peers} have"
+        notes.append(f"datagrams: {who} stopped to acknowledge; is UDP let through on the way?")
     return notes
 
 

@@ -117,6 +117,7 @@ def _conclusion(findings: Sequence[Finding]) -> str:
     wrong = sum(item.verdict is Verdict.BAD for item in findings)
     doubtful = sum(item.verdict is Verdict.DOUBTFUL for item in findings)
     if wrong:
-        return f"\n{wrong} of {len(findings)} things keep this machine from training."
+        keep = "keeps" if wrong == 1 else "keep"
+        return f"\n{wrong} of {len(findings)} things {keep} this machine from training."
     look = f", {doubtful} to look at" if doubtful else ""
     return f"\nNothing keeps this machine from training{look}."

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import tell
+from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
     from retexo_fl.channels.roster import Member, Roster
@@ -101,7 +102,7 @@ def _roster(
     members = [member for file in files for member in Roster.read(file).members.values()]
     roster = Roster.of(members)
     _write(out, roster)
-    tell(f"{len(roster.members)} clients in {out}")
+    tell(f"{format_counted(len(roster.members), 'client')} in {out}")
 
 
 def _described(member: Member) -> str:

@@ -13,7 +13,7 @@ from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.units import format_count
+from retexo_fl.units import format_count, format_counted
 
 _PANELS = {
     "Graph": (
@@ -63,8 +63,8 @@ def _make(
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(
-        f"{len(parts)} parts with {format_count(nodes)} inner nodes and "
-        f"{format_count(boundary)} boundary nodes in {out}"
+        f"{format_counted(len(parts), 'part')} with {format_counted(nodes, 'inner node')} and "
+        f"{format_counted(boundary, 'boundary node')} in {out}"
     )
 
 
@@ -88,9 +88,11 @@ def _check(
             *map(format_count, (*counts, part.peers)),
             f"{part.train}/{part.val}/{part.test}",
         )
+    agree = "agrees" if len(report.parts) == 1 else "agree"
     graph = (
-        f"{len(report.parts)} parts agree: {format_count(report.num_nodes)} nodes and "
-        f"{format_count(report.num_edges)} edges,\n"
+        f"{format_counted(len(report.parts), 'part')} {agree}: "
+        f"{format_counted(report.num_nodes, 'node')} and "
+        f"{format_counted(report.num_edges, 'edge')},\n"
         f"{format_count(report.num_cut_edges)} of them between clients."
     )
     show(table, graph)

@@ -9,7 +9,7 @@ import typer
 
 from retexo_fl.cli.options import examples, styled
 from retexo_fl.cli.sentences import tell
-from retexo_fl.units import format_count
+from retexo_fl.units import format_count, format_counted
 
 _HELP = """Make one client's part from what that client has; nobody needs the whole graph.
 
@@ -70,10 +70,11 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     )
     part = make_local_part(tables, agreed, client, split=split, seed=seed)
     write_partition(part, folder)
-    cut, peers_count = part.num_cut_edges, len(part.peers)
+    cut = part.num_cut_edges
     tell(
-        f"part {client} of {part.num_clients}: {format_count(part.num_inner)} inner nodes, "
-        f"{format_count(part.num_boundary)} boundary nodes of {peers_count} "
-        f"peer{'' if peers_count == 1 else 's'}, {format_count((len(part.indices) - cut) // 2)} "
-        f"inner edges and {format_count(cut)} to peers in {folder}"
+        f"part {client} of {part.num_clients}: {format_counted(part.num_inner, 'inner node')}, "
+        f"{format_counted(part.num_boundary, 'boundary node')} of "
+        f"{format_counted(len(part.peers), 'peer')}, "
+        f"{format_counted((len(part.indices) - cut) // 2, 'inner edge')} and {format_count(cut)} "
+        f"to peers in {folder}"
     )

@@ -15,7 +15,7 @@ from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig
-from retexo_fl.units import UNKNOWN, format_bytes, format_count
+from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,9 +103,9 @@ def _network_lines(facts: dict[str, Any]) -> list[Table | str]:
 def _head(config: RunConfig, facts: dict[str, Any]) -> str:
     how = "" if config.partitions else f", cut by {config.partitioner}"
     model = f"{config.layers}-layer {config.model}"
-    clients = len(facts["clients"])
-    graph = f"{config.graph_name} over {clients} client{'' if clients == 1 else 's'}{how}"
-    return printable(f"{graph}: {model}, {config.rounds} rounds")
+    clients = format_counted(len(facts["clients"]), "client")
+    rounds = format_counted(config.rounds, "round")
+    return printable(f"{config.graph_name} over {clients}{how}: {model}, {rounds}")
 
 
 def _client_table(rows: list[dict[str, int]]) -> Table:
@@ -149,16 +149,17 @@ def _volume_table(volumes: Mapping[str, Any]) -> Table:
 
 
 def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
-    rounds, drawn = config.rounds, planned["sampled_vectors"]
+    rounds, drawn = format_counted(config.rounds, "round"), planned["sampled_vectors"]
+    exchanges = format_counted(config.layers, "exchange")
     sampled = (
         "as standard, with sampled boundary nodes; only with the plan of rows"
         if drawn is None
-        else f"as standard, but {format_count(drawn)} of {format_count(planned['vectors'])} "
-        "vectors in a round"
+        else f"as standard, but {format_count(drawn)} of "
+        f"{format_counted(planned['vectors'], 'vector')} in a round"
     )
     return {
-        "lazy": f"{config.layers} exchanges, one before each layer's {rounds} rounds",
-        "standard": f"end to end: exchanges forward and backward in each of {rounds} rounds",
+        "lazy": f"{exchanges}, one before each layer's {rounds}",
+        "standard": f"end to end: exchanges forward and backward in each of {rounds}",
         "bns": sampled,
         "drop": "end to end, edges between clients ignored",
         "central": "end to end on one client that has the whole graph",

@@ -15,7 +15,7 @@ from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
-from retexo_fl.units import format_bytes, format_count
+from retexo_fl.units import format_bytes, format_counted
 
 if TYPE_CHECKING:
     from retexo_fl.federation.trained_model import TrainedModel
@@ -232,9 +232,10 @@ def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
-    nodes, clients = format_count(summary["nodes"]), format_count(summary["clients"])
+    nodes = format_counted(summary["nodes"], "node")
+    clients = format_counted(summary["clients"], "client")
     lines = [
-        f"predicted       {nodes} nodes of {clients} clients",
+        f"predicted       {nodes} of {clients}",
         f"test accuracy   {_accuracy(test)}",
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
@@ -242,7 +243,8 @@ def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
         f"summary         {inference.out / SUMMARY_NAME}",
     ]
     if summary["missing_rows"]:
-        lines.insert(2, f"missing         {format_count(summary['missing_rows'])} vectors of peers")
+        missing = format_counted(summary["missing_rows"], "vector")
+        lines.insert(2, f"missing         {missing} of peers")
     tell("\n".join(lines))
 
 
@@ -250,7 +252,7 @@ def _accuracy(labelled: Mapping[str, int]) -> str:
     if not labelled["nodes"]:
         return "no labelled test nodes"
     share = labelled["right"] / labelled["nodes"]
-    return f"{share:.4f} of {format_count(labelled['nodes'])} labelled test nodes"
+    return f"{share:.4f} of {format_counted(labelled['nodes'], 'labelled test node')}"
 
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:

@@ -19,7 +19,7 @@ from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
-from retexo_fl.units import format_count
+from retexo_fl.units import format_counted
 
 #: A certificate that ends sooner than this should be made again.
 _SOON = datetime.timedelta(days=60)
@@ -32,8 +32,8 @@ def open_part(settings: AgentSettings) -> tuple[GraphPartition | None, Finding]:
     except InputError as error:
         return None, bad("part", str(error), "make it with `retexo partition`, and copy it here")
     seen = (
-        f"client {part.client} of {part.num_clients}, {format_count(part.num_inner)} nodes, "
-        f"{len(part.peers)} peers"
+        f"client {part.client} of {part.num_clients}, "
+        f"{format_counted(part.num_inner, 'node')}, {format_counted(len(part.peers), 'peer')}"
     )
     return part, good("part", seen)
 
@@ -93,7 +93,7 @@ def load_roster(
 def _judge_roster(
     roster: Roster, identity: Identity | None, part: GraphPartition | None
 ) -> Finding:
-    seen = f"{len(roster.members)} clients"
+    seen = format_counted(len(roster.members), "client")
     if identity is not None:
         own = roster.members.get(identity.client)
         if own is None or fingerprint(own.certificate_pem) != fingerprint(identity.certificate_pem):

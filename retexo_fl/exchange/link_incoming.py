@@ -11,6 +11,7 @@ from retexo_fl.exchange.link_events import FrameArrived
 from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import Offer
 from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.units import format_counted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +63,9 @@ class IncomingOffers:
         is_full = len(self._open) >= self._limits.max_open_offers
         if is_full or (self._open and pending > self._limits.max_pending_bytes):
             raise refused(
-                Reason.FLOOD, f"{len(self._open) + 1} open offers of {pending} bytes together"
+                Reason.FLOOD,
+                f"{format_counted(len(self._open) + 1, 'open offer')} of "
+                f"{format_counted(pending, 'byte')} together",
             )
         self._pending_bytes = pending
         self._open[ref] = _Open(offer=offer)
@@ -147,4 +150,5 @@ class IncomingOffers:
         self._unwanted_bytes += num_bytes
         # A link may live for weeks: who brings much may have much on its way in vain.
         if self._unwanted_bytes > self._limits.max_unwanted_bytes + self._wanted_bytes:
-            raise refused(Reason.FLOOD, f"{self._unwanted_bytes} bytes that nobody asked for")
+            unwanted = format_counted(self._unwanted_bytes, "byte")
+            raise refused(Reason.FLOOD, f"{unwanted} that nobody asked for")

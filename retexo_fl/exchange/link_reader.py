@@ -14,6 +14,7 @@ from retexo_fl.exchange.link_messages import (
     MessageKind,
 )
 from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.units import format_count, format_counted
 
 
 class MessageReader:
@@ -78,11 +79,13 @@ class MessageReader:
         least, most = self._frame_limits if is_frame else BODY_BYTES[kind]
         if size_bytes > most:
             raise refused(
-                Reason.OVERSIZE, f"{kind.name} of {size_bytes} bytes, expected at most {most}"
+                Reason.OVERSIZE,
+                f"{kind.name} of {format_counted(size_bytes, 'byte')}, expected at most "
+                f"{format_count(most)}",
             )
         if size_bytes < least:
             raise RemoteProtocolError(
-                f"{kind.name} of {size_bytes} bytes, expected at least {least}"
+                f"{kind.name} of {format_counted(size_bytes, 'byte')}, expected at least {least}"
             )
         return kind, size_bytes
 

@@ -21,6 +21,7 @@ from enum import IntEnum, unique
 from typing import Final, Self
 
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.units import format_counted
 
 STREAM_BYTES: Final = 8
 #: Data of one parcel; a server's message carries many.
@@ -71,7 +72,9 @@ class Parcel:
             RemoteProtocolError: It is none.
         """
         if len(content) < HEADER_BYTES:
-            raise RemoteProtocolError(f"parcel of {len(content)} bytes; expected a header")
+            raise RemoteProtocolError(
+                f"parcel of {format_counted(len(content), 'byte')}; expected a header"
+            )
         version, kind, stream, sequence = _HEADER.unpack_from(content)
         data = content[HEADER_BYTES:]
         if version != _VERSION:
@@ -95,7 +98,8 @@ class ParcelStream:
 
     def __init__(self, stream: bytes, *, opens: bool) -> None:
         if len(stream) != STREAM_BYTES:
-            raise LocalProtocolError(f"stream: {len(stream)} bytes; expected {STREAM_BYTES}")
+            size = format_counted(len(stream), "byte")
+            raise LocalProtocolError(f"stream: {size}; expected {STREAM_BYTES}")
         self.stream = stream
         self._opens = opens
         self._outgoing: deque[bytes] = deque()

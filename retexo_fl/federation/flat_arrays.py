@@ -13,6 +13,7 @@ from flwr.app import Array
 from numpy.lib import format as npy
 
 from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.units import format_count, format_counted
 
 #: What Flower calls this form.
 _FORM: Final = "numpy.ndarray"
@@ -52,7 +53,8 @@ def unpack(array: Array) -> np.ndarray:
     expected_bytes = len(head) + math.prod(shape) * np.dtype(dtype).itemsize
     if len(array.data) != expected_bytes:
         raise RemoteProtocolError(
-            f"got {len(array.data)} bytes of weights of shape {shape}; expected {expected_bytes}"
+            f"got {format_counted(len(array.data), 'byte')} of weights of shape {shape}; expected "
+            f"{format_count(expected_bytes)}"
         )
     return np.frombuffer(array.data, dtype=dtype, offset=len(head)).reshape(shape)
 

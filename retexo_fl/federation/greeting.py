@@ -10,6 +10,7 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.strategy import Participants
+from retexo_fl.units import format_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,8 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
             raise PartitionError(f"parts do not belong together: {name} differs ({told})")
     if answers[0].num_clients != clients:
         raise PartitionError(
-            f"the parts are of a partitioning into {answers[0].num_clients} clients; "
-            f"clients is {clients}"
+            "the parts are of a partitioning into "
+            f"{format_counted(answers[0].num_clients, 'client')}; clients is {clients}"
         )
 
 

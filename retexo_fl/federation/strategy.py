@@ -20,6 +20,7 @@ from retexo_fl.federation.optimizers import ServerOptimizer
 from retexo_fl.federation.record_fields import count, number
 from retexo_fl.training.metrics import Metric
 from retexo_fl.training.selection import Score, ScoreSums
+from retexo_fl.units import format_counted
 
 logger = logging.getLogger(__name__)
 
@@ -178,10 +179,10 @@ class LazyMessagePassing(Strategy):
     def summary(self) -> None:
         """Log what is about to be trained."""
         logger.info(
-            "stage %d: %d weights, %d clients train",
+            "stage %d: %s trained by %s",
             self._ticket.stage,
-            len(self._optimizer.weights),
-            len(self._participants.training),
+            format_counted(len(self._optimizer.weights), "weight"),
+            format_counted(len(self._participants.training), "client"),
         )
 
     def _present(self, clients: Iterable[int]) -> list[int]:

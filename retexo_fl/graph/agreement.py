@@ -12,6 +12,7 @@ import numpy as np
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.boundary import BoundaryPlan
 from retexo_fl.graph.storage import open_partition
+from retexo_fl.units import format_count, format_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ def _check_pair(part: _Part, other: _Part) -> None:
     back, back_digest = two.edge_lists.get(client, _NO_EDGES)
     if digest == back_digest:
         return
-    edges = f"{count or 'no'} edge{'' if count == 1 else 's'}"
+    edges = format_counted(count, "edge") if count else "no edges"
     if count == back:
         ones = "one" if count == 1 else "ones"
         told = (
@@ -211,7 +212,8 @@ def _check_pair(part: _Part, other: _Part) -> None:
             f"but not the same {ones}"
         )
     else:
-        told = f"client {client} lists {edges} to client {peer}, which lists {back or 'none'} back"
+        others = format_count(back) if back else "none"
+        told = f"client {client} lists {edges} to client {peer}, which lists {others} back"
     raise PartitionError(
         f"{one.directory} and {two.directory}: {told}; an edge must stand in both parts, "
         f"but {_one_sided_edge(one, two)}"

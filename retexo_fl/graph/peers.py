@@ -17,6 +17,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.partition import PARTITIONING_DIGITS, GraphPartition
+from retexo_fl.units import format_counted
 
 #: The name that the file has beside parts on disk.
 PEERS_NAME: Final = "peers.toml"
@@ -65,8 +66,8 @@ class Peers:
         near = difflib.get_close_matches(name, self.clients[:_MOST_COMPARED], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigurationError(
-            f"name: {name[:_MOST_NAME]!r} is none of the {len(self.clients)} clients of "
-            f"{self.source}{hint}"
+            f"name: {name[:_MOST_NAME]!r} is none of "
+            f"{format_counted(len(self.clients), 'client')} of {self.source}{hint}"
         )
 
     def to_toml(self) -> str:

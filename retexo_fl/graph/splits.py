@@ -13,6 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable
+from retexo_fl.units import format_counted
 
 _KINDS: Final = ("random", "per-client-class")
 _FORMS: Final = "random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute"
@@ -147,7 +148,7 @@ def _split_cells(
         mask[labelled[order[(position >= begin) & (position < end)]]] = True
         if not mask.any():
             raise ConfigurationError(
-                f"split: leaves no {name} nodes of the {len(labelled)} labelled ones "
+                f"split: leaves no {name} nodes of {format_counted(len(labelled), 'labelled one')} "
                 f"of data set {graph.name!r}; expected at least one"
             )
         masks.append(mask)

@@ -11,7 +11,7 @@ from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
 from retexo_fl.report.history import History, RoundPoint, StageCourse
 from retexo_fl.report.scales import fitted_axis, tight_axis
 from retexo_fl.report.svg import Size, both_sizes
-from retexo_fl.units import format_bytes, format_count, format_number, format_share
+from retexo_fl.units import format_bytes, format_count, format_counted, format_number, format_share
 
 _FULL: Final = Size(width=1032, height=330)
 _HALF: Final = Size(width=504, height=230)
@@ -156,13 +156,12 @@ def _stage(stage: StageCourse) -> str:
 
 
 def _facts(stage: StageCourse) -> str:
-    done = format_count(len(stage.points))
-    noun = "round" if len(stage.points) == 1 else "rounds"
-    facts = [f"{done} {noun}" if stage.ended else f"{done} of {stage.rounds_planned} rounds"]
+    done, planned = len(stage.points), format_counted(stage.rounds_planned, "round")
+    facts = [format_counted(done, "round") if stage.ended else f"{format_count(done)} of {planned}"]
     if stage.best is not None:
         facts.append(f"best in round {stage.best.round}")
     if stage.vectors is not None:
-        facts.append(f"{format_count(stage.vectors)} vectors exchanged")
+        facts.append(f"{format_counted(stage.vectors, 'vector')} exchanged")
     if stage.missing:
         facts.append(f"{format_count(stage.missing)} missing")
     if stage.error_bound is not None:
@@ -217,7 +216,7 @@ def _stage_chart(
     return LineChart(
         name=f"{kind}-{stage.index}",
         title=title,
-        description=f"Stage {stage.index}, {len(stage.points)} rounds: {ends}.",
+        description=f"Stage {stage.index}, {format_counted(len(stage.points), 'round')}: {ends}.",
         x=tight_axis(stage.points[0].round, stage.points[-1].round, "count"),
         y=fitted_axis(
             (y for line in drawn for _, y in line.points), "share" if kind == "share" else "number"

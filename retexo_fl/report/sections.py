@@ -18,6 +18,7 @@ from retexo_fl.units import (
     UNKNOWN,
     format_bytes,
     format_count,
+    format_counted,
     format_duration,
     format_share,
 )
@@ -41,7 +42,7 @@ def header(run: RunRecord) -> str:
     facts = [
         model,
         algorithm,
-        f"{format_count(clients)} clients" if clients is not None else "",
+        format_counted(clients, "client") if clients is not None else "",
         f"engine {engine}" if engine else "",
         f"seed {seed}" if seed else "",
         f"{attempts} attempts" if attempts > 1 else "",
@@ -69,8 +70,8 @@ def notes(run: RunRecord) -> str:
     missing = missing or sum(stage.missing or 0 for stage in run.history.stages)
     if missing:
         found.append(
-            f"{format_count(missing)} boundary rows were missing when their exchange was closed; "
-            "the stages were trained without them."
+            f"Exchanges were closed without {format_counted(missing, 'boundary row')}; the stages "
+            "were trained without."
         )
     if run.result and run.result.absences:
         # Only where rounds may be closed early is anybody absent.
@@ -146,7 +147,7 @@ def _clients(run: RunRecord) -> tuple[str, str, str]:
     if run.result is None:
         return "Clients", format_count(run.history.clients), ""
     nodes = sum(row.nodes for row in run.result.client_table)
-    return "Clients", format_count(run.result.clients), f"{format_count(nodes)} nodes"
+    return "Clients", format_count(run.result.clients), format_counted(nodes, "node")
 
 
 def _volume(run: RunRecord, measure: str) -> ByKind | None:

@@ -18,7 +18,7 @@ from typing import Final, Self
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.devices.balancer import Balancer, cut
+from retexo_fl.devices.balancer import cut
 from retexo_fl.devices.pool import OpenTask
 from retexo_fl.devices.task import Share
 from retexo_fl.devices.timings import StepSums
@@ -26,11 +26,11 @@ from retexo_fl.errors import RetexoError
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.balance_log import log_decision
 from retexo_fl.training.client_devices import ClientDevices
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.linear_step import PassSums
 from retexo_fl.training.locality import near_together
+from retexo_fl.training.measured_balance import MeasuredBalance
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.shared_stage import shared_arrays
 from retexo_fl.training.stage_model import ModelShape
@@ -48,8 +48,6 @@ from retexo_fl.training.tally import Tally
 
 #: What a node's gradient costs where its tally costs 1: a pass forward and two of it backward.
 _GRADIENT_COST: Final = 3.0
-#: Rounds of a small stage take milliseconds, which say more of the system than of the devices.
-_LEAST_MEASURED_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +123,12 @@ class DeviceStage(LayerTrainer):
         self._ordered = near_together(nodes, inputs) if messages else nodes
         self._units = unit_nodes(self._ordered)
         self._costs = np.ones(inputs.num_nodes) + messages * np.diff(inputs.indptr)
-        self._balancer = Balancer(plan.devices.num_workers, mode=plan.balance)
-        #: (W,) since the balancer was last told: seconds, and cost of what was computed in them.
-        self._busy_s, self._done = np.zeros((2, plan.devices.num_workers))
+        self._balance = MeasuredBalance(
+            plan.devices.num_workers,
+            mode=plan.balance,
+            client=plan.client,
+            unit=f"stage={stage} round",
+        )
         self._work = np.zeros(plan.devices.num_workers)
         self._task: OpenTask | None = None
 
@@ -158,19 +159,9 @@ class DeviceStage(LayerTrainer):
         numbers = {"round": dropout.round, "step": dropout.step}
         found = self._computed(weights, purpose, costs, numbers)
         if purpose == ROUND:
-            self._learn(dropout.round, found)
+            seconds = [each.busy_s for each in found.times]
+            self._balance.learn(dropout.round, seconds=seconds, work=self._work.tolist())
         return found
-
-    def _learn(self, round_number: int, found: StepSums) -> None:
-        """Let the balancer see rounds that took long enough to compare devices by."""
-        self._busy_s += [each.busy_s for each in found.times]
-        self._done += self._work
-        if self._busy_s.max() < _LEAST_MEASURED_S:
-            return
-        balancer = self._balancer
-        balancer.observe(round_number, seconds=self._busy_s.tolist(), work=self._done.tolist())
-        log_decision(self._plan.client, f"stage={self._stage} round", balancer.decisions[-1])
-        self._busy_s[:] = self._done[:] = 0
 
     def _computed(
         self,
@@ -180,7 +171,7 @@ class DeviceStage(LayerTrainer):
         numbers: dict[str, int] | None = None,
     ) -> StepSums:
         """Have the units computed, in shares of equal cost to the devices' speeds."""
-        bounds = cut(costs, np.cumsum(self._balancer.ratios)[:-1] * costs.sum())
+        bounds = cut(costs, np.cumsum(self._balance.ratios)[:-1] * costs.sum())
         self._work = np.array([part.sum() for part in np.split(costs, bounds[1:-1])])
         shares = [
             Share(

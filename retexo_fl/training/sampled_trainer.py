@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from retexo_fl.devices.balancer import Balancer
 from retexo_fl.devices.plan import EpochPlan, epoch_plan
 from retexo_fl.devices.pool import OpenTask
 from retexo_fl.devices.task import Share
@@ -25,11 +24,11 @@ from retexo_fl.devices.timings import StepSums
 from retexo_fl.errors import RetexoError
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.workloads import root_workloads
-from retexo_fl.training.balance_log import log_decision
 from retexo_fl.training.client_devices import ClientDevices
 from retexo_fl.training.divergence import finite_gradient
 from retexo_fl.training.end_to_end import EndToEndTrainer
 from retexo_fl.training.linear_step import PassSums, all_finite
+from retexo_fl.training.measured_balance import MeasuredBalance
 from retexo_fl.training.recipe import LocalSteps
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.sampled_task import (
@@ -92,7 +91,9 @@ class SampledTrainer:
         self._graph = graph
         self._devices = devices
         self._batches = batches
-        self._balancer = Balancer(devices.num_workers, mode=batches.balance)
+        self._balance = MeasuredBalance(
+            devices.num_workers, mode=batches.balance, client=batches.client, unit="epoch"
+        )
         self._per_epoch = -(-len(graph.train) // batches.batch_nodes)
         self._workloads: np.ndarray | None = None
         self._task: OpenTask | None = None
@@ -189,7 +190,7 @@ class SampledTrainer:
                 self._graph.train,
                 self._costs(),
                 batch_size=self._batches.batch_nodes,
-                ratios=self._balancer.ratios,
+                ratios=self._balance.ratios,
                 seed=self._batches.settings.choice.seed,
                 epoch=epoch,
             )
@@ -218,8 +219,7 @@ class SampledTrainer:
             return
         seconds = np.sum(list(self._spent.values()), axis=0).tolist()
         self._spent = {}
-        self._balancer.observe(plan.epoch, seconds=seconds, work=plan.work.tolist())
-        log_decision(self._batches.client, "epoch", self._balancer.decisions[-1])
+        self._balance.learn(plan.epoch, seconds=seconds, work=plan.work.tolist())
 
     def _costs(self) -> np.ndarray | None:
         """Return the (n,) workload of each train node, where there is somebody to share it with."""

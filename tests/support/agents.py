@@ -82,6 +82,11 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self.begin()
+        self.wait_until_it_answers()
+
+    def begin(self) -> None:
+        """Start it."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -90,6 +95,10 @@ class AgentProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def wait_until_it_answers(self) -> None:
+        """Wait for a process that was begun."""
+        assert self.process is not None
         deadline = time.monotonic() + self.start_s
         while True:
             try:
@@ -150,7 +159,9 @@ def agents(
     try:
         if start:
             for agent in made:
-                agent.start()
+                agent.begin()
+            for agent in made:
+                agent.wait_until_it_answers()
         yield made
     finally:
         for agent in made:

@@ -17,7 +17,7 @@ def require_tracing() -> None:
 
 
 def settings_of(unit: str) -> dict[str, str]:
-    """Return the settings of a unit, or of a drop-in; values of one that stands twice are joined."""
+    """Return the settings of a unit or a drop-in; values of one that stands twice are joined."""
     found: dict[str, str] = {}
     for name, value in re.findall(r"^(\w+)=(.*)$", unit, re.M):
         found[name] = f"{found[name]} {value}" if name in found else value

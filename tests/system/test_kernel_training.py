@@ -129,13 +129,14 @@ def test_the_kernel_adds_what_one_process_adds(
 def test_the_kernel_counts_the_packets_of_the_plan_and_no_vector_comes_through_a_socket(
     tmp_path: Path, four: list[AgentProcess], parts: list[GraphPartition]
 ) -> None:
-    keys = {**KEYS, "clients": 4, "boundary-plan": "cover", "seed": 3}
-    parts = make_parts(make_config(keys))
+    # Of a width that no other training here has: nothing is in the cache but the input layer.
+    keys = {**KEYS, "clients": 4, "boundary-plan": "cover", "hidden": 24, "model": "gcn"}
     widths = [parts[0].num_features, keys["hidden"]]
-    with federation(tmp_path, parts, "xdp") as made:
-        train_with(made, configured(tmp_path / "agents", **keys))
-        found = counters(made)
+    before = counters(four)
 
+    train_with(four, configured(tmp_path / "agents", **keys))
+
+    found = {name: value - before[name] for name, value in counters(four).items()}
     assert found["data_new"] == planned_packets(parts, "cover", widths)
     assert found["packets_sent"] >= found["data_new"]
     assert found["socket_data"] == found["bad_checksum"] == found["malformed"] == 0
@@ -162,13 +163,15 @@ def test_a_second_prediction_sends_no_vector(tmp_path: Path, four: list[AgentPro
 
 
 def test_standard_training_sends_the_input_layer_once(
-    tmp_path: Path, parts: list[GraphPartition]
+    tmp_path: Path, four: list[AgentProcess], parts: list[GraphPartition]
 ) -> None:
-    keys = {**KEYS, "clients": 4, "algorithm": "standard", "layers": 1, "rounds": 3}
-    with federation(tmp_path, parts, "xdp") as made:
-        train_with(made, configured(tmp_path / "agents", **keys))
-        found = counters(made)
+    # Rows that no other training here sends: their degrees are in them.
+    keys = {**KEYS, "clients": 4, "algorithm": "standard", "layers": 1, "rounds": 3, "model": "gcn"}
+    before = counters(four)
 
+    train_with(four, configured(tmp_path / "agents", **keys))
+
+    found = {name: value - before[name] for name, value in counters(four).items()}
     assert found["data_new"] == planned_packets(parts, "rows", [parts[0].num_features])
 
 

@@ -35,9 +35,20 @@ class WayChoice:
         self._automatic = automatic
         self._said: set[str] = set()
 
-    def ways(self, notices: Mapping[int, Notice], width: int) -> dict[int, Way]:
-        """Return how each peer's vectors shall come."""
-        return {peer: self._way(notice, width) for peer, notice in notices.items()}
+    def ways(self, notices: Mapping[int, Notice], width: int, *, max_cells: int) -> dict[int, Way]:
+        """Return how each peer's vectors shall come.
+
+        Args:
+            notices: By peer.
+            width: Values of a vector.
+            max_cells: Of the longest packet that is taken here.
+        """
+        return {
+            peer: self._way(notice, width)
+            if notice.packet_cells <= max_cells
+            else self._too_long(peer, notice)
+            for peer, notice in notices.items()
+        }
 
     def no_room(self, error: ChannelUnavailable) -> None:
         """Note that an exchange does not fit, and comes as blocks.
@@ -50,6 +61,14 @@ class WayChoice:
                 f"{error}; raise datagram-memory-mib in agent.toml, or listen at auto://"
             ) from error
         self._say_once("memory", str(error))
+
+    def _too_long(self, peer: int, notice: Notice) -> Way:
+        self._say_once(
+            "length",
+            f"client {peer} sends packets of {notice.packet_cells} cells, longer than this "
+            "interface's MTU lets in",
+        )
+        return Way.BLOCK
 
     def _way(self, notice: Notice, width: int) -> Way:
         dense = len(notice.streams) * width * _VALUE_BYTES

@@ -31,6 +31,8 @@ _PER_STREAM: Final = 3
 _VERSION: Final = 1
 _EXPONENT_BIAS: Final = 1024
 _WORD: Final = 1 << 32
+#: A packet's cells at most: programs in the kernel take no longer ones.
+MOST_PACKET_CELLS: Final = 53
 #: Streams of one sender for one receiver: its own, and one for each set of peers that it serves
 #: with one packet.
 MOST_STREAMS: Final = 64
@@ -93,7 +95,7 @@ class Notice:
         streams = numbers[_FIXED:]
         if (
             version != _VERSION
-            or not 1 <= packet_cells <= 1024
+            or not 1 <= packet_cells <= MOST_PACKET_CELLS
             or not 0 < exponent < 2 * _EXPONENT_BIAS
             or num_streams != streams.max(initial=0) + 1
             or not 1 <= num_streams <= MOST_STREAMS

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import socket
 import struct
+from contextlib import ExitStack
 from typing import Final
 
 from retexo_fl.agent.log_lines import line
@@ -47,19 +48,20 @@ def make_endpoint(wanted: DatagramAddress, *, memory_bytes: int, clones: bool) -
         ChannelUnavailable: The address cannot be used, or ``xdp`` was asked for in vain.
     """
     sizes = _sizes(memory_bytes)
-    receiver = _receiver(wanted, sizes)
-    try:
+    with ExitStack() as on_failure:
+        receiver = _receiver(wanted, sizes)
+        on_failure.callback(receiver.close)
         cloner = TcBroadcast(_interface_of(wanted.host)) if clones else None
+        if cloner is not None:
+            on_failure.callback(cloner.close)
         endpoint = DatagramEndpoint(
             wanted.endpoint,
             receiver,
             memory_bytes=memory_bytes,
             cloner=cloner,
-            broadcast="tc" if clones else "gso",
+            broadcast="auto" if clones else "gso",
         )
-    except BaseException:
-        receiver.close()
-        raise
+        on_failure.pop_all()
     drop_after_loading()
     return endpoint
 

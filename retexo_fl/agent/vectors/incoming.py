@@ -167,7 +167,7 @@ class IncomingExchange:
     def _open(self, depot: BlockDepot) -> None:
         notices = self.notices
         width = next(iter(self._senders.values())).header.width
-        self._ways = self._choice.ways(notices, width)
+        self._ways = self._choice.ways(notices, width, max_cells=self._endpoint.max_cells)
         taken = {peer: n for peer, n in notices.items() if self._ways[peer] is not Way.BLOCK}
         targets = None
         if self._targets is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from retexo_fl.agent.vectors.broadcasts import Streams
 from retexo_fl.agent.vectors.control import (
     MOST_GRANTS,
+    MOST_PACKET_CELLS,
     Grant,
     Notice,
     Way,
@@ -89,7 +90,8 @@ class OutgoingExchange:
         #: Streams that were begun; tells one that is begun again from the one before.
         self._begun = 0
         # One for all: a packet that several peers take is cut in one way.
-        cells = min(endpoint.packet_cells_to(addresses[peer]) for peer in headers)
+        on_paths = (endpoint.packet_cells_to(addresses[peer]) for peer in headers)
+        cells = min(*on_paths, MOST_PACKET_CELLS)
         self._recipients = {
             peer: _Recipient(
                 header=headers[peer],

@@ -13,6 +13,7 @@ from retexo_fl.errors import (
     RoundIncomplete,
 )
 from retexo_fl.federation.aggregators.base import Aggregator, RoundFacts
+from retexo_fl.units import format_count, format_counted
 
 
 class CheckedAggregator:
@@ -97,6 +98,6 @@ class CheckedAggregator:
 
     def _too_few(self, clients: int) -> str:
         return (
-            f"{self._name!r} needs updates of {self.least_clients} clients with train nodes or "
-            f"more; there are {clients}"
+            f"{self._name!r} needs updates of {format_counted(self.least_clients, 'client')} with "
+            f"train nodes or more; got {format_count(clients)}"
         )

@@ -22,6 +22,7 @@ from retexo_fl.graph.named.arrays import (
     sparse_parts,
 )
 from retexo_fl.graph.npy import NpzArchive
+from retexo_fl.units import format_counted
 
 _MASKS: Final = ("train", "val", "test")
 
@@ -45,7 +46,7 @@ def gnn_benchmark_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
     num_nodes = len(labels)
     if adjacency.shape != (num_nodes, num_nodes) or features.shape[0] != num_nodes:
         raise DatasetError(
-            f"{source}: has {num_nodes} labels, an adjacency of {adjacency.shape} and attributes "
+            f"{source}: has {format_counted(num_nodes, 'label')}, an adjacency of {adjacency.shape} and attributes "
             f"of {features.shape}; expected one node in each row"
         )
     ends = np.stack((entry_rows(adjacency.indptr), adjacency.indices))

@@ -10,6 +10,7 @@ from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.graph.synthetic.edges import class_starts, edge_numbers
 from retexo_fl.graph.synthetic.features import make_features
 from retexo_fl.graph.synthetic.spec import SyntheticSpec, parse_synthetic
+from retexo_fl.units import format_counted
 
 
 def make_synthetic(name: str) -> Graph:
@@ -29,7 +30,8 @@ def make_synthetic(name: str) -> Graph:
         return _graph(name, spec)
     except MemoryError as error:
         raise DatasetError(
-            f"{name}: {spec.edges} edges and {spec.nodes} x {spec.features} features do not fit "
+            f"{name}: {format_counted(spec.edges, 'edge')} and {spec.nodes} x "
+            f"{format_counted(spec.features, 'feature')} do not fit "
             "into memory; ask for fewer"
         ) from error
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from retexo_fl.errors import DatasetError
+from retexo_fl.units import format_count, format_counted
 
 SYNTHETIC: Final = "synthetic"
 
@@ -185,7 +186,8 @@ def _check_room(spec: SyntheticSpec) -> None:
         raise DatasetError(f"{SYNTHETIC}: signal: got {spec.signal:g}; expected 0 to 1 with words")
     if spec.classes > spec.nodes // 2:
         raise DatasetError(
-            f"{SYNTHETIC}: classes: got {spec.classes}; expected at most half of {spec.nodes} nodes"
+            f"{SYNTHETIC}: classes: got {spec.classes}; expected at most half of "
+            f"{format_counted(spec.nodes, 'node')}"
         )
     if spec.edges < 1:
         raise DatasetError(f"{SYNTHETIC}: degree: gives no edge; expected at least one")
@@ -200,6 +202,6 @@ def _check_room(spec: SyntheticSpec) -> None:
         # Beyond half of all pairs, drawing distinct ones takes ever longer.
         if 2 * edges > pairs:
             raise DatasetError(
-                f"{SYNTHETIC}: {edges} edges {kind} asked for; expected at most {pairs // 2}, half "
-                "the pairs of nodes there; change degree, nodes, classes or homophily"
+                f"{SYNTHETIC}: {format_counted(edges, 'edge')} {kind} asked for; expected at most "
+                f"{format_count(pairs // 2)}, half the pairs of nodes there; change degree, nodes, classes or homophily"
             )

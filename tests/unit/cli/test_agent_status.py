@@ -97,7 +97,7 @@ def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFi
 def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     counted = {"data_new": 412, "packets_sent": 398, "cache_hits": 2, "malformed": 0}
     counted |= {"bad_checksum": 0, "foreign": 7}
-    told = {"kind": "xdp", "address": "10.0.0.1:7412", "counters": counted}
+    told: dict[str, Any] = {"kind": "xdp", "address": "10.0.0.1:7412", "counters": counted}
     told |= {"waiting_for": 1, "stalled_peers": [4]}
     show_status(_agent([], datagrams=told))
     out = " ".join(capsys.readouterr().out.split())

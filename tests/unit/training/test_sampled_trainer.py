@@ -219,6 +219,20 @@ def test_a_slow_device_gets_less_from_the_next_epoch_on(caplog: pytest.LogCaptur
     assert firsts[1] > firsts[0] + 4
 
 
+def test_short_epochs_are_measured_together(caplog: pytest.LogCaptureFixture) -> None:
+    made, devices = client("sage"), DevicesHere([0.002, 0.008])
+    of = trainer(made, devices)
+    with caplog.at_level(logging.INFO, "retexo_fl.training.balance_log"):
+        for number in range(1, 6 * BATCHES + 1):
+            update(of, made, number)
+    # The slower device has half of the 30 train nodes: 0.12 s an epoch, so the fifth decides.
+    (line,) = caplog.messages
+    assert line.startswith("balance client=3 epoch=4 busy_s=0.1500/0.6000 ")
+    on_first = [sum(len(step[0].items) for step in steps) for steps in _epochs(devices)]
+    assert on_first[:5] == [NODES / 2] * 5
+    assert on_first[5] > NODES / 2 + 4
+
+
 def test_a_round_asked_for_twice_is_measured_once(caplog: pytest.LogCaptureFixture) -> None:
     made, devices = client("sage"), DevicesHere([1.0, 4.0])
     of = trainer(made, devices)

@@ -87,7 +87,7 @@ def test_a_grant_crosses_whole_and_is_as_long_as_any(streams: list[tuple[int, in
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 2), (1, 0), (1, 5000), (2, 0), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
+    [(0, 2), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
 )
 def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) -> None:
     numbers = Notice(

@@ -31,7 +31,9 @@ def _accumulate(layout: ExchangeLayout, steps: dict[int, np.ndarray]) -> np.ndar
 
 
 @given(st.data())
-def test_what_is_read_back_sums_to_the_same_as_each_senders_own_vectors(data: st.DataObject) -> None:
+def test_what_is_read_back_sums_to_what_the_senders_vectors_do(
+    data: st.DataObject,
+) -> None:
     senders = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
     exponents = {s: data.draw(st.integers(-5, 20)) for s in senders}
     targets, steps = {}, {}

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -304,6 +305,30 @@ def test_a_send_that_the_kernel_refuses_is_a_loss_with_a_reason(number: int) -> 
         refusing.problem = None
         sent(sender, b"s")
         assert receiver.progress(b"k").complete
+
+
+class _FullSocket(UdpSocket):
+    """Has room for nothing half of the time, and then for one message."""
+
+    calls = 0
+
+    def send(self, messages: Sequence[Message]) -> int:
+        self.calls += 1
+        self.messages_sent = 0
+        if self.calls % 2:
+            return 0
+        return super().send(messages[:1])
+
+
+def test_what_the_socket_has_no_room_for_is_sent_when_it_has() -> None:
+    values, where = vectors(3000, 64), places(3000, 50)
+    with endpoint(_FullSocket("127.0.0.1:0")) as sender, endpoint() as receiver:
+        begin(receiver, b"k", width=64, accumulators=50, streams=1)
+        send(sender, b"s", values, [(receiver, grant(receiver, b"k", where, width=64))])
+        sent(sender, b"s")
+        assert np.array_equal(receiver.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
+        state = sender.sending(b"s")
+        assert receiver.counters()["data_new"] == state.packets
 
 
 def test_closing_while_sending_ends_soon_and_all_calls_say_so() -> None:
