@@ -77,7 +77,8 @@ def _check_fanouts(values: Mapping[str, Any]) -> None:
     if given != layers:
         raise ConfigurationError(
             f"fanouts: {shown(values['fanouts'])} has {given} of them for "
-            f"{format_counted(layers, 'layer')}; expected one for each with sampler {values['sampler']}"
+            f"{format_counted(layers, 'layer')}; expected one for each with sampler "
+            f"{values['sampler']}"
         )
 
 

@@ -16,13 +16,14 @@ class ComputeThread:
     """Runs calls one after the other; a client of a job is only ever touched in here.
 
     The thread does not hold the process: what it computes when the agent stops is on disk or can be
-    computed again.
+    computed again. It begins with the first call, so that privileges which the process drops before
+    that are none of its own.
     """
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._busy = threading.Event()
-        threading.Thread(target=self._run, name="compute", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     @property
     def busy(self) -> bool:
@@ -30,7 +31,9 @@ class ComputeThread:
         return self._busy.is_set()
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """Return what ``call`` returns, or raise what it raises."""
+        """Return what ``call`` returns, or raise what it raises; from one event loop's thread."""
+        if not self._thread.is_alive():
+            self._thread.start()
         future: Future[Result] = Future()
         self._calls.put((future, call))
         return await asyncio.wrap_future(future)

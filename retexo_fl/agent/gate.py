@@ -112,7 +112,7 @@ class JobGate:
         if not 0 <= key.sender < self._clients or key.sender == self._client:
             raise refused(
                 Reason.PLAN,
-                f"client {key.sender} is none of {format_counted(self._clients, 'client')}",
+                f"client {key.sender} is none of the {format_counted(self._clients, 'client')}",
             )
 
     def _admit_control(self, key: BlockKey, kind: int) -> Admission:

@@ -20,7 +20,6 @@ from retexo_fl.federation.pace import Pace, Question, Silence
 from retexo_fl.federation.patience import Patience
 from retexo_fl.federation.record_fields import group_of, round_of
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
-from retexo_fl.units import format_counted
 
 logger = logging.getLogger(__name__)
 
@@ -269,10 +268,9 @@ class Messenger:
         return came
 
     def _check_time(self, pace: Pace, connected: int, answers: int, count: int) -> None:
-        were = "was" if connected == 1 else "were"
-        so_far = f"{connected} of {format_counted(count, 'client')} {were} connected"
+        so_far = f"clients connected: {connected} of {count}"
         if connected >= count:
-            so_far += f" and {answers} of them answered hello"
+            so_far += f", {answers} of them answered hello"
         if pace.is_over:
             raise RoundIncomplete(
                 f"{so_far} after {self._patience.timeout_s:g} s (message-timeout-s); start the "

@@ -66,7 +66,7 @@ class Peers:
         near = difflib.get_close_matches(name, self.clients[:_MOST_COMPARED], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigurationError(
-            f"name: {name[:_MOST_NAME]!r} is none of "
+            f"name: {name[:_MOST_NAME]!r} is none of the "
             f"{format_counted(len(self.clients), 'client')} of {self.source}{hint}"
         )
 

@@ -148,8 +148,9 @@ def _split_cells(
         mask[labelled[order[(position >= begin) & (position < end)]]] = True
         if not mask.any():
             raise ConfigurationError(
-                f"split: leaves no {name} nodes of {format_counted(len(labelled), 'labelled one')} "
-                f"of data set {graph.name!r}; expected at least one"
+                f"split: leaves no {name} nodes of the "
+                f"{format_counted(len(labelled), 'labelled one')} of data set {graph.name!r}; "
+                "expected at least one"
             )
         masks.append(mask)
         begin = end

@@ -70,8 +70,8 @@ def notes(run: RunRecord) -> str:
     missing = missing or sum(stage.missing or 0 for stage in run.history.stages)
     if missing:
         found.append(
-            f"Exchanges were closed without {format_counted(missing, 'boundary row')}; the stages "
-            "were trained without."
+            f"The stages were trained without {format_counted(missing, 'boundary row')}, missing "
+            "when exchanges were closed."
         )
     if run.result and run.result.absences:
         # Only where rounds may be closed early is anybody absent.

@@ -18,7 +18,7 @@ from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from retexo_fl.exchange.datagrams.window import ack_flags
 from sims.kernel_path.workload import JOB, PACE_S, STAGE, WAYS, Case, Opened, values_of
 
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 15.0
 #: How long answers to a question are waited for.
 _ANSWER_S: Final = 0.005
 _ANSWER_BYTES: Final = 2048

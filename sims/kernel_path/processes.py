@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from retexo_fl.errors import ChannelClosed
 
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 30.0
 _END_S: Final = 10.0
 
 
@@ -30,7 +30,9 @@ class Helper:
         context: Any = multiprocessing.get_context(how)
         self._name = make.__name__
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
+        # A forked process has this end, too, and would never see it closed.
+        ours = self._pipe if how == "fork" else None
+        self._process = context.Process(target=_serve, args=(ours, theirs, make, arguments))
         self._process.start()
         theirs.close()
 
@@ -55,7 +57,7 @@ class Helper:
         """Return the result of the method that was begun.
 
         Raises:
-            ChannelClosed: It failed, the process ended, or nothing came within a minute.
+            ChannelClosed: It failed, the process ended, or nothing came within half a minute.
         """
         if not self._pipe.poll(_PATIENCE_S):
             raise ChannelClosed(f"{self._name}: no answer within {_PATIENCE_S:g} s")
@@ -76,7 +78,14 @@ class Helper:
             self._process.join()
 
 
-def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+def _serve(
+    other_end: Connection | None,
+    pipe: Connection,
+    make: Callable[..., Any],
+    arguments: tuple[object, ...],
+) -> None:
+    if other_end is not None:
+        other_end.close()
     made: Any = None
     problem = ""
     try:

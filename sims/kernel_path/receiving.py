@@ -23,7 +23,7 @@ from sims.kernel_path.wire import End, enter
 from sims.kernel_path.workload import JOB, STAGE, WAYS, Case, Opened, Way, places_of, wanted_sum
 
 _PORT: Final = 7411
-_PATIENCE_S: Final = 40.0
+_PATIENCE_S: Final = 20.0
 
 
 class ReceivingSide:

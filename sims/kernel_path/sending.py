@@ -23,7 +23,7 @@ from sims.kernel_path.processes import Helper
 from sims.kernel_path.wire import End, enter
 from sims.kernel_path.workload import JOB, STAGE, WAYS, Case, Opened, values_of
 
-_PATIENCE_S: Final = 40.0
+_PATIENCE_S: Final = 20.0
 _TINY: Final = TableSizes(cells=1, seen_blocks=1, slots=1, streams=1, regions=1)
 #: Nobody's: the senders' program passes everything on.
 _UNUSED_PORT: Final = 9

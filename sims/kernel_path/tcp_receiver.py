@@ -17,7 +17,7 @@ from sims.kernel_path.workload import Case, places_of
 #: A long message is added in parts of so many bytes, while they are in the processor's cache.
 _PART_BYTES: Final = 2**18
 _BUFFER_BYTES: Final = 2**19
-_PATIENCE_S: Final = 40.0
+_PATIENCE_S: Final = 20.0
 _TAKEN: Final = b"\1"
 
 

@@ -35,6 +35,8 @@ _TCP_PORT = 7411
 _UDP_PORT = 7412
 #: At an MTU of 1,500 bytes.
 _PACKET_CELLS = 22
+#: linux/capability.h.
+_DROPPED = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 KEYS: dict[str, Any] = {"hidden": 8, "rounds": 2, "codec": "fixed"}
 
 
@@ -142,6 +144,18 @@ def test_the_kernel_counts_the_packets_of_the_plan_and_no_vector_comes_through_a
     assert found["socket_data"] == found["bad_checksum"] == found["malformed"] == 0
     # One wake-up for each client and exchange at most: the rest stays in the kernel.
     assert found["events"] <= 4 * len(widths)
+
+
+def test_no_thread_of_an_agent_keeps_what_loading_needed(four: list[AgentProcess]) -> None:
+    dropped = sum(1 << number for number in _DROPPED.values())
+    for agent in four:
+        assert agent.process is not None
+        tasks = list(Path(f"/proc/{agent.process.pid}/task").iterdir())
+        assert len(tasks) > 3
+        for task in tasks:
+            lines = (task / "status").read_text().splitlines()
+            held = {line.split()[0]: int(line.split()[1], 16) for line in lines if "Cap" in line}
+            assert held["CapEff:"] & dropped == held["CapPrm:"] & dropped == 0, task
 
 
 def test_a_second_prediction_sends_no_vector(tmp_path: Path, four: list[AgentProcess]) -> None:

@@ -153,8 +153,8 @@ def _test_nodes(name: str, content: bytes, *, rows: int) -> np.ndarray:
     except (ValueError, OverflowError) as error:
         raise DatasetError(f"{name}: is no list of whole numbers ({error})") from error
     if len(nodes) != rows or len(np.unique(nodes)) != rows or nodes.min() < 0:
-        found = format_counted(len(nodes), "node")
-        raise DatasetError(f"{name}: got {found}; expected {format_count(rows)}, all different")
+        found, expected = format_counted(len(nodes), "node"), format_counted(rows, "different one")
+        raise DatasetError(f"{name}: got {found}; expected {expected}")
     return nodes
 
 

@@ -46,8 +46,8 @@ def gnn_benchmark_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
     num_nodes = len(labels)
     if adjacency.shape != (num_nodes, num_nodes) or features.shape[0] != num_nodes:
         raise DatasetError(
-            f"{source}: has {format_counted(num_nodes, 'label')}, an adjacency of {adjacency.shape} and attributes "
-            f"of {features.shape}; expected one node in each row"
+            f"{source}: has {format_counted(num_nodes, 'label')}, an adjacency of "
+            f"{adjacency.shape} and attributes of {features.shape}; expected one node in each row"
         )
     ends = np.stack((entry_rows(adjacency.indptr), adjacency.indices))
     return {

@@ -203,5 +203,6 @@ def _check_room(spec: SyntheticSpec) -> None:
         if 2 * edges > pairs:
             raise DatasetError(
                 f"{SYNTHETIC}: {format_counted(edges, 'edge')} {kind} asked for; expected at most "
-                f"{format_count(pairs // 2)}, half the pairs of nodes there; change degree, nodes, classes or homophily"
+                f"{format_count(pairs // 2)}, half the pairs of nodes there; "
+                "change degree, nodes, classes or homophily"
             )
