@@ -9,7 +9,7 @@ from typing import Any, Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config_keys import KeyInfo
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: Keys that say where on this machine a graph lies.
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
@@ -60,7 +60,7 @@ def check_together(values: Mapping[str, Any]) -> None:
     if values["model"] == "gat" and values["hidden"] % values["heads"]:
         raise ConfigurationError(
             f"hidden: {values['hidden']} cannot be shared by "
-            f"{format_counted(values['heads'], 'head')}; "
+            f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
     if values["sampler"] in {"neighbour", "gns"}:
@@ -77,7 +77,7 @@ def _check_fanouts(values: Mapping[str, Any]) -> None:
     if given != layers:
         raise ConfigurationError(
             f"fanouts: {shown(values['fanouts'])} has {given} of them for "
-            f"{format_counted(layers, 'layer')}; expected one for each with sampler "
+            f"{counted(layers, 'layer')}; expected one for each with sampler "
             f"{values['sampler']}"
         )
 
@@ -92,7 +92,7 @@ def _check_quorum(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"{absent}: 0; expected it beside {given}, or neither")
     if least > values["clients"]:
         raise ConfigurationError(
-            f"min-clients: {least} of {format_counted(values['clients'], 'client')}; expected no "
+            f"min-clients: {least} of {counted(values['clients'], 'client')}; expected no "
             "more than clients"
         )
 

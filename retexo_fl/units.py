@@ -77,13 +77,26 @@ def format_count(count: int | None) -> str:
 
 
 def format_counted(count: int | None, noun: str) -> str:
-    """Return a count with what is counted: ``1 client``, ``0 clients``, ``1,234 boundary rows``.
+    """Return a count as :func:`format_count` does, with what is counted: ``1,234 boundary rows``.
 
     Args:
-        count: As :func:`format_count` takes it.
+        count: None when not known.
         noun: What is counted, in the singular; its plural ends in s.
     """
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+    return f"{format_count(count)} {noun if count == 1 else f'{noun}s'}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count as errors tell it, in digits that a file or a command shows too.
+
+    Args:
+        count: How many.
+        noun: As of :func:`format_counted`.
+
+    Returns:
+        ``1 byte``, ``0 bytes``, ``80000000 bytes``.
+    """
+    return f"{count} {noun if count == 1 else f'{noun}s'}"
 
 
 def format_number(value: float | None) -> str:

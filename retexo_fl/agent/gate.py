@@ -23,7 +23,7 @@ from retexo_fl.exchange import HEADER_BYTES
 from retexo_fl.exchange.link_reasons import Reason, refused
 from retexo_fl.graph import BoundaryPlan, PeerPlan
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: A stage has one exchange; a run that goes on from an older checkpoint may make another.
 _DIGESTS_PER_STAGE: Final = 4
@@ -112,7 +112,7 @@ class JobGate:
         if not 0 <= key.sender < self._clients or key.sender == self._client:
             raise refused(
                 Reason.PLAN,
-                f"client {key.sender} is none of the {format_counted(self._clients, 'client')}",
+                f"client {key.sender} is none of the {counted(self._clients, 'client')}",
             )
 
     def _admit_control(self, key: BlockKey, kind: int) -> Admission:
@@ -161,7 +161,7 @@ class JobGate:
             if key.weights_digest not in known and len(known) >= most:
                 raise refused(
                     Reason.FLOOD,
-                    f"client {key.sender}: more than {format_counted(most, 'exchange')} of layer "
+                    f"client {key.sender}: more than {counted(most, 'exchange')} of layer "
                     f"{key.layer} at once",
                 )
             known.add(key.weights_digest)

@@ -10,7 +10,7 @@ import numpy as np
 
 from retexo_fl.agent.api import ClientApi, Ticket
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: A parcel and the client at its other end.
 Addressed = tuple[int, bytes]
@@ -93,10 +93,10 @@ def parcels_of(message: RelayRequest | RelayAnswer) -> list[Addressed]:
     peers, sizes, content = message.peers, message.sizes, message.parcels
     if len(peers) != len(sizes) or sum(sizes) != len(content) or content.dtype != np.uint8:
         raise RemoteProtocolError(
-            f"parcels: {format_counted(len(peers), 'client')}, "
-            f"{format_counted(len(sizes), 'size')}, {format_counted(len(content), 'byte')} of "
+            f"parcels: {counted(len(peers), 'client')}, "
+            f"{counted(len(sizes), 'size')}, {counted(len(content), 'byte')} of "
             f"{content.dtype}; expected one size for each client, "
-            f"{format_counted(sum(sizes), 'byte')} together"
+            f"{counted(sum(sizes), 'byte')} together"
         )
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
     data = content.tobytes()

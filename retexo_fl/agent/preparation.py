@@ -21,7 +21,7 @@ from retexo_fl.graph import (
 from retexo_fl.graph.attributes import attribute_names
 from retexo_fl.graph.datasets import count_dataset_values
 from retexo_fl.graph.table_graph import count_table_values, read_table_graph
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 
 def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
@@ -148,6 +148,6 @@ def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) 
         raise PartitionError(f"{path} is the part of client {part.client}; expected its own name")
     if part.num_clients != len(parts):
         raise PartitionError(
-            f"{path.parent}: holds {format_counted(len(parts), 'part')} of "
-            f"{format_count(part.num_clients)}; expected all of them"
+            f"{path.parent}: holds {counted(len(parts), 'part')} of "
+            f"{part.num_clients}; expected all of them"
         )

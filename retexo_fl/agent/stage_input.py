@@ -11,7 +11,7 @@ from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.layer_trainer import NodeSets
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 
 def node_sets(partition: GraphPartition) -> NodeSets:
@@ -48,8 +48,8 @@ def stage_input(
         edges = edges.without(np.concatenate([plan.peer(p).receive.slots for p in missing]))
     if rows.shape[0] != partition.num_inner:
         raise PartitionError(
-            f"client {partition.client}: {format_counted(rows.shape[0], 'kept row')}; "
-            f"expected {format_count(partition.num_inner)}, one for each inner node"
+            f"client {partition.client}: {counted(rows.shape[0], 'kept row')}; "
+            f"expected {partition.num_inner}, one for each inner node"
         )
     return StageInput(
         own=_as_rows(rows),

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 Record = TypeVar("Record")
 
@@ -61,9 +61,7 @@ def read_array(described: object, body: bytes | memoryview) -> tuple[str, np.nda
     """
     if described is None:
         if body:
-            raise RemoteProtocolError(
-                f"followed by {format_counted(len(body), 'byte')}; expected none"
-            )
+            raise RemoteProtocolError(f"followed by {counted(len(body), 'byte')}; expected none")
         return None
     facts = read_mapping(described, "array")
     dtype = _DTYPES.get(str(facts.get("dtype")))
@@ -71,9 +69,7 @@ def read_array(described: object, body: bytes | memoryview) -> tuple[str, np.nda
     if dtype is None or type(length) is not int or not isinstance(name, str):
         raise RemoteProtocolError(f"array is {_shown(described)}; expected name, dtype and length")
     if length < 0 or length * np.dtype(dtype).itemsize != len(body):
-        raise RemoteProtocolError(
-            f"array of {length} {dtype} in {format_counted(len(body), 'byte')}"
-        )
+        raise RemoteProtocolError(f"array of {length} {dtype} in {counted(len(body), 'byte')}")
     return name, np.frombuffer(body, dtype=dtype)
 
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 BalanceMode = Literal["dynamic", "static"]
 MODES: Final[tuple[str, ...]] = ("dynamic", "static")
@@ -81,7 +81,7 @@ class Balancer:
         given = [1.0] * num_workers if speeds is None else list(speeds)
         if len(given) != num_workers or not all(0 < speed < math.inf for speed in given):
             raise ConfigurationError(
-                f"speeds are {given}; expected {format_counted(num_workers, 'positive number')}, "
+                f"speeds are {given}; expected {counted(num_workers, 'positive number')}, "
                 "one for each device"
             )
         self.mode = mode

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 EXPECTED: Final = "expected auto, cpu, cpu:N, cuda, cuda:I, or a list such as cuda:0,cpu"
 #: More worker processes than this are a typing error.
@@ -171,7 +171,7 @@ def _automatic(machine: Machine) -> Settled:
         return _settled((), 1, reason=reason, own_process=True)
     # A GPU's worker keeps a core for driving it and one for preparing its next share.
     to_spare = machine.num_cores > 2 * len(gpus)
-    cores = format_counted(machine.num_cores, "core")
+    cores = counted(machine.num_cores, "core")
     reason = "" if to_spare else f"auto found {cores}, none to spare; "
     return _settled(gpus, int(to_spare), reason=reason, own_process=True)
 

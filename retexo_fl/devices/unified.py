@@ -29,7 +29,7 @@ from retexo_fl.devices.plan import EpochPlan, epoch_plan
 from retexo_fl.devices.pool import DEFAULT_TIMEOUT_S, OpenTask, WorkerPool
 from retexo_fl.devices.timings import EpochTimes, StepSums
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,5 +210,5 @@ def _demand_batches(items: np.ndarray, workloads: np.ndarray | None, batch_size:
     if workloads.shape != items.shape or not np.isfinite(workloads).all() or workloads.min() < 0:
         raise ConfigurationError(
             f"workloads are {workloads.dtype} of shape {workloads.shape}; expected a number for "
-            f"each of {format_counted(len(items), 'item')}, none below 0"
+            f"each of {counted(len(items), 'item')}, none below 0"
         )

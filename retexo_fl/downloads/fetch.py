@@ -13,7 +13,7 @@ import httpx
 
 from retexo_fl.downloads.remote_file import Limits, Progress, RemoteFile
 from retexo_fl.errors import DatasetError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: Of servers that are there, but not now.
 _PASSING_STATUSES: Final = frozenset((502, 503, 504))
@@ -77,11 +77,7 @@ def _attempt(file: RemoteFile, progress: Progress, limits: Limits, deadline: flo
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise DatasetError(f"{file.url}: leads to no address ({error})") from error
     except httpx.TransportError as error:
-        how = (
-            f"broke off after {format_counted(len(content), 'byte')}"
-            if content
-            else "cannot be reached"
-        )
+        how = f"broke off after {counted(len(content), 'byte')}" if content else "cannot be reached"
         raise _Passing(f"{how} ({error or type(error).__name__})") from error
     return bytes(content)
 
@@ -103,7 +99,7 @@ def _followed(client: httpx.Client, url: str, redirects: int) -> Iterator[httpx.
             request = following
         finally:
             response.close()
-    raise DatasetError(f"{url}: is redirected more than {format_counted(redirects, 'time')}")
+    raise DatasetError(f"{url}: is redirected more than {counted(redirects, 'time')}")
 
 
 def _check_status(url: str, status: int) -> None:
@@ -123,15 +119,13 @@ def _announced_bytes(response: httpx.Response) -> int | None:
 
 def _check_size(file: RemoteFile, size_bytes: int, most: int) -> None:
     if size_bytes > most:
-        raise DatasetError(
-            f"{file.url}: is larger than {format_counted(most, 'byte')}; expected no more"
-        )
+        raise DatasetError(f"{file.url}: is larger than {counted(most, 'byte')}; expected no more")
 
 
 def _check_content(file: RemoteFile, content: bytes) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise DatasetError(
-            f"{file.url}: got {format_counted(len(content), 'byte')} with SHA-256 {found}; "
+            f"{file.url}: got {counted(len(content), 'byte')} with SHA-256 {found}; "
             f"expected {file.sha256}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
 from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader
 from retexo_fl.exchange.states import FrameKind
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 DIGEST_BYTES: Final = 32
 MAX_JOB_CHARS: Final = 64
@@ -138,7 +138,7 @@ def parse_hello(payload: bytes) -> BlockHeader:
     job = payload[_HELLO.size :]
     if len(job) != job_chars:
         raise RemoteProtocolError(
-            f"HELLO: job has {format_counted(len(job), 'byte')}, expected {job_chars}"
+            f"HELLO: job has {counted(len(job), 'byte')}, expected {job_chars}"
         )
     try:
         return BlockHeader(
@@ -151,7 +151,7 @@ def parse_hello(payload: bytes) -> BlockHeader:
             plan_digest=plan,
             num_vectors=num_vectors,
             width=width,
-            dtype=_DTYPE_BY_ITEMSIZE.get(itemsize, f"{format_counted(itemsize, 'byte')} per value"),
+            dtype=_DTYPE_BY_ITEMSIZE.get(itemsize, f"{counted(itemsize, 'byte')} per value"),
         )
     except LocalProtocolError as error:
         raise RemoteProtocolError(f"HELLO: {error}") from error
@@ -183,14 +183,15 @@ def _edges_differ(received: BlockHeader, expected: BlockHeader) -> str:
     advice = (
         "an edge must stand in both parts; compare your boundary tables, then make the parts again"
     )
-    edges = format_counted(count, "edge") if count else "no edges"
-    other_edges = format_count(other_count) if other_count else "none"
+    edges = counted(count, "edge") if count else "no edges"
     if count == other_count:
         return (
             f"client {one} and client {two} both list {edges} between them, but not the same "
             f"one{'' if count == 1 else 's'}, or follow two boundary plans; {advice}"
         )
-    return f"client {one} lists {edges} to client {two}, which lists {other_edges}; {advice}"
+    return (
+        f"client {one} lists {edges} to client {two}, which lists {other_count or 'none'}; {advice}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

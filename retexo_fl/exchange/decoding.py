@@ -18,7 +18,7 @@ from retexo_fl.exchange.codecs import Coding, Positions, Values, column_dtype, r
 from retexo_fl.exchange.escapes import decode_numbers
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.vectors import Integers, Vectors, bits_of, is_ascending, make_csr
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -164,16 +164,13 @@ def _read_floats(data: Bytes, num_values: int, dtype: str) -> npt.NDArray[Any]:
 def _check_length(data: Bytes, num_values: int, dtype: str) -> None:
     expected = num_values * np.dtype(dtype).itemsize
     if data.size != expected:
-        raise RemoteProtocolError(
-            f"values take {format_counted(data.size, 'byte')}, expected {format_count(expected)}"
-        )
+        raise RemoteProtocolError(f"values take {counted(data.size, 'byte')}, expected {expected}")
 
 
 def _cut(data: Bytes, size_bytes: int, what: str) -> tuple[Bytes, Bytes]:
     if data.size < size_bytes:
         raise RemoteProtocolError(
-            f"{what} take {format_counted(size_bytes, 'byte')}, the rows have "
-            f"{format_count(data.size)}"
+            f"{what} take {counted(size_bytes, 'byte')}, the rows have {data.size}"
         )
     return data[:size_bytes], data[size_bytes:]
 
@@ -187,6 +184,6 @@ def _check_memory(counts: Integers, shape: RowsShape) -> None:
     sparse_bytes = int(row_costs(counts, width=shape.width, itemsize=shape.itemsize).sum())
     if min(sparse_bytes, shape.dense_bytes) > shape.max_frame_bytes:
         raise RemoteProtocolError(
-            f"rows take {format_counted(sparse_bytes, 'byte')} uncoded, the limit is "
-            f"{format_count(shape.max_frame_bytes)}"
+            f"rows take {counted(sparse_bytes, 'byte')} uncoded, the limit is "
+            f"{shape.max_frame_bytes}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 _ESCAPE: Final = 255
 
@@ -43,7 +43,7 @@ def decode_numbers(
     """
     ends = np.flatnonzero(data != _ESCAPE)[:count]
     if len(ends) < count:
-        raise RemoteProtocolError(f"rows hold {len(ends)} of {format_counted(count, 'number')}")
+        raise RemoteProtocolError(f"rows hold {len(ends)} of {counted(count, 'number')}")
     escapes = np.diff(ends, prepend=-1) - 1
     numbers = escapes * _ESCAPE + data[ends]
     return numbers.astype(np.int64), data[int(ends[-1]) + 1 if count else 0 :]

@@ -11,7 +11,7 @@ from retexo_fl.exchange.frames import HEADER_BYTES, Buffer, Frame, FrameHeader
 from retexo_fl.exchange.link_key import BlockKey
 from retexo_fl.exchange.session import ReceivingSession
 from retexo_fl.exchange.states import FrameKind
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 _KEY_FIELDS = ("job", "layer", "weights_digest", "sender", "receiver")
 
@@ -81,13 +81,13 @@ def parse_frame(frame: Buffer) -> FrameHeader:
     """
     if len(frame) < HEADER_BYTES:
         raise RemoteProtocolError(
-            f"a frame has {format_counted(len(frame), 'byte')}, expected {HEADER_BYTES} or more"
+            f"a frame has {counted(len(frame), 'byte')}, expected {HEADER_BYTES} or more"
         )
     header = FrameHeader.parse(memoryview(frame)[:HEADER_BYTES])
     if HEADER_BYTES + header.payload_bytes != len(frame):
         raise RemoteProtocolError(
-            f"a frame has {format_counted(len(frame), 'byte')}, expected "
-            f"{format_count(HEADER_BYTES + header.payload_bytes)}"
+            f"a frame has {counted(len(frame), 'byte')}, expected "
+            f"{HEADER_BYTES + header.payload_bytes}"
         )
     return header
 

@@ -11,7 +11,7 @@ from retexo_fl.exchange.link_events import FrameArrived
 from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import Offer
 from retexo_fl.exchange.link_reasons import Reason, refused
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class IncomingOffers:
         if is_full or (self._open and pending > self._limits.max_pending_bytes):
             raise refused(
                 Reason.FLOOD,
-                f"{format_counted(len(self._open) + 1, 'open offer')} of "
-                f"{format_counted(pending, 'byte')} together",
+                f"{counted(len(self._open) + 1, 'open offer')} of "
+                f"{counted(pending, 'byte')} together",
             )
         self._pending_bytes = pending
         self._open[ref] = _Open(offer=offer)
@@ -150,5 +150,5 @@ class IncomingOffers:
         self._unwanted_bytes += num_bytes
         # A link may live for weeks: who brings much may have much on its way in vain.
         if self._unwanted_bytes > self._limits.max_unwanted_bytes + self._wanted_bytes:
-            unwanted = format_counted(self._unwanted_bytes, "byte")
+            unwanted = counted(self._unwanted_bytes, "byte")
             raise refused(Reason.FLOOD, f"{unwanted} that nobody asked for")

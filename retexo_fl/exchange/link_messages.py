@@ -33,7 +33,7 @@ from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange.block import DIGEST_BYTES, MAX_JOB_CHARS
 from retexo_fl.exchange.frames import HEADER_BYTES, Buffer
 from retexo_fl.exchange.link_key import BlockKey
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 LINK_VERSION: Final = 1
 MAX_REASON_BYTES: Final = 300
@@ -193,8 +193,8 @@ def parse_offer(body: Buffer) -> tuple[int, Offer]:
     ref, num_frames, num_bytes, eager = _OFFER.unpack_from(body)
     if eager > 1 or not 1 <= num_frames <= num_bytes // HEADER_BYTES:
         raise RemoteProtocolError(
-            f"OFFER: {format_counted(num_frames, 'frame')} of "
-            f"{format_counted(num_bytes, 'byte')}, eager {eager}, cannot be"
+            f"OFFER: {counted(num_frames, 'frame')} of "
+            f"{counted(num_bytes, 'byte')}, eager {eager}, cannot be"
         )
     offer = Offer(
         key=parse_key(memoryview(body)[_OFFER.size :]),

@@ -14,7 +14,7 @@ from retexo_fl.exchange.link_messages import (
     MessageKind,
 )
 from retexo_fl.exchange.link_reasons import Reason, refused
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 
 class MessageReader:
@@ -80,12 +80,11 @@ class MessageReader:
         if size_bytes > most:
             raise refused(
                 Reason.OVERSIZE,
-                f"{kind.name} of {format_counted(size_bytes, 'byte')}, expected at most "
-                f"{format_count(most)}",
+                f"{kind.name} of {counted(size_bytes, 'byte')}, expected at most {most}",
             )
         if size_bytes < least:
             raise RemoteProtocolError(
-                f"{kind.name} of {format_counted(size_bytes, 'byte')}, expected at least {least}"
+                f"{kind.name} of {counted(size_bytes, 'byte')}, expected at least {least}"
             )
         return kind, size_bytes
 

@@ -21,7 +21,7 @@ from enum import IntEnum, unique
 from typing import Final, Self
 
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 STREAM_BYTES: Final = 8
 #: Data of one parcel; a server's message carries many.
@@ -73,7 +73,7 @@ class Parcel:
         """
         if len(content) < HEADER_BYTES:
             raise RemoteProtocolError(
-                f"parcel of {format_counted(len(content), 'byte')}; expected a header"
+                f"parcel of {counted(len(content), 'byte')}; expected a header"
             )
         version, kind, stream, sequence = _HEADER.unpack_from(content)
         data = content[HEADER_BYTES:]
@@ -98,7 +98,7 @@ class ParcelStream:
 
     def __init__(self, stream: bytes, *, opens: bool) -> None:
         if len(stream) != STREAM_BYTES:
-            size = format_counted(len(stream), "byte")
+            size = counted(len(stream), "byte")
             raise LocalProtocolError(f"stream: {size}; expected {STREAM_BYTES}")
         self.stream = stream
         self._opens = opens

@@ -23,7 +23,7 @@ from retexo_fl.exchange.vectors import (
     count_nonzeros,
     slice_rows,
 )
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: An ABORT's reason is for a person: one line. Fits the least frame limit.
 MAX_REASON_BYTES: Final = 200
@@ -124,7 +124,7 @@ class SendingSession:
         """
         if not 0 <= sequence <= self.num_frames or self._state is State.ABORTED:
             raise LocalProtocolError(
-                f"{self._state.name} block of {format_counted(self.num_frames, 'frame')} cannot "
+                f"{self._state.name} block of {counted(self.num_frames, 'frame')} cannot "
                 f"resume at {sequence}"
             )
         self._next_sequence = sequence

@@ -17,7 +17,7 @@ from retexo_fl.exchange.frames import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.sending import SendingSession
 from retexo_fl.exchange.states import State
 from retexo_fl.exchange.vectors import Vectors, count_nonzeros, to_csr, to_dense
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: A block is handed over as CSR if less than one value in so many is not zero: CSR then takes less
 #: than half of the dense memory (8 bytes per non-zero float32 against 4 per value).
@@ -118,8 +118,7 @@ class BlockAssembler:
         """
         if not self.is_complete:
             raise LocalProtocolError(
-                f"received {format_count(self._rows_received)} of "
-                f"{format_counted(self._expected.num_vectors, 'vector')}"
+                f"received {self._rows_received} of {counted(self._expected.num_vectors, 'vector')}"
             )
         num_values = self._expected.num_vectors * self._expected.width
         if self._num_nonzeros * VALUES_PER_NONZERO < num_values:

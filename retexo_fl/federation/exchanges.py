@@ -16,7 +16,7 @@ from retexo_fl.federation.exchange_loop import Exchanged, collect, publish, run_
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.waiting import UNWATCHED, Watch
 from retexo_fl.progress_state import clients_named
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Exchanges:
                 raise RoundIncomplete(
                     f"stage {stage}: {away} did not come back within "
                     f"{self._config.message_timeout_s:g} s (message-timeout-s): fewer than "
-                    f"{format_counted(least, 'client')} (min-clients) left"
+                    f"{counted(least, 'client')} (min-clients) left"
                 )
             clock.pause(_PAUSE_S)
 

@@ -13,7 +13,7 @@ from flwr.app import Array
 from numpy.lib import format as npy
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: What Flower calls this form.
 _FORM: Final = "numpy.ndarray"
@@ -53,8 +53,8 @@ def unpack(array: Array) -> np.ndarray:
     expected_bytes = len(head) + math.prod(shape) * np.dtype(dtype).itemsize
     if len(array.data) != expected_bytes:
         raise RemoteProtocolError(
-            f"got {format_counted(len(array.data), 'byte')} of weights of shape {shape}; expected "
-            f"{format_count(expected_bytes)}"
+            f"got {counted(len(array.data), 'byte')} of weights of shape {shape}; expected "
+            f"{expected_bytes}"
         )
     return np.frombuffer(array.data, dtype=dtype, offset=len(head)).reshape(shape)
 

@@ -10,7 +10,7 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.strategy import Participants
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
     if answers[0].num_clients != clients:
         raise PartitionError(
             "the parts are of a partitioning into "
-            f"{format_counted(answers[0].num_clients, 'client')}; clients is {clients}"
+            f"{counted(answers[0].num_clients, 'client')}; clients is {clients}"
         )
 
 

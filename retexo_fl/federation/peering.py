@@ -12,7 +12,7 @@ from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.errors import IdentityError, RemoteProtocolError
 from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def introduce(messenger: Messenger, ticket: Ticket, entries: Mapping[int, str]) 
     messages = messenger.messages(messenger.clients, request, records.INTRODUCE)
     for client, reply in messenger.ask(messages, stage=-1, purpose="introduce"):
         members = answer_records.read_introduced(reply).members
-        logger.info("client %d believes in %s", client, format_counted(members, "client"))
+        logger.info("client %d believes in %s", client, counted(members, "client"))
 
 
 def _own_entry(client: int, entry: str) -> Member:

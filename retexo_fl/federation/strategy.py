@@ -20,7 +20,7 @@ from retexo_fl.federation.optimizers import ServerOptimizer
 from retexo_fl.federation.record_fields import count, number
 from retexo_fl.training.metrics import Metric
 from retexo_fl.training.selection import Score, ScoreSums
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +181,8 @@ class LazyMessagePassing(Strategy):
         logger.info(
             "stage %d: %s trained by %s",
             self._ticket.stage,
-            format_counted(len(self._optimizer.weights), "weight"),
-            format_counted(len(self._participants.training), "client"),
+            counted(len(self._optimizer.weights), "weight"),
+            counted(len(self._participants.training), "client"),
         )
 
     def _present(self, clients: Iterable[int]) -> list[int]:

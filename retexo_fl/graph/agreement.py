@@ -12,7 +12,7 @@ import numpy as np
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.boundary import BoundaryPlan
 from retexo_fl.graph.storage import open_partition
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ def _check_pair(part: _Part, other: _Part) -> None:
     back, back_digest = two.edge_lists.get(client, _NO_EDGES)
     if digest == back_digest:
         return
-    edges = format_counted(count, "edge") if count else "no edges"
+    edges = counted(count, "edge") if count else "no edges"
     if count == back:
         ones = "one" if count == 1 else "ones"
         told = (
@@ -212,8 +212,7 @@ def _check_pair(part: _Part, other: _Part) -> None:
             f"but not the same {ones}"
         )
     else:
-        others = format_count(back) if back else "none"
-        told = f"client {client} lists {edges} to client {peer}, which lists {others} back"
+        told = f"client {client} lists {edges} to client {peer}, which lists {back or 'none'} back"
     raise PartitionError(
         f"{one.directory} and {two.directory}: {told}; an edge must stand in both parts, "
         f"but {_one_sided_edge(one, two)}"

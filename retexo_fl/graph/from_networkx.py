@@ -14,7 +14,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.foreign import as_array
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.simple_edges import undirected_edges
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ def _features(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
         if rows and len(row) != len(rows[0]):
             checks.fail(
                 name,
-                f"node {node!r:.60} has {format_counted(len(row), 'value')}; expected "
-                f"{format_count(len(rows[0]))} as others",
+                f"node {node!r:.60} has {counted(len(row), 'value')}; expected "
+                f"{len(rows[0])} as others",
             )
         with np.errstate(over="ignore"):
             rows.append(row.astype(np.float32))

@@ -14,7 +14,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.foreign import as_array, as_features, as_labels
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.simple_edges import undirected_edges
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _mask(checks: ArrayChecks, key: str, mask: np.ndarray, column: int | None) -
     if column is None or not 0 <= column < mask.shape[1]:
         checks.fail(
             key,
-            f"holds {format_counted(mask.shape[1], 'split')}; expected mask_column, 0 to "
+            f"holds {counted(mask.shape[1], 'split')}; expected mask_column, 0 to "
             f"{mask.shape[1] - 1}, to choose one",
         )
     chosen: np.ndarray = mask[:, column]

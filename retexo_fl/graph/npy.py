@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from retexo_fl.errors import InputError
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: Smaller arrays are read into memory. A mapping keeps a file descriptor open, and thousands of
 #: clients in one process would run out of them. Chosen; not tuned.
@@ -111,8 +111,8 @@ class NpzArchive:
             content = file.read(header.data_bytes)
         if len(content) != header.data_bytes:
             raise self._error(
-                f"{self._path}: {name}: got {format_counted(len(content), 'byte')}; expected "
-                f"{format_count(header.data_bytes)}"
+                f"{self._path}: {name}: got {counted(len(content), 'byte')}; expected "
+                f"{header.data_bytes}"
             )
         return header.array(content)
 
@@ -186,7 +186,7 @@ def _read_header(
     header = ArrayHeader(shape=shape, dtype=dtype, order=order, offset=file.tell())
     if header.offset + header.data_bytes != size_bytes or min(shape, default=0) < 0:
         raise error(
-            f"{where}: {format_counted(size_bytes, 'byte')}; expected "
-            f"{format_count(header.offset + header.data_bytes)} for {dtype} of shape {shape}"
+            f"{where}: {counted(size_bytes, 'byte')}; expected "
+            f"{header.offset + header.data_bytes} for {dtype} of shape {shape}"
         )
     return header

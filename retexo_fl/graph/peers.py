@@ -17,7 +17,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.partition import PARTITIONING_DIGITS, GraphPartition
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: The name that the file has beside parts on disk.
 PEERS_NAME: Final = "peers.toml"
@@ -67,7 +67,7 @@ class Peers:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigurationError(
             f"name: {name[:_MOST_NAME]!r} is none of the "
-            f"{format_counted(len(self.clients), 'client')} of {self.source}{hint}"
+            f"{counted(len(self.clients), 'client')} of {self.source}{hint}"
         )
 
     def to_toml(self) -> str:

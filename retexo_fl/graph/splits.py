@@ -13,7 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 _KINDS: Final = ("random", "per-client-class")
 _FORMS: Final = "random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute"
@@ -149,7 +149,7 @@ def _split_cells(
         if not mask.any():
             raise ConfigurationError(
                 f"split: leaves no {name} nodes of the "
-                f"{format_counted(len(labelled), 'labelled one')} of data set {graph.name!r}; "
+                f"{counted(len(labelled), 'labelled one')} of data set {graph.name!r}; "
                 "expected at least one"
             )
         masks.append(mask)

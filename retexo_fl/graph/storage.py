@@ -18,7 +18,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.manifest import MANIFEST_NAME, Manifest, StoredArray, read_manifest
 from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.partition import GraphPartition, check_partition
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 _PART: Final = "part-"
 #: Stored as they are, under the names of the fields.
@@ -209,12 +209,12 @@ def _open_array(path: Path, entry: StoredArray, *, verify: bool) -> np.ndarray:
     try:
         size_bytes = path.stat().st_size
         if size_bytes != entry.bytes:
-            found, expected = format_counted(size_bytes, "byte"), format_count(entry.bytes)
-            raise PartitionError(f"{path}: {found}; expected {expected}")
+            found = counted(size_bytes, "byte")
+            raise PartitionError(f"{path}: {found}; expected {entry.bytes}")
         if verify and _file_sha256(path) != entry.sha256:
             raise PartitionError(f"{path}: altered; expected SHA-256 {entry.sha256}")
     except FileNotFoundError as error:
-        expected = format_counted(entry.bytes, "byte")
+        expected = counted(entry.bytes, "byte")
         raise PartitionError(f"{path}: missing; expected {expected}") from error
     except OSError as error:
         raise PartitionError(f"{path}: cannot be read ({error.strerror})") from error

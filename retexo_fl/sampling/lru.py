@@ -12,7 +12,7 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.sampling.compiled import compiled
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: A row that has to come from the store; smaller numbers name a row of the same answer.
 MISSED: Final = -1
@@ -98,7 +98,7 @@ def checked_capacity(capacity: int, num_ids: int) -> int:
     capacity = min(capacity, num_ids)
     if not 0 <= capacity < np.iinfo(np.int32).max:
         raise ConfigurationError(
-            f"feature cache: got {format_counted(capacity, 'row')}; expected 0 to 2^31 - 2"
+            f"feature cache: got {counted(capacity, 'row')}; expected 0 to 2^31 - 2"
         )
     return capacity
 

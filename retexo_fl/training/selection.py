@@ -8,7 +8,7 @@ import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.training.metrics import Metric, metric_value
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ScoreSums:
         sums = np.asarray(metric, dtype=np.float64)
         if self.metric is not None and self.metric.shape != sums.shape:
             raise RemoteProtocolError(
-                f"a client's metric has {format_counted(len(sums), 'sum')}; expected "
+                f"a client's metric has {counted(len(sums), 'sum')}; expected "
                 f"{len(self.metric)} as before"
             )
         self.metric = sums if self.metric is None else self.metric + sums

@@ -188,5 +188,5 @@ def test_deployment_calls_its_graph_by_name_or_parts() -> None:
 
 def test_aggregator_that_needs_more_clients_is_refused(tmp_path: Path) -> None:
     keys = {"aggregator": "krum:1", "min_clients": 2, "round_deadline_s": 5.0}
-    with pytest.raises(ConfigurationError, match="aggregator: .*there are 2"):
+    with pytest.raises(ConfigurationError, match="aggregator: .*got 2"):
         run_inline(configured(tmp_path / "run", **KEYS, **keys), parts())

@@ -49,7 +49,7 @@ def test_aggregator_needs_more_clients_than_there_are(
     monkeypatch.chdir(tmp_path)
     told = CommandLine(capfd).refused("run", "--aggregator", "krum:2", "--clients", "6")
     assert told == (
-        "aggregator: 'krum:2' needs updates of 7 clients with train nodes or more; there are 6"
+        "aggregator: 'krum:2' needs updates of 7 clients with train nodes or more; got 6"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -64,7 +64,7 @@ def train_at_three(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
 
 def test_only_clients_with_train_nodes_count_for_an_aggregator(tmp_path: Path) -> None:
     keys = {"split": f"{__name__}:train_at_three", "clients": 8, "rounds": 2, "hidden": 8}
-    with pytest.raises(ConfigurationError, match=r"'krum:1' needs .* 5 clients .* there are 3$"):
+    with pytest.raises(ConfigurationError, match=r"'krum:1' needs .* 5 clients .* got 3$"):
         train_to(tmp_path / "run", aggregator="krum:1", **keys)
     assert list(tmp_path.iterdir()) == []
     assert model_bytes(train_to(tmp_path / "run", aggregator="median", **keys))

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +89,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
             for agent in made:
                 assert agent.stop() == 0
     for trace in traces.values():
-        wait_until(lambda end=trace: "+++ exited with 0" in _end_of(end), "strace has not ended")
+        wait_until(partial(_has_ended, trace), "strace has not ended")
     return {
         scheme: Traced(calls=traced_calls(trace), families=traced_families(trace), counters=counted)
         for (scheme, trace), counted in zip(traces.items(), counters, strict=True)
@@ -113,10 +114,10 @@ def _as_with(added: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _end_of(trace: Path) -> str:
+def _has_ended(trace: Path) -> bool:
     with trace.open("rb") as file:
         file.seek(-min(os.fstat(file.fileno()).st_size, 4096), os.SEEK_END)
-        return file.read().decode(errors="replace")
+        return b"+++ exited with 0" in file.read()
 
 
 @pytest.mark.parametrize("scheme", list(ADDED))

@@ -187,6 +187,11 @@ def test_live_table_in_a_narrow_encoding_replaces() -> None:
     assert pipe.buffer.getvalue().startswith(b"donn\\xe9es, m")
 
 
+def test_one_client_is_counted_as_one() -> None:
+    head, *_ = _shown(events(Recipe(clients=1)), terminal=False).splitlines()
+    assert head == "digits, sage, 1 client, engine inline"
+
+
 def test_live_table_resumed_in_a_pipe_names_the_attempt() -> None:
     lines = _shown(_resumed(Recipe()), terminal=False).splitlines()
     assert lines[0].endswith("attempt 2")

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retexo_fl.units import (
+    counted,
     format_bytes,
     format_count,
+    format_counted,
     format_duration,
     format_number,
     format_share,
@@ -72,3 +74,21 @@ def test_format_share_never_hides_something_as_zero() -> None:
 def test_format_count_and_number() -> None:
     assert (format_count(1_234_567), format_count(None)) == ("1,234,567", "-")
     assert (format_number(0.123456), format_number(None)) == ("0.1235", "-")
+
+
+@pytest.mark.parametrize(
+    ("count", "as_shown", "as_error"),
+    [
+        (0, "0 boundary rows", "0 boundary rows"),
+        (1, "1 boundary row", "1 boundary row"),
+        (2, "2 boundary rows", "2 boundary rows"),
+        (1_234_567, "1,234,567 boundary rows", "1234567 boundary rows"),
+    ],
+)
+def test_what_is_counted_agrees_with_its_number(count: int, as_shown: str, as_error: str) -> None:
+    assert format_counted(count, "boundary row") == as_shown
+    assert counted(count, "boundary row") == as_error
+
+
+def test_what_is_counted_may_be_unknown() -> None:
+    assert format_counted(None, "client") == "- clients"

@@ -13,7 +13,7 @@ from retexo_fl.errors import (
     RoundIncomplete,
 )
 from retexo_fl.federation.aggregators.base import Aggregator, RoundFacts
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 
 class CheckedAggregator:
@@ -98,6 +98,6 @@ class CheckedAggregator:
 
     def _too_few(self, clients: int) -> str:
         return (
-            f"{self._name!r} needs updates of {format_counted(self.least_clients, 'client')} with "
-            f"train nodes or more; got {format_count(clients)}"
+            f"{self._name!r} needs updates of {counted(self.least_clients, 'client')} with "
+            f"train nodes or more; got {clients}"
         )

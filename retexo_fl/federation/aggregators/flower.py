@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from retexo_fl.errors import PluginError
 from retexo_fl.federation.aggregators.base import RoundFacts
 from retexo_fl.federation.records import TRAIN, weights_record
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 _LOGGER: Final = logging.getLogger("flwr")
 
@@ -68,8 +68,8 @@ class FlowerAggregator:
             raise PluginError(f"aggregator {name}: Flower refused ({error})") from error
         if arrays is None or len(arrays) != 1:
             raise PluginError(
-                f"aggregator {name}: got {format_counted(len(arrays or ()), 'array')} for the "
-                f"updates of {format_counted(len(replies), 'client')}; expected one"
+                f"aggregator {name}: got {counted(len(arrays or ()), 'array')} for the "
+                f"updates of {counted(len(replies), 'client')}; expected one"
             )
         return next(iter(arrays.values())).numpy()
 

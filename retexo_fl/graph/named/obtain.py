@@ -13,7 +13,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.files import write_whole
 from retexo_fl.graph.named.arrays import npz_content
 from retexo_fl.graph.named.table import NamedDataset
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: Address of a mirror that serves ``NAME/FILE`` for each source file. Checksums hold there too.
 MIRROR_VARIABLE: Final = "RETEXO_DATASETS_URL"
@@ -121,7 +121,7 @@ def _download(dataset: NamedDataset, *, quiet: bool, limits: Limits) -> dict[str
 
     files = [_mirrored(dataset, file) for file in dataset.files]
     host = urlsplit(files[0].url).hostname
-    head = f"{dataset.name}: downloading {format_counted(len(files), 'file')} from {host}"
+    head = f"{dataset.name}: downloading {counted(len(files), 'file')} from {host}"
     contents = {}
     try:
         with DownloadBar(head, quiet=quiet) as bars:

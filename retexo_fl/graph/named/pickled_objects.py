@@ -10,7 +10,7 @@ from typing import Final, NoReturn, final
 
 import numpy as np
 
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: Raises the error of a pickle that builds something else.
 Fail = Callable[[str], NoReturn]
@@ -164,7 +164,7 @@ def _array(
     if len(sizes) != len(shape) or len(shape) > _MOST_DIMENSIONS:
         fail("has an array of an impossible shape")
     if math.prod(sizes) * dtype.itemsize != len(data):
-        size = format_counted(len(data), "byte")
+        size = counted(len(data), "byte")
         fail(f"has {size} for an array of {dtype} of shape {tuple(sizes)}")
     flat = np.frombuffer(data, dtype=dtype)
     return flat.reshape(sizes, order="F" if order == "F" else "C")

@@ -18,7 +18,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.named.arrays import Arrays, ascending, once_undirected, sparse_parts
 from retexo_fl.graph.named.pickled import read_pickled
 from retexo_fl.graph.named.pickled_objects import PickledArray, PickledCsr
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: What is read of the eight files. ``x`` repeats the first rows of ``allx``.
 PARTS: Final = ("tx", "allx", "y", "ty", "ally", "graph", "test.index")
@@ -70,7 +70,7 @@ def planetoid_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
             f"to follow the {num_known} of {named['allx']}"
         )
     if train + _VALIDATION_NODES > num_known:
-        rows = format_counted(train, "row")
+        rows = counted(train, "row")
         raise DatasetError(f"{named['y']}: has {rows}; expected at most {num_known - 500}")
     # Row r of known and tested together is that of node nodes[r].
     nodes = np.concatenate((np.arange(num_known), test))
@@ -89,8 +89,8 @@ def _rows(files: Mapping[str, bytes], features_name: str, labels_name: str) -> _
     one_hot = _dense(files, labels_name)
     if len(one_hot) != features.shape[0] or not len(one_hot):
         raise DatasetError(
-            f"{labels_name}: has {format_counted(len(one_hot), 'row')}, {features_name} has "
-            f"{format_count(features.shape[0])}; expected as many"
+            f"{labels_name}: has {counted(len(one_hot), 'row')}, {features_name} has "
+            f"{features.shape[0]}; expected as many"
         )
     return _Rows(features=features, one_hot=one_hot)
 
@@ -121,8 +121,7 @@ def _sparse(files: Mapping[str, bytes], name: str) -> csr_array:
         case (int() as rows, int() as columns) if 0 < columns < 2**31:
             if rows != len(parts["indptr"]) - 1:
                 raise DatasetError(
-                    f"{name}: is of {format_counted(rows, 'row')}; expected "
-                    f"{format_count(len(parts['indptr']) - 1)}"
+                    f"{name}: is of {counted(rows, 'row')}; expected {len(parts['indptr']) - 1}"
                 )
         case _:
             raise DatasetError(f"{name}: holds a matrix without a shape; expected features")
@@ -133,8 +132,7 @@ def _placed(known: csr_array, tested: csr_array, nodes: np.ndarray, num_nodes: i
     """Return the [N, F] matrix whose row ``nodes[r]`` is row r of both matrices together."""
     if known.shape[1] != tested.shape[1]:
         raise DatasetError(
-            f"allx has {format_counted(known.shape[1], 'column')}, tx "
-            f"{format_count(tested.shape[1])}; expected as many"
+            f"allx has {counted(known.shape[1], 'column')}, tx {tested.shape[1]}; expected as many"
         )
     columns = np.concatenate((known.indices, tested.indices))
     data = np.concatenate((known.data, tested.data))
@@ -153,7 +151,7 @@ def _test_nodes(name: str, content: bytes, *, rows: int) -> np.ndarray:
     except (ValueError, OverflowError) as error:
         raise DatasetError(f"{name}: is no list of whole numbers ({error})") from error
     if len(nodes) != rows or len(np.unique(nodes)) != rows or nodes.min() < 0:
-        found, expected = format_counted(len(nodes), "node"), format_counted(rows, "different one")
+        found, expected = counted(len(nodes), "node"), counted(rows, "different one")
         raise DatasetError(f"{name}: got {found}; expected {expected}")
     return nodes
 

@@ -22,7 +22,7 @@ from retexo_fl.graph.named.arrays import (
     sparse_parts,
 )
 from retexo_fl.graph.npy import NpzArchive
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 _MASKS: Final = ("train", "val", "test")
 
@@ -46,7 +46,7 @@ def gnn_benchmark_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
     num_nodes = len(labels)
     if adjacency.shape != (num_nodes, num_nodes) or features.shape[0] != num_nodes:
         raise DatasetError(
-            f"{source}: has {format_counted(num_nodes, 'label')}, an adjacency of "
+            f"{source}: has {counted(num_nodes, 'label')}, an adjacency of "
             f"{adjacency.shape} and attributes of {features.shape}; expected one node in each row"
         )
     ends = np.stack((entry_rows(adjacency.indptr), adjacency.indices))

@@ -9,7 +9,7 @@ import numpy as np
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.npy import open_npy
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: Python refuses to read numbers of thousands of digits in its own words.
 _MOST_DIGITS: Final = 18
@@ -64,7 +64,6 @@ def _read_text(path: Path, *, num_nodes: int, clients: int) -> np.ndarray:
         values[number] = int(text)
     if len(values) != num_nodes:
         raise PartitionError(
-            f"{path}: got {format_counted(len(values), 'line')}; expected "
-            f"{format_count(num_nodes)}, one for each node"
+            f"{path}: got {counted(len(values), 'line')}; expected {num_nodes}, one for each node"
         )
     return values

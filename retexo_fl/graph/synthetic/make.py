@@ -10,7 +10,7 @@ from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.graph.synthetic.edges import class_starts, edge_numbers
 from retexo_fl.graph.synthetic.features import make_features
 from retexo_fl.graph.synthetic.spec import SyntheticSpec, parse_synthetic
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 
 def make_synthetic(name: str) -> Graph:
@@ -30,8 +30,8 @@ def make_synthetic(name: str) -> Graph:
         return _graph(name, spec)
     except MemoryError as error:
         raise DatasetError(
-            f"{name}: {format_counted(spec.edges, 'edge')} and {spec.nodes} x "
-            f"{format_counted(spec.features, 'feature')} do not fit "
+            f"{name}: {counted(spec.edges, 'edge')} and {spec.nodes} x "
+            f"{counted(spec.features, 'feature')} do not fit "
             "into memory; ask for fewer"
         ) from error
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 SYNTHETIC: Final = "synthetic"
 
@@ -187,7 +187,7 @@ def _check_room(spec: SyntheticSpec) -> None:
     if spec.classes > spec.nodes // 2:
         raise DatasetError(
             f"{SYNTHETIC}: classes: got {spec.classes}; expected at most half of "
-            f"{format_counted(spec.nodes, 'node')}"
+            f"{counted(spec.nodes, 'node')}"
         )
     if spec.edges < 1:
         raise DatasetError(f"{SYNTHETIC}: degree: gives no edge; expected at least one")
@@ -202,7 +202,7 @@ def _check_room(spec: SyntheticSpec) -> None:
         # Beyond half of all pairs, drawing distinct ones takes ever longer.
         if 2 * edges > pairs:
             raise DatasetError(
-                f"{SYNTHETIC}: {format_counted(edges, 'edge')} {kind} asked for; expected at most "
-                f"{format_count(pairs // 2)}, half the pairs of nodes there; "
+                f"{SYNTHETIC}: {counted(edges, 'edge')} {kind} asked for; expected at most "
+                f"{pairs // 2}, half the pairs of nodes there; "
                 "change degree, nodes, classes or homophily"
             )

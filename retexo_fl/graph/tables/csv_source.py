@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.tables.source import Cells, check_names
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: Bounds on what is in memory as text: a batch ends soon after the row that reaches one of them,
 #: and a longer line is refused. Small batches of narrow rows stay in the processor's cache, which
@@ -70,7 +70,7 @@ class CsvSource:
         at = next(at for at, row in enumerate(rows) if len(row) != len(self.names))
         raise TableError(
             f"{self.path}: {self.place(first_row + at)}: got "
-            f"{format_counted(len(rows[at]), 'field')}; "
+            f"{counted(len(rows[at]), 'field')}; "
             f"expected {len(self.names)}, one for each column"
         )
 
@@ -178,7 +178,7 @@ def _binary(path: Path) -> Iterator[IO[bytes]]:
             with _archive(path) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
                 if len(members) != 1:
-                    files = format_counted(len(members), "file")
+                    files = counted(len(members), "file")
                     raise TableError(f"{path}: holds {files}; expected one table")
                 if members[0].flag_bits & _ENCRYPTED:
                     raise TableError(f"{path}: is encrypted; expected a table that can be read")

@@ -16,7 +16,7 @@ from retexo_fl.graph.tables.cells import is_text, number_array
 from retexo_fl.graph.tables.npz_source import SPARSE_ARRAYS, NpzSource
 from retexo_fl.graph.tables.source import Cells, Column, Source, require_columns
 from retexo_fl.graph.tables.sparse_text import sparse_rows
-from retexo_fl.units import format_counted
+from retexo_fl.units import counted
 
 #: The column of lists, or of sparse text.
 _WHOLE_ROWS: Final = "x"
@@ -101,7 +101,7 @@ class FeatureReader:
         if len(self.columns) > 1:
             return f"got {width} columns of features, {self.columns[0]} to {self.columns[-1]}"
         name = self.columns[0] if self.columns else _WHOLE_ROWS
-        return f"{name}: got {format_counted(width, 'feature')}"
+        return f"{name}: got {counted(width, 'feature')}"
 
 
 def _feature_columns(source: Source, others: Sequence[str]) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def _joined(source: Source, parts: list[Features]) -> Features:
     if len(widths) > 1:
         raise TableError(
             f"{source.path}: x: rows with {min(widths)} and with "
-            f"{format_counted(max(widths), 'value')}; expected as many in each row"
+            f"{counted(max(widths), 'value')}; expected as many in each row"
         )
     return np.concatenate(parts)
 

@@ -11,7 +11,7 @@ import numpy as np
 from retexo_fl.errors import TableError
 from retexo_fl.graph.npy import open_npz
 from retexo_fl.graph.tables.source import Cells
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: Parts of sparse features; they have other lengths than the columns.
 SPARSE_ARRAYS: Final = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -37,8 +37,8 @@ class NpzSource:
             rows = len(array) if rows is None else rows
             if len(array) != rows:
                 raise TableError(
-                    f"{self.path}: {name}: got {format_counted(len(array), 'row')}; expected "
-                    f"{format_count(rows)} as {columns[0]}"
+                    f"{self.path}: {name}: got {counted(len(array), 'row')}; expected "
+                    f"{rows} as {columns[0]}"
                 )
         if rows:
             yield arrays

@@ -11,7 +11,7 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.tables.source import Cells, Column, check_names
-from retexo_fl.units import format_count, format_counted
+from retexo_fl.units import counted
 
 #: Bounds what is decoded at a time. Chosen; not tuned.
 _BATCH_ROWS: Final = 2**14
@@ -77,8 +77,8 @@ class ParquetSource:
         if len(odd):
             at.fail(
                 int(odd[0]),
-                f"got {format_counted(int(lengths[odd[0]]), 'value')}; expected "
-                f"{format_count(int(lengths[0]))} as in the rows before",
+                f"got {counted(lengths[odd[0]], 'value')}; expected "
+                f"{lengths[0]} as in the rows before",
             )
         values = array.flatten()
         if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):

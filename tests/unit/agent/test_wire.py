@@ -191,7 +191,7 @@ def test_another_version_is_refused_and_both_are_told(changes: dict[str, Any]) -
         ({"array": {"name": "weights", "dtype": "float32", "length": 5}}, "in 16 bytes"),
         ({"array": {"name": "weights", "dtype": "float32", "length": -4}}, "in 16 bytes"),
         ({"array": {"name": "nodes", "dtype": "float32", "length": 4}}, "weights: missing"),
-        ({"array": None}, "16 bytes follow; expected none"),
+        ({"array": None}, "followed by 16 bytes; expected none"),
         ({"fields": {}}, "TrainRequest.ticket: missing"),
         ({"fields": 3}, "TrainRequest is 3; expected an object"),
     ],

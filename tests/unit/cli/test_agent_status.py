@@ -91,7 +91,7 @@ def test_bytes_of_tls_stand_where_the_wire_is_not_known(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "1.5 MB" in out
     assert "2.0 MB" in out
-    assert "1 of 1 peers are connected; nothing is owed" in out
+    assert "1 of 1 peer is connected; nothing is owed" in out
 
 
 def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,4 +103,4 @@ def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixtur
     out = " ".join(capsys.readouterr().out.split())
     assert "datagrams at 10.0.0.1:7412, taken by the kernel (XDP): 412 taken, 398 sent" in out
     assert "datagrams refused: 7 foreign" in out
-    assert "peers 4 have stopped to acknowledge" in out
+    assert "peer 4 has stopped to acknowledge" in out

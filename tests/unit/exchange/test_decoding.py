@@ -37,12 +37,12 @@ def _shape(num_rows: int, width: int, *, limit: int = 2**20) -> RowsShape:
         (Positions.DENSE, Values.FULL, F32_ONE + F32_INF, 2, "NaN or infinity"),
         (Positions.BITS, Values.ONES, b"\x01", 9, "bits take 2 bytes, the rows have 1"),
         (Positions.BITS, Values.ONES, b"\x01\x02", 9, "bits are set beyond column 8"),
-        (Positions.BITS, Values.ONES, b"\x01\x01\x00", 9, "values take 1 bytes, expected 0"),
+        (Positions.BITS, Values.ONES, b"\x01\x01\x00", 9, "values take 1 byte, expected 0"),
         (Positions.BITS, Values.ROW, b"\x03" + F32_ONE * 2, 8, "take 8 bytes, expected 4"),
         (Positions.BITS, Values.FULL, b"\x03" + F32_ONE, 8, "take 4 bytes, expected 8"),
         (Positions.BITS, Values.FULL, b"\x01" + bytes(4), 8, r"\+0.0 stands among"),
         (Positions.BITS, Values.ROW, b"\x01" + F32_NAN, 8, "NaN or infinity"),
-        (Positions.COLUMNS, Values.ONES, b"\xff", 9, "rows hold 0 of 1 numbers"),
+        (Positions.COLUMNS, Values.ONES, b"\xff", 9, "rows hold 0 of 1 number"),
         (Positions.COLUMNS, Values.ONES, b"\x0a", 9, "a row has 10 non-zeros, width is 9"),
         (Positions.COLUMNS, Values.ONES, b"\x01\x01", 9, "columns take 2 bytes, the rows have 1"),
         (Positions.COLUMNS, Values.ONES, b"\x01\x09\x00", 9, "column 9 is out of range"),
@@ -51,7 +51,7 @@ def _shape(num_rows: int, width: int, *, limit: int = 2**20) -> RowsShape:
         (Positions.GAPS, Values.ONES, b"\x02\x01", 9, "rows hold 1 of 2 numbers"),
         (Positions.GAPS, Values.ONES, b"\x02\x01\x07", 9, "column 9 is out of range"),
         (Positions.GAPS, Values.ONES, b"\x01\xff\x00", 255, "column 255 is out of range"),
-        (Positions.GAPS, Values.ONES, b"\x01\x02\x03", 9, "values take 1 bytes, expected 0"),
+        (Positions.GAPS, Values.ONES, b"\x01\x02\x03", 9, "values take 1 byte, expected 0"),
     ],
 )
 def test_decode_rows_refuses_by_name(

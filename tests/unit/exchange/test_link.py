@@ -257,8 +257,8 @@ def _frame(ref: int, frame: bytes) -> bytes:
     [
         (_message(10, b"", version=9), "link version is 9, expected 1"),
         (_message(99, b""), "message kind 99 is unknown"),
-        (_message(10, b"x"), "oversize: PING of 1 bytes"),
-        (_message(3, b"x"), "WANT of 1 bytes, expected at least 8"),
+        (_message(10, b"x"), "oversize: PING of 1 byte"),
+        (_message(3, b"x"), "WANT of 1 byte, expected at least 8"),
         (frame_prefix(1, 2**20), "oversize: FRAME of"),
         (encode_greet(1), "GREET after the greeting"),
         (encode_offer(2, _OFFER), "offer 2, expected 1"),

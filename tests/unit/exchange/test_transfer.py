@@ -100,7 +100,7 @@ def test_block_assembler_knows_when_it_is_complete() -> None:
     assembler = BlockAssembler(header_of(vectors))
     assembler.add(RowsReceived(first=0, vectors=vectors[:2]))
     complete = [assembler.is_complete]
-    with pytest.raises(LocalProtocolError, match="2 of 3 vectors were received"):
+    with pytest.raises(LocalProtocolError, match="received 2 of 3 vectors"):
         assembler.finish()
     assembler.add(RowsReceived(first=2, vectors=csr([[0, 0, 1]])))
     complete.append(assembler.is_complete)

@@ -78,7 +78,7 @@ def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
 def test_hello_gives_up_and_says_how_many_came() -> None:
     asked = messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=0.01)
     answers = asked.ask_whoever_comes(TICKET, records.HELLO, count=5, purpose="hello")
-    with pytest.raises(RoundIncomplete, match=r"4 of 5 clients were connected after 0\.01 s"):
+    with pytest.raises(RoundIncomplete, match=r"clients connected: 4 of 5 after 0\.01 s"):
         list(answers)
 
 

@@ -197,9 +197,19 @@ def test_report_without_scored_nodes_shows_losses_only(tmp_path: Path) -> None:
     assert "None" not in page.text()
 
 
+def test_report_counts_one_as_one(tmp_path: Path) -> None:
+    page = _page(tmp_path, Recipe(clients=1, rounds=1, missing=1))
+    said = page.text()
+    assert "sage · lazy · 1 client · engine" in said
+    assert "1 round, best in round 1" in said
+    assert "without 1 boundary row, missing" in said
+    assert not re.search(r"(?<![\d.,])1 (clients|nodes|rounds|vectors|boundary rows)", page.source)
+
+
 def test_report_notes_missing_rows(tmp_path: Path) -> None:
     page = _page(tmp_path, Recipe(missing=1037))
-    assert any(text.startswith("1,037 boundary rows were missing") for text in page.said("p"))
+    (text,) = [text for text in page.said("p") if "missing" in text]
+    assert text.startswith("The stages were trained without 1,037 boundary rows, missing when")
     complete = _page(tmp_path / "complete", Recipe())
     assert not any("missing" in text for text in complete.said("p"))
 

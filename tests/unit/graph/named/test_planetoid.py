@@ -92,7 +92,7 @@ _MATRIX = csr_array(np.ones((2, 3), dtype=np.float32))
         ("tx", pickled_csr(_MATRIX), "allx has 4 columns, tx 3; expected as many"),
         ("allx", pickled_array(np.ones((2, 2), dtype=np.int32)), "holds no CSR matrix (no indptr)"),
         ("test.index", b"504\n504\n", "got 2 nodes; expected 2 different ones"),
-        ("test.index", b"504\n", "got 1 nodes; expected 2 different ones"),
+        ("test.index", b"504\n", "got 1 node; expected 2 different ones"),
         ("test.index", b"504\nx\n", "is no list of whole numbers"),
         ("test.index", b"1\n2\n", "names nodes 1 to 2; expected them to follow the 502 of"),
         ("test.index", b"504\n99999999\n", "names nodes 504 to 99999999; expected them to follow"),

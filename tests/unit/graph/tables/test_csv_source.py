@@ -92,7 +92,7 @@ def test_csv_cells_may_be_longer_than_python_s_own_limit(tmp_path: Path) -> None
         ("", "is empty; expected a first line that names the columns"),
         ("\n\n\n", "is empty; expected a first line that names the columns"),
         ("a,b,a\n", "column 'a' is there twice; expected each name once"),
-        ("a,b\n1,2\n\n3\n", "line 4: got 1 fields; expected 2, one for each column"),
+        ("a,b\n1,2\n\n3\n", "line 4: got 1 field; expected 2, one for each column"),
         ("a,b\n1,2,3\n", "line 2: got 3 fields; expected 2, one for each column"),
         ('a,b\n1,2\n"3,4\n5,6\n', "line 4: damaged (unexpected end of data); expected fields"),
         ('a,b\n"1"2,3\n', "line 2: damaged (',' expected after '\"'); expected fields"),

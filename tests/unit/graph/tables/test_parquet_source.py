@@ -85,11 +85,11 @@ def test_parquet_text_may_be_absent(tmp_path: Path) -> None:
         ({"label": GOOD["x"]}, "label: got int64 of shape (3, 2); expected a"),
         (
             {"x": pa.array([[1, 2], [3], [5, 6]])},
-            "row 1: x: got 1 values; expected 2 as in the row",
+            "row 1: x: got 1 value; expected 2 as in the row",
         ),
         (
             {"x": pa.array([[1, 2], [3, 4], [5]])},
-            "row 2: x: got 1 values; expected 2 as in the row",
+            "row 2: x: got 1 value; expected 2 as in the row",
         ),
         ({"x": pa.array([[1], [3], [5]])}, "x: got 1 feature; expected 2"),
         ({"x": pa.array([[1, 2], [3, None], [5, 6]])}, "row 1: x: value 1 is missing"),
@@ -120,7 +120,7 @@ def test_parquet_rows_of_later_batches_have_the_same_width(tmp_path: Path) -> No
     count = 40_000
     keys, labels = pa.array(range(count)), pa.array([0] * count)
     rows = [[1, 2]] * (count // 2) + [[3]] * (count // 2)
-    with pytest.raises(TableError, match="x: got 1 values; expected 2 as in the rows before"):
+    with pytest.raises(TableError, match="x: got 1 value; expected 2 as in the rows before"):
         _read(tmp_path, key=keys, label=labels, x=pa.array(rows))
     batch = 2**14
     with pytest.raises(TableError, match="x: rows with 1 and with 2 values; expected as many"):
