@@ -10,9 +10,10 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.agent.api import Ticket, Traffic
 from retexo_fl.agent.blocks import counted_traffic, decode_block
 from retexo_fl.agent.headers import StageExchange
+from retexo_fl.agent.vectors.control import LAYERS
 from retexo_fl.agent.vectors.port import JobVectors
 from retexo_fl.channels import BlockKey, Channel
-from retexo_fl.errors import ExchangeIncomplete
+from retexo_fl.errors import ExchangeIncomplete, PartitionError
 from retexo_fl.exchange import (
     FIXED,
     FixedVectors,
@@ -222,6 +223,8 @@ class Mailbox:
             if stream:
                 nothing = PeerPlan.of_stranger(sender)
                 decode_block(self._exchange_of(ticket, width, dtype).incoming(nothing), stream)
+        if self._codec == FIXED:
+            self._refuse_other_ways(ticket, senders)
         if self.datagrams is not None:
             nothings = self._exchange_of(ticket, width, dtype)
             self.datagrams.refuse_strangers(
@@ -229,6 +232,26 @@ class Mailbox:
                 nothings.id,
                 known=self._peers,
             )
+
+    def _refuse_other_ways(self, ticket: Ticket, senders: frozenset[int]) -> None:
+        """Name a peer that sends blocks where datagrams are awaited, or the other way round."""
+        reached = set(self._reached_by_datagrams())
+        announcing = self._channel.senders(
+            self._job, ticket.stage + LAYERS, ticket.weights_digest, receiver=self._client
+        )
+        for peer in sorted(self._peers & announcing - reached):
+            raise PartitionError(
+                f"client {peer} sends datagrams, client {self._client} takes none from it: "
+                "expected a udp:// address of both in both rosters, and an agent that listens "
+                "there; see docs/kernel-path.md"
+            )
+        for peer in sorted(self._peers & senders & reached):
+            if self.datagrams and self.datagrams.carries(self._key(ticket, peer, self._client)):
+                raise PartitionError(
+                    f"client {peer} sends blocks, client {self._client} expects datagrams from it: "
+                    "expected a udp:// address of both in both rosters, and an agent that listens "
+                    "there; see docs/kernel-path.md"
+                )
 
     def _key(self, ticket: Ticket, sender: int, receiver: int) -> BlockKey:
         return BlockKey(

@@ -45,7 +45,8 @@ class AgentSettings:
         roster: File of its peers' certificates and addresses; empty only with ``introductions``.
         listen: Where peers reach it, such as ``tcp://0.0.0.0:7411``; ``bluetooth:`` for Bluetooth
             where there is any, ``bluetooth://any/CHANNEL`` where there must be; beside one of these
-            ``udp://IP:PORT``, ``xdp://IP:PORT`` or ``auto://IP:PORT``, for vectors as datagrams.
+            ``udp://IP:PORT``, ``xdp://IP:PORT``, ``af-xdp://IP:PORT`` or ``auto://IP:PORT``, for
+            vectors as datagrams.
         introductions: Learn peers from the server.
         addresses: Where the server tells others to reach it; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.

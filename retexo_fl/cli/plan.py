@@ -159,7 +159,7 @@ def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
     )
     return {
         "lazy": f"{exchanges}, one before each layer's {rounds}",
-        "standard": f"end to end: exchanges forward and backward in each of {rounds}",
+        "standard": f"end to end, {rounds}: exchanges forward and backward in each",
         "bns": sampled,
         "drop": "end to end, edges between clients ignored",
         "central": "end to end on one client that has the whole graph",

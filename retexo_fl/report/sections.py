@@ -278,7 +278,8 @@ def footer(run: RunRecord) -> str:
     if run.result is not None:
         hardware = dict(run.result.hardware)
         machine = [hardware.pop("cpu", "")]
-        machine += [f"{hardware.pop('cores')} cores"] if "cores" in hardware else []
+        cores = hardware.pop("cores", "")
+        machine += [f"{cores} core{'' if cores == '1' else 's'}"] if cores else []
         machine += [f"{hardware.pop('memory_gib')} GiB"] if "memory_gib" in hardware else []
         machine += [f"{key} {value}" for key, value in hardware.items()]
         versions = [f"{name} {value}" for name, value in run.result.versions.items()]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,3 +94,33 @@ def test_a_client_that_lists_edges_of_its_own_making_is_named(tmp_path: Path) ->
         pytest.raises(PartitionError, match="client 0 lists .* edges to client 1"),
     ):
         train_with(made, configured(tmp_path / "run", **keys))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_rosters_that_disagree_about_datagrams_are_named(tmp_path: Path, listens: bool) -> None:
+    keys = {**KEYS, "clients": 2}
+    parts = make_parts(make_config(keys))
+    with agents(tmp_path, parts, addresses=loopback_addresses(2), start=False) as made:
+        roster, text = tmp_path / "roster.toml", _settings(made[1])
+        if listens:
+            # It knows of no client that does.
+            other = tmp_path / "other.toml"
+            other.write_text(re.sub(r'\s*"udp://[^"]*",', "", roster.read_text()))
+            text = text.replace(str(roster), str(other))
+        else:
+            text = re.sub(r"listen = .*", f"listen = {json.dumps(_of_tcp(roster))}", text)
+        made[1].settings.write_text(text)
+        for agent in made:
+            agent.start()
+        # Whichever client the server hears first.
+        with pytest.raises(PartitionError, match="client . sends (datagrams|blocks), client ."):
+            train_with(made, configured(tmp_path / "run", **keys))
+
+
+def _settings(agent: AgentProcess) -> str:
+    return agent.settings.read_text()
+
+
+def _of_tcp(roster: Path) -> list[str]:
+    members = tomllib.loads(roster.read_text())["member"]
+    return [address for address in members[1]["addresses"] if address.startswith("tcp")]

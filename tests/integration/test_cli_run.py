@@ -172,6 +172,13 @@ def test_plan_explains_itself_and_gives_json(retexo: CommandLine) -> None:
         assert line.endswith(f" {volume['gamma']:.2f}")
 
 
+def test_plan_of_one_client_and_round_counts_them_as_one(retexo: CommandLine) -> None:
+    shown = retexo.done("plan", "--clients", "1", "--rounds", "1", "--layers", "1")
+    assert shown.startswith("digits over 1 client, cut by random: 1-layer sage, 1 round\n")
+    assert "lazy       1 exchange, one before each layer's 1 round\n" in shown
+    assert "standard   end to end, 1 round: exchanges forward and backward in each\n" in shown
+
+
 def test_plan_puts_the_configured_algorithm_and_plan_first(retexo: CommandLine) -> None:
     keys = ("--clients", "3", "--algorithm", "standard", "--boundary-plan", "cover")
     shown = retexo.done("plan", *keys)

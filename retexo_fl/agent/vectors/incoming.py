@@ -229,6 +229,8 @@ class IncomingExchange:
                 width=width,
                 packet_cells=notice.packet_cells,
                 places=places,
+                # A peer is not to learn what others sent.
+                answers_gets=False,
             ),
             _ROWS,
         )

@@ -143,16 +143,20 @@ class TableArena:
             index=places[0].start, token=secrets.randbits(64) or 1, shape=shape, places=places
         )
         exchange.streams[incoming.sender, handle, incoming.number] = stream
-        self._write(exchange, stream, incoming.sender, slots)
+        self._write(exchange, stream, incoming, slots)
         self._is_complete(exchange)
         return StreamGrant(token=stream.token, stream=stream.index)
 
     def _write(
-        self, exchange: Exchange, stream: OpenStream, sender: int, slots: NDArray[np.uint64]
+        self,
+        exchange: Exchange,
+        stream: OpenStream,
+        incoming: IncomingStream,
+        slots: NDArray[np.uint64],
     ) -> None:
         """Fill a stream's records, its token last: packets come from then on."""
         describe_stream(
-            self._tables, exchange, stream, sender=sender, slots=slots, atomic=self._atomic
+            self._tables, exchange, stream, incoming=incoming, slots=slots, atomic=self._atomic
         )
         if len(exchange.streams) == exchange.streams_expected:
             # Before the last stream is open: who takes its last packet must know that it is.

@@ -42,7 +42,7 @@ def describe_stream(
     exchange: Exchange,
     stream: OpenStream,
     *,
-    sender: int,
+    incoming: IncomingStream,
     slots: NDArray[np.uint64],
     atomic: bool,
 ) -> None:
@@ -61,10 +61,11 @@ def describe_stream(
         ("packets", shape.packets),
         ("seen_base", seen.start),
         ("job", exchange.job),
-        ("sender", sender),
+        ("sender", incoming.sender),
         ("stage", exchange.stage),
         ("op", int(exchange.op)),
         ("atomic", int(atomic)),
+        ("silent", int(not incoming.answers_gets)),
         ("done", 0),
         ("duplicates", 0),
     ):

@@ -19,6 +19,7 @@ from retexo_fl.channels.datagrams.udp_socket import Message, UdpSocket
 from retexo_fl.channels.xdp.attachments import XdpMode
 from retexo_fl.channels.xdp.interfaces import interface_facts
 from retexo_fl.channels.xdp.libbpf import BpfObject
+from retexo_fl.channels.xdp.neighbours import demand_ethernet
 from retexo_fl.channels.xdp.xdp_socket import Frames, XdpSocket
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.exchange.datagrams.aggregation import MAX_REPLY_BYTES
@@ -73,6 +74,7 @@ class AfXdpReceiver(PacketTaker):
         super().__init__(tables, takes_data=True)
         self.tables = tables
         facts = interface_facts(interface)
+        demand_ethernet(interface)
         if facts.receive_queues > 1:
             advice = f"ethtool -L {interface} combined 1"
             raise ChannelUnavailable(f"{interface}: has {facts.receive_queues} queues; {advice}")

@@ -64,6 +64,18 @@ def has_ethernet_headers(interface: str) -> bool:
     return _hardware(interface)[0] in {_ETHERNET, _LOOPBACK}
 
 
+def demand_ethernet(interface: str) -> None:
+    """Refuse an interface whose frames the programs do not understand.
+
+    Raises:
+        ChannelUnavailable: Its frames begin with IP's header, or there is no such interface.
+    """
+    if not has_ethernet_headers(interface):
+        raise ChannelUnavailable(
+            f"{interface}: its frames have no Ethernet header (a tunnel); listen at udp://"
+        )
+
+
 def _hardware(interface: str) -> tuple[int, bytes]:
     request = struct.pack("16s24x", interface.encode())
     try:

@@ -7,6 +7,7 @@ from typing import Final
 from retexo_fl.channels.xdp.aggregate import MAX_CELLS, AggregateProgram, TableSizes
 from retexo_fl.channels.xdp.attachments import XdpMode
 from retexo_fl.channels.xdp.interfaces import interface_facts
+from retexo_fl.channels.xdp.neighbours import demand_ethernet
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.exchange.datagrams.layout import Tables
 from retexo_fl.exchange.datagrams.stream_shape import packet_cells_for
@@ -51,6 +52,7 @@ class XdpReceiver:
         address: str | None = None,
     ) -> None:
         facts = interface_facts(interface)
+        demand_ethernet(interface)
         self.max_cells = min(packet_cells_for(facts.mtu_bytes), MAX_CELLS)
         self._loaded = AggregateProgram(port, sizes, address=address, max_cells=self.max_cells)
         # Until it is known that one context alone runs it.

@@ -100,7 +100,7 @@ STREAM: Final = np.dtype(
         ("stage", "<u2"),
         ("op", "u1"),
         ("atomic", "u1"),
-        ("pad0", "<u2"),
+        ("silent", "<u2"),
         ("done", "<u4"),
         ("duplicates", "<u4"),
         ("pad1", "<u8"),

@@ -138,7 +138,8 @@ def _answer_get(  # noqa: PLR0917
     num_words = np.int64(header.cells) * CELL_WORDS
     start = _first_cell(stream, slots, np.int64(header.first), len(acc) // CELL_WORDS)
     source = acc[start * CELL_WORDS : start * CELL_WORDS + num_words]
-    if region.complete != 1 or start < 0 or len(source) < num_words:
+    is_told = region.complete == 1 and stream.silent == 0
+    if not is_told or start < 0 or len(source) < num_words:
         return 0
     _reply_header(words, _VAL, reply)
     for word in range(num_words):

@@ -202,7 +202,7 @@ def test_device_that_ends_in_mid_training_is_named() -> None:
         ({"workloads": np.full(COUNT, np.nan)}, "expected a number for each of 45 items"),
         ({"devices": "gpu"}, "devices is 'gpu'; expected auto"),
         ({"balance": "fair"}, "balance is 'fair'; expected dynamic or static"),
-        ({"speeds": [1, 2]}, "expected 1 positive numbers"),
+        ({"speeds": [1, 2]}, "expected 1 positive number, one"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

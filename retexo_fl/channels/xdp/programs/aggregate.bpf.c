@@ -94,7 +94,7 @@ struct stream {
 	__u16 stage;
 	__u8 op;
 	__u8 atomic;
-	__u16 pad0;
+	__u16 silent; /* answers no GET */
 	__u32 done;
 	__u32 duplicates;
 	__u64 pad1;
@@ -489,7 +489,7 @@ static __always_inline int answer(struct xdp_md *ctx, struct counters *count,
 	__u32 place = place_of(row);
 	/* A row that begins in the table and ends outside is none. */
 	__u32 last = place + cells - 1;
-	if (region->complete != 1 || !bpf_map_lookup_elem(&acc, &last))
+	if (region->complete != 1 || stream->silent || !bpf_map_lookup_elem(&acc, &last))
 		return drop(&count->get_misses);
 	copy_row(ctx, place, cells);
 	__u64 sum = payload_sum(ctx, cells);

@@ -351,6 +351,19 @@ def test_values_are_told_when_the_exchange_is_complete(
     twins.check_tables()
 
 
+def test_a_silent_stream_tells_no_values(twins: Twins, generator: np.random.Generator) -> None:
+    stream = _open(twins)
+    packets = stream.packets(values_of(generator, stream.shape))
+    twins.expect(len(packets))
+    for packet in packets:
+        twins.take(packet)
+    ask = get_packet(stream.head, 7, stream.shape.row_cells)
+    assert _counted(twins, lambda: twins.take(ask)) == {"get_hits": 1}
+    for tables in twins.both:
+        tables.streams[stream.head.stream]["silent"] = 1
+    assert _counted(twins, lambda: twins.take(ask)) == {"get_misses": 1}
+
+
 @pytest.mark.parametrize("row", [SKIP, _CELLS - 3, 2**32 - 2, 2**40])
 def test_values_of_a_row_that_is_not_here_are_missed(twins: Twins, row: int) -> None:
     shape = StreamShape(1, 64, 22)

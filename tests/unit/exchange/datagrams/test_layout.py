@@ -57,6 +57,7 @@ def test_records_have_the_bytes_of_the_c_structs() -> None:
         "stage": 42,
         "op": 44,
         "atomic": 45,
+        "silent": 46,
         "done": 48,
         "duplicates": 52,
     }
