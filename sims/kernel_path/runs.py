@@ -67,7 +67,7 @@ FULL: Final = Sizes(
     exchange_rows=60_000,
     peers=(2, 4, 8, 16),
     copies=50_000,
-    repeats=3,
+    repeats=5,
 )
 QUICK: Final = Sizes(
     rows={64: 20_000, 256: 5_000},

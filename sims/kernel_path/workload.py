@@ -43,8 +43,7 @@ class Way:
 
 WAYS: Final = {
     "XDP native": Way(kind="xdp"),
-    # Packets are joined before a generic program sees them, if their socket asks for it.
-    "XDP generic": Way(kind="xdp", mode="generic", joins_packets=False),
+    "XDP generic": Way(kind="xdp", mode="generic"),
     "AF_XDP": Way(kind="af_xdp"),
     "UDP": Way(kind="udp"),
     "UDP, not joined": Way(kind="udp", joins_packets=False),

@@ -183,3 +183,13 @@ def test_interface_with_longer_frames_than_the_program_takes_grants_shorter_pack
             assert receiver.max_cells == 53
     finally:
         set_mtu(1500)
+
+
+def test_a_tunnel_is_refused_by_name(hosts: Hosts) -> None:
+    command = ["ip", "tuntap", "add", "dev", "tunnel0", "mode", "tun"]
+    subprocess.run(hosts["receiver"].command(command), check=True, timeout=10)
+    with (
+        inside(hosts["receiver"].namespace),
+        pytest.raises(ChannelUnavailable, match="tunnel0: its frames have no Ethernet header"),
+    ):
+        XdpReceiver("tunnel0", PORT, sizes=SIZES)
