@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Whose own program answers packets: its answers pass the socket of no agent.
-_KERNEL = "xdp"
 #: Answers leave by another port.
 _OTHER_PORT = "af_xdp"
 
@@ -47,10 +45,4 @@ def _sent(kind: str, counted: Mapping[str, int]) -> int | None:
     # One that the kernel clones is counted once, and its copies are counted apart.
     if kind == _OTHER_PORT or counted.get("clone_copies", 0):
         return None
-    answers = (
-        counted["socket_user_acks"]
-        if kind == _KERNEL
-        else counted["acks_sent"] + counted["get_hits"]
-    )
-    own = counted["packets_sent"] - counted["packets_refused"]
-    return own + answers - counted["acks_joined"]
+    return counted["packets_sent"] - counted["packets_refused"] + counted["answers_sent"]

@@ -102,7 +102,7 @@ def test_datagrams_are_shown_by_peer_and_compared_by_packets(peers: AuditedPeers
         look({1: (0, 0)}, flows, datagrams=datagram_ledger(endpoint_facts(counted)))
         for flows, counted in (
             ({}, {"packets_sent": 5}),
-            (seen, {"packets_sent": 880, "acks_sent": 30, "acks_joined": 5, "socket_packets": 30}),
+            (seen, {"packets_sent": 880, "answers_sent": 25, "socket_packets": 30}),
         )
     )
     tcp, udp = compare(peers, begun, ended)
@@ -115,13 +115,13 @@ def test_datagrams_are_shown_by_peer_and_compared_by_packets(peers: AuditedPeers
 
 
 def test_what_left_the_socket_depends_on_who_answers() -> None:
-    counted = {"packets_sent": 100, "acks_sent": 40, "acks_joined": 5, "socket_user_acks": 7}
+    counted = {"packets_sent": 100, "packets_refused": 2, "answers_sent": 7, "acks_sent": 40}
     sent = {
         kind: ledger.sent
         for kind in ("udp", "xdp", "af_xdp")
         if (ledger := datagram_ledger(endpoint_facts(counted, kind)))
     }
-    assert sent == {"udp": 135, "xdp": 102, "af_xdp": None}
+    assert sent == {"udp": 105, "xdp": 105, "af_xdp": None}
     cloned = datagram_ledger(endpoint_facts(counted | {"clone_copies": 3}))
     assert cloned is not None
     assert cloned.sent is None
@@ -198,10 +198,9 @@ def counters(sent: int | None, received: int | None) -> dict[str, Any]:
 
 
 def endpoint_facts(counted: Mapping[str, int], kind: str = "udp") -> dict[str, Any]:
-    names = "packets_sent packets_refused acks_sent acks_joined get_hits"
-    all_names = f"{names} socket_packets socket_user_acks".split()
+    names = ("packets_sent", "packets_refused", "answers_sent", "acks_sent", "socket_packets")
     return {
         "kind": kind,
         "address": "198.51.100.10:7500",
-        "counters": dict.fromkeys(all_names, 0) | dict(counted),
+        "counters": dict.fromkeys(names, 0) | dict(counted),
     }
