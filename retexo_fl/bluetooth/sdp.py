@@ -18,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from retexo_fl.bluetooth import SERVICE_NAME, SERVICE_UUID
 from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.units import counted
 
 #: What a data element holds; a sequence is a tuple of them.
 Element = int | bytes | bool | uuid.UUID | None | tuple["Element", ...]
@@ -84,7 +85,7 @@ def answer_parts(packet: bytes, transaction: int) -> tuple[bytes, bytes]:
         RemoteProtocolError: It is not an answer to that question.
     """
     if len(packet) < 5:
-        raise RemoteProtocolError(f"SDP: {len(packet)} bytes; expected a header of 5")
+        raise RemoteProtocolError(f"SDP: {counted(len(packet), 'byte')}; expected a header of 5")
     kind, number, length = struct.unpack(">BHH", packet[:5])
     body = packet[5:]
     if number != transaction or length != len(body):
@@ -196,4 +197,4 @@ def _uuid(body: bytes) -> uuid.UUID:
         return uuid.UUID(bytes=body)
     if len(body) in (2, 4):
         return uuid.UUID(f"{int.from_bytes(body):08x}-{_BASE}")
-    raise RemoteProtocolError(f"SDP: UUID of {len(body)} bytes")
+    raise RemoteProtocolError(f"SDP: UUID of {counted(len(body), 'byte')}")

@@ -131,7 +131,7 @@ def test_made_part_is_told_in_one_line_and_never_overwritten(
 ) -> None:
     options = (*files.options(), *PEERS, "--name", "client-0", "--out", "new")
     assert retexo.done("partition", "local", *options) == (
-        "part 0 of 3: 4 inner nodes, 1 boundary nodes of 1 peer, 3 inner edges and 1 to peers in "
+        "part 0 of 3: 4 inner nodes, 1 boundary node of 1 peer, 3 inner edges and 1 to peers in "
         "new/part-0\n"
     )
     assert [path.name for path in Path("new").iterdir()] == ["part-0"]

@@ -105,7 +105,7 @@ def test_records_of_other_forms_are_passed_over(record: bytes) -> None:
         (b"\x37\xff\xff\xff\xff", "ends within a data element"),
         (b"\x35", "ends within a data element"),
         (sequence(sequence(b"\xf8\x00")), "unknown type 31"),
-        (sequence(b"\x18\x00"), "UUID of 1 bytes"),
+        (sequence(b"\x18\x00"), "UUID of 1 byte"),
         (sequence(b"\x35\x02\x35\x02\x09\x00\x04"), "ends within a data element"),
         (b"".join(b"\x35" + bytes([40 - 2 * i]) for i in range(20)) + b"\0\0", "nested deeper"),
     ],
