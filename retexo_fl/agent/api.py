@@ -116,13 +116,9 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAnswer:
-    """What was sent.
+    """Vectors sent, and their bytes as they left; an agent tells all of the attempt.
 
-    Attributes:
-        vectors: Vectors, over all peers.
-        traffic: Their bytes as they left; an agent tells all of the attempt.
-        error_bound: Under the codec ``fixed``, how far a value may be from what it was before it
-            was rounded; else nothing.
+    ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most.
     """
 
     vectors: int

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from retexo_fl.agent.answers import evaluate_answer, train_answer
 from retexo_fl.agent.api import (
     MESSAGE_VERSION,
     CollectAnswer,
@@ -44,7 +45,6 @@ from retexo_fl.layers.base import StageInput, layer_class
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.tally import LayerUpdate, Tally
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -280,26 +280,3 @@ class GraphClient:
             return rows * factors[:, None]
         entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
         return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)
-
-
-def train_answer(update: LayerUpdate) -> TrainAnswer:
-    """Say what a round came to on one client."""
-    return TrainAnswer(
-        update_sum=update.update_sum,
-        examples=update.train.count,
-        loss_sum=update.train.loss_sum,
-        validation_examples=update.validation.count,
-        validation_loss_sum=update.validation.loss_sum,
-        validation_correct=update.validation.correct,
-        validation_metric=update.validation.metric_sums,
-    )
-
-
-def evaluate_answer(tally: Tally) -> EvaluateAnswer:
-    """Say how some nodes were judged."""
-    return EvaluateAnswer(
-        examples=tally.count,
-        loss_sum=tally.loss_sum,
-        correct=tally.correct,
-        metric=tally.metric_sums,
-    )

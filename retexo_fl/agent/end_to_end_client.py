@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from retexo_fl.agent.answers import evaluate_answer, train_answer
 from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
@@ -12,7 +13,7 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.agent.client import GraphClient, evaluate_answer, train_answer
+from retexo_fl.agent.client import GraphClient
 from retexo_fl.agent.trainers import WholeTrainer
 from retexo_fl.config import RunConfig
 from retexo_fl.training.boundary_sampling import BoundarySampling

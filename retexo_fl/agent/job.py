@@ -29,7 +29,7 @@ from retexo_fl.agent.end_to_end_client import EndToEndClient, client_class
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.agent.peer_traffic import CountingChannel, PeerTrafficBook
-from retexo_fl.agent.store import FolderStore
+from retexo_fl.agent.store import KeepingStore
 from retexo_fl.agent.vectors.control import ExchangeId
 from retexo_fl.agent.vectors.port import JobVectors, VectorPorts
 from retexo_fl.channels import BlockKey, Channel
@@ -58,13 +58,6 @@ class JobDepot(Channel, Protocol):
     def drop_blocks(self, job: str, keys: Iterable[BlockKey]) -> None:
         """Drop blocks of rounds that are over."""
         ...
-
-
-class KeepingStore(FolderStore):
-    """A folder store that its owner empties, once the job's last answer is on disk."""
-
-    def forget(self) -> None:
-        """Keep everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

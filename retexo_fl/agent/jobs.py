@@ -19,14 +19,13 @@ from typing import Any, Final, Protocol
 from retexo_fl.agent import wire
 from retexo_fl.agent.api import EvaluateRequest, PredictRequest
 from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
+from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.vectors.port import VectorPorts
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import (
     CheckpointError,
-    ConfigurationError,
     LocalProtocolError,
     RetexoError,
     StaleAttempt,
@@ -126,7 +125,7 @@ class AgentJobs:
             self._jobs[name] = self._begin(request)
         job = self._jobs[name]
         if self._asked_with.get(name) != request.config:
-            _check_same(name, config_values(job.config), request.config)
+            check_same(name, config_values(job.config), request.config)
             job.client.follow(self._on_own_devices(request.config))
             self._asked_with[name] = request.config
         job.begin(request)
@@ -287,15 +286,6 @@ class AgentJobs:
 def _is_last(request: wire.Request) -> bool:
     asked = request.asked
     return isinstance(asked, PredictRequest) or (isinstance(asked, EvaluateRequest) and asked.last)
-
-
-def _check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scalar]) -> None:
-    for key, value in config_values(make_config(asked)).items():
-        if key not in FREE_KEYS and known[key] != value:
-            raise ConfigurationError(
-                f"{key}: {value!r}, but job {name} began with {known[key]!r}; expected the "
-                "configuration that it began with"
-            )
 
 
 def _write(path: Path, parts: list[bytes]) -> None:

@@ -1,0 +1,24 @@
+"""A job trains with the configuration that it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retexo_fl.config import config_values, make_config
+from retexo_fl.config_checks import FREE_KEYS
+from retexo_fl.config_keys import Scalar
+from retexo_fl.errors import ConfigurationError
+
+
+def check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scalar]) -> None:
+    """Refuse another configuration than a job's, but for keys that a resumed run may change.
+
+    Raises:
+        ConfigurationError: A key has another value; the message names it.
+    """
+    for key, value in config_values(make_config(asked)).items():
+        if key not in FREE_KEYS and known[key] != value:
+            raise ConfigurationError(
+                f"{key}: {value!r}, but job {name} began with {known[key]!r}; expected the "
+                "configuration that it began with"
+            )

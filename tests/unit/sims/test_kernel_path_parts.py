@@ -1,0 +1,98 @@
+"""Parts of the recipe `kernel_path`: what needs neither root nor a second machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from sims.kernel_path.comparisons import Line
+from sims.kernel_path.numpy_receiver import NumpyReceiver
+from sims.kernel_path.runs import in_turn
+from sims.kernel_path.tcp_receiver import TcpReceiver
+from sims.kernel_path.workload import Case, places_of, values_of, wanted_sum
+from tests.support.datagram_endpoints import (
+    SHORT,
+    UnreliableSocket,
+    begin,
+    complete,
+    endpoint,
+    expected_sum,
+    grant,
+    places,
+    send,
+    tables,
+    vectors,
+)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "from_bytes"),
+    [
+        ({1024: 0.5, 4096: 0.9}, 1024),
+        ({1024: 1.5, 4096: 0.9}, 4096),
+        ({1024: 0.5, 4096: 1.5, 16384: 1.0}, 16384),
+        ({1024: 0.5, 4096: 1.1}, None),
+    ],
+)
+def test_tcp_wins_from_the_size_on_above_which_it_never_loses(
+    ratios: dict[int, float], from_bytes: int | None
+) -> None:
+    line = Line(way="TCP", senders=2, whose="total", ratios=ratios)
+    assert line.from_bytes == from_bytes
+
+
+def test_kinds_are_measured_in_turn() -> None:
+    assert in_turn(["a", "b"], 3) == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_receiver_by_array_operations_adds_exactly_whatever_is_lost_or_repeated() -> None:
+    values, where = vectors(900, 20), places(900, 50)
+    bad = UnreliableSocket(loss=0.03, repeated=0.05, reordered=0.05, seed=2, joins_packets=False)
+    receiver = NumpyReceiver(tables())
+    with endpoint(bad, times=SHORT) as sender, endpoint(receiver=receiver) as taker:
+        begin(taker, b"k", width=20, accumulators=50, streams=1)
+        granted = grant(taker, b"k", where, width=20)
+        send(sender, b"s", values, [(taker, granted)])
+        complete(taker, b"k")
+        assert np.array_equal(taker.rows(b"k", 0), expected_sum(50, [(values, where)], 20))
+        assert taker.counters()["data_duplicate"] > 0
+
+
+@pytest.mark.timeout(30)
+def test_receiver_by_tcp_adds_every_exchange_of_every_sender_exactly() -> None:
+    # Long enough that a message is added in parts.
+    case = Case(way="TCP", width=33, senders=2, rows=5_000, exchanges=2, accumulators=70)
+    receiver = TcpReceiver(case, "127.0.0.1")
+    host, port = receiver.address.split(":")
+    senders = []
+    for number in range(case.senders):
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        connection.sendall(number.to_bytes(4, "little"))
+        senders.append(threading.Thread(target=_send, args=(connection, case, number)))
+    receiver.accept()
+    for sender in senders:
+        sender.start()
+    receiver.receive()
+    receiver.close()
+    for sender in senders:
+        sender.join(10)
+    assert np.array_equal(receiver.sums, wanted_sum(case) * np.int32(2))
+
+
+def test_what_has_to_come_out_is_the_sum_of_what_is_sent() -> None:
+    case = Case(way="TCP", width=3, senders=2, rows=40, accumulators=7)
+    wanted = np.zeros((7, 3), np.int64)
+    for sender in range(2):
+        for place, value in zip(places_of(case, sender), values_of(case, sender), strict=True):
+            wanted[place] += value
+    assert np.array_equal(wanted_sum(case), wanted.astype(np.int32))
+
+
+def _send(connection: socket.socket, case: Case, number: int) -> None:
+    with connection:
+        for _ in range(case.exchanges):
+            connection.sendall(values_of(case, number).tobytes())
+            connection.recv(1)
