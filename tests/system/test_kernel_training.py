@@ -300,6 +300,19 @@ def test_a_cut_link_ends_an_exchange_by_name_and_a_mended_one_goes_on(tmp_path: 
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
+def test_an_agent_that_may_choose_takes_blocks_where_they_cost_less(tmp_path: Path) -> None:
+    keys = {**KEYS, "clients": 2}
+    parts = make_parts(make_config(keys))
+    with federation(tmp_path, parts, "auto") as made:
+        assert {agent.status()["datagrams"]["kind"] for agent in made} == {"xdp"}
+        train_with(made, configured(tmp_path / "agents", **keys))
+        assert counters(made)["data_new"] == 0
+        assert all(agent.log.count("instead_of=datagrams") == 1 for agent in made)
+
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+
+
 def test_xdp_where_there_is_none_is_an_error_and_auto_goes_on_and_says_so(tmp_path: Path) -> None:
     parts = make_parts(make_config({**KEYS, "clients": 2}))
     without = ["setpriv", "--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"]

@@ -16,9 +16,10 @@ from retexo_fl.errors import ChannelUnavailable
 
 logger = logging.getLogger(__name__)
 
-#: From so many bytes of one sender on, one TCP stream costs a receiver less than datagrams do
-#: (`sims/results/kernel_path.md`).
-LARGE_BYTES: Final = 1 << 20
+#: Where so many senders deliver so much each, the kernel's program takes less of the receiver's
+#: processor than TCP; everywhere below TCP takes less (`sims/results/kernel_path.md`).
+LEAST_SENDERS: Final = 16
+LEAST_BYTES: Final = 1 << 20
 _VALUE_BYTES: Final = 4
 #: A block writes a stored value with its column in about so many bytes; datagrams hold zeros, too.
 _STORED_BYTES: Final = 6
@@ -29,10 +30,12 @@ class WayChoice:
 
     Args:
         automatic: Choose; otherwise everything comes by datagrams.
+        in_kernel: A program in the kernel takes datagrams.
     """
 
-    def __init__(self, *, automatic: bool) -> None:
+    def __init__(self, *, automatic: bool, in_kernel: bool) -> None:
         self._automatic = automatic
+        self._in_kernel = in_kernel
         self._said: set[str] = set()
 
     def ways(self, notices: Mapping[int, Notice], width: int, *, max_cells: int) -> dict[int, Way]:
@@ -44,7 +47,7 @@ class WayChoice:
             max_cells: Of the longest packet that is taken here.
         """
         return {
-            peer: self._way(notice, width)
+            peer: self._way(notice, width, senders=len(notices))
             if notice.packet_cells <= max_cells
             else self._too_long(peer, notice)
             for peer, notice in notices.items()
@@ -70,17 +73,25 @@ class WayChoice:
         )
         return Way.BLOCK
 
-    def _way(self, notice: Notice, width: int) -> Way:
-        dense = len(notice.streams) * width * _VALUE_BYTES
+    def _way(self, notice: Notice, width: int, *, senders: int) -> Way:
         if not self._automatic:
             return Way.DATAGRAMS
-        if notice.stored * _STORED_BYTES < dense:
-            self._say_once("sparse", "vectors are sparse, and shorter as blocks")
-            return Way.BLOCK
-        if dense >= LARGE_BYTES:
-            self._say_once("large", f"at least {LARGE_BYTES} bytes of one peer")
+        why = self._why_not(notice, width, senders)
+        if why:
+            self._say_once(why, why)
             return Way.BLOCK
         return Way.DATAGRAMS
+
+    def _why_not(self, notice: Notice, width: int, senders: int) -> str:
+        """Return why a sender's vectors are better sent as a block; nothing where they are not."""
+        dense = len(notice.streams) * width * _VALUE_BYTES
+        if not self._in_kernel:
+            return "no program in the kernel takes them"
+        if notice.stored * _STORED_BYTES < dense:
+            return "many values are zero"
+        if senders < LEAST_SENDERS:
+            return f"fewer than {LEAST_SENDERS} senders"
+        return "" if dense >= LEAST_BYTES else f"less than {LEAST_BYTES} bytes of one sender"
 
     def _say_once(self, kind: str, why: str) -> None:
         if kind not in self._said:

@@ -39,11 +39,15 @@ class _Sender:
 
     Attributes:
         header: Of the block that its vectors would make.
+        awaited: Header of its notice.
         notice: What it has announced.
+        was_asked: Its notice was asked for, so that a peer which is away is looked for.
     """
 
     header: BlockHeader
+    awaited: BlockHeader
     notice: Notice | None = None
+    was_asked: bool = False
 
 
 class IncomingExchange:
@@ -74,7 +78,10 @@ class IncomingExchange:
         self._targets = targets
         self._endpoint = endpoint
         self._choice = choice
-        self._senders = {peer: _Sender(header=headers[peer]) for peer in sorted(headers)}
+        self._senders = {
+            peer: _Sender(header=headers[peer], awaited=notice_header(headers[peer]))
+            for peer in sorted(headers)
+        }
         self._layout: ExchangeLayout | None = None
         self._ways: dict[int, Way] = {}
         self._vectors: dict[int, np.ndarray] | None = None
@@ -158,10 +165,14 @@ class IncomingExchange:
     def _read_notices(self, depot: BlockDepot) -> bool:
         """Return whether all have announced."""
         for sender in self._senders.values():
-            if sender.notice is None:
-                block = read_block(depot, notice_header(sender.header))
-                if block is not None:
-                    sender.notice = Notice.read(block, sender.header.sender)
+            if sender.notice is not None:
+                continue
+            if sender.was_asked and not depot.has_arrived(key_of(sender.awaited)):
+                continue
+            sender.was_asked = True
+            block = read_block(depot, sender.awaited)
+            if block is not None:
+                sender.notice = Notice.read(block, sender.header.sender)
         return all(sender.notice is not None for sender in self._senders.values())
 
     def _open(self, depot: BlockDepot) -> None:

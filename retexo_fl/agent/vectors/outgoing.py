@@ -44,7 +44,9 @@ class _Recipient:
         notice: What it is told.
         address: Where it takes datagrams.
         grant: Its last grant.
+        next_grant: Header of the grant that is looked for; None where there can be no more.
         grants: How many of its grants were read.
+        was_asked: Its first grant was asked for, so that a peer which is away is looked for.
         sending: Keys at the endpoint of what is sent under the last grant, by stream.
         awaited: Streams that are still to be begun under it.
     """
@@ -53,8 +55,10 @@ class _Recipient:
     values: np.ndarray
     notice: Notice
     address: str
+    next_grant: BlockHeader | None = None
     grant: Grant | None = None
     grants: int = 0
+    was_asked: bool = False
     sending: dict[int, bytes] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
 
@@ -107,6 +111,8 @@ class OutgoingExchange:
             )
             for peer in sorted(headers)
         }
+        for recipient in self._recipients.values():
+            recipient.next_grant = self._grant(recipient, 0)
 
     @property
     def notices(self) -> Mapping[int, Notice]:
@@ -156,22 +162,23 @@ class OutgoingExchange:
         keys = set()
         for recipient in self._recipients.values():
             keys.add(key_of(notice_header(recipient.header)))
-            keys |= {self._grant_key(recipient, number) for number in range(recipient.grants)}
+            grants = (self._grant(recipient, number) for number in range(recipient.grants))
+            keys |= {key_of(grant) for grant in grants if grant is not None}
         return keys
 
     # ---- grants -----------------------------------------------------------------------------
 
     def _read_grants(self, recipient: _Recipient, depot: BlockDepot, now_s: float) -> None:
         """Read all that have arrived; the last one counts."""
-        while recipient.grants < MOST_GRANTS:
-            header = grant_header(recipient.header, recipient.grants, recipient.notice.num_streams)
-            # The first one is asked for, so that a peer which is away is looked for.
-            if recipient.grants and not depot.has_arrived(key_of(header)):
+        while (header := recipient.next_grant) is not None:
+            if recipient.was_asked and not depot.has_arrived(key_of(header)):
                 return
+            recipient.was_asked = True
             block = read_block(depot, header)
             if block is None:
                 return
             recipient.grants += 1
+            recipient.next_grant = self._grant(recipient, recipient.grants)
             self._follow(recipient, Grant.read(block, header.sender), depot)
             self._first_grant_s = min(self._first_grant_s, now_s)
 
@@ -192,8 +199,12 @@ class OutgoingExchange:
             self._endpoint.forget_sending(key)
         recipient.sending, recipient.awaited = {}, set()
 
-    def _grant_key(self, recipient: _Recipient, number: int) -> BlockKey:
-        return key_of(grant_header(recipient.header, number, recipient.notice.num_streams))
+    @staticmethod
+    def _grant(recipient: _Recipient, number: int) -> BlockHeader | None:
+        """Return how a grant begins; None where there can be none of that number."""
+        if number == MOST_GRANTS:
+            return None
+        return grant_header(recipient.header, number, recipient.notice.num_streams)
 
     # ---- sending ----------------------------------------------------------------------------
 

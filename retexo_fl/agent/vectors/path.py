@@ -51,7 +51,7 @@ class VectorPath:
         self._depot = depot
         self._endpoint = endpoint
         self._address_of = address_of
-        self._choice = WayChoice(automatic=automatic)
+        self._choice = WayChoice(automatic=automatic, in_kernel=endpoint.kind == "xdp")
         self._open = OpenExchanges()
         self._carrier = Carrier(self._open, depot, endpoint)
 

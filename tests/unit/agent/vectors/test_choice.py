@@ -7,11 +7,12 @@ import logging
 import numpy as np
 import pytest
 
-from retexo_fl.agent.vectors.choice import LARGE_BYTES, WayChoice
+from retexo_fl.agent.vectors.choice import LEAST_BYTES, LEAST_SENDERS, WayChoice
 from retexo_fl.agent.vectors.control import Notice, Way
 from retexo_fl.errors import ChannelUnavailable
 
 _WIDTH = 64
+_LARGE = LEAST_BYTES // (4 * _WIDTH)
 
 
 def _notice(vectors: int, *, stored: int | None = None, packet_cells: int = 22) -> Notice:
@@ -24,39 +25,56 @@ def _notice(vectors: int, *, stored: int | None = None, packet_cells: int = 22) 
     )
 
 
-def _way(choice: WayChoice, notice: Notice) -> Way:
-    return choice.ways({1: notice}, _WIDTH, max_cells=22)[1]
+def _ways(choice: WayChoice, notice: Notice, *, senders: int = LEAST_SENDERS) -> set[Way]:
+    return set(choice.ways(dict.fromkeys(range(senders), notice), _WIDTH, max_cells=22).values())
 
 
-def test_who_may_not_choose_takes_everything_as_datagrams() -> None:
-    choice = WayChoice(automatic=False)
-    large = LARGE_BYTES // (4 * _WIDTH)
-
-    assert _way(choice, _notice(large)) is Way.DATAGRAMS
-    assert _way(choice, _notice(50, stored=1)) is Way.DATAGRAMS
+def _choosing(*, in_kernel: bool = True) -> WayChoice:
+    return WayChoice(automatic=True, in_kernel=in_kernel)
 
 
-def test_what_is_large_or_sparse_comes_as_blocks_and_that_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_who_may_not_choose_takes_everything_as_datagrams(in_kernel: bool) -> None:
+    choice = WayChoice(automatic=False, in_kernel=in_kernel)
+
+    assert _ways(choice, _notice(_LARGE)) == {Way.DATAGRAMS}
+    assert _ways(choice, _notice(50, stored=1), senders=1) == {Way.DATAGRAMS}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "stored", "senders", "in_kernel", "expected"),
+    [
+        (_LARGE, None, LEAST_SENDERS, True, Way.DATAGRAMS),
+        (_LARGE - 1, None, LEAST_SENDERS, True, Way.BLOCK),
+        (_LARGE, None, LEAST_SENDERS - 1, True, Way.BLOCK),
+        (_LARGE, None, LEAST_SENDERS, False, Way.BLOCK),
+        (_LARGE, _LARGE, LEAST_SENDERS, True, Way.BLOCK),
+    ],
+)
+def test_datagrams_are_chosen_where_they_were_measured_to_win(
+    vectors: int, stored: int | None, senders: int, in_kernel: bool, expected: Way
 ) -> None:
-    choice = WayChoice(automatic=True)
-    large = LARGE_BYTES // (4 * _WIDTH)
+    choice = _choosing(in_kernel=in_kernel)
+    assert _ways(choice, _notice(vectors, stored=stored), senders=senders) == {expected}
 
+
+def test_each_reason_for_blocks_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    choice = _choosing()
     with caplog.at_level(logging.INFO):
-        assert _way(choice, _notice(large - 1)) is Way.DATAGRAMS
-        assert _way(choice, _notice(large)) is Way.BLOCK
-        assert _way(choice, _notice(large)) is Way.BLOCK
-        assert _way(choice, _notice(50, stored=50)) is Way.BLOCK
+        for _ in range(3):
+            _ways(choice, _notice(5))
+            _ways(choice, _notice(5), senders=1)
     assert len([record for record in caplog.records if "instead_of" in record.message]) == 2
 
 
 @pytest.mark.parametrize("automatic", [True, False])
 def test_packets_longer_than_any_that_is_taken_come_as_blocks(automatic: bool) -> None:
-    assert _way(WayChoice(automatic=automatic), _notice(5, packet_cells=23)) is Way.BLOCK
+    choice = WayChoice(automatic=automatic, in_kernel=True)
+    assert _ways(choice, _notice(_LARGE, packet_cells=23)) == {Way.BLOCK}
 
 
 def test_no_room_is_an_error_only_where_datagrams_were_demanded() -> None:
     error = ChannelUnavailable("no cells are left")
-    WayChoice(automatic=True).no_room(error)
+    _choosing().no_room(error)
     with pytest.raises(ChannelUnavailable, match="no cells are left; raise datagram-memory-mib"):
-        WayChoice(automatic=False).no_room(error)
+        WayChoice(automatic=False, in_kernel=True).no_room(error)
