@@ -16,10 +16,10 @@ from retexo_fl.errors import ChannelUnavailable
 
 logger = logging.getLogger(__name__)
 
-#: Where so many senders deliver so much each, the kernel's program takes less of the receiver's
+#: Where so many senders deliver so much each, the kernel's program takes no more of the receiver's
 #: processor than TCP; everywhere below TCP takes less (`sims/results/kernel_path.md`).
 LEAST_SENDERS: Final = 16
-LEAST_BYTES: Final = 1 << 20
+LEAST_BYTES: Final = 1 << 22
 _VALUE_BYTES: Final = 4
 #: A block writes a stored value with its column in about so many bytes; datagrams hold zeros, too.
 _STORED_BYTES: Final = 6
