@@ -11,6 +11,7 @@ import torch
 
 from tests.bench import (
     activations,
+    agent_channels,
     engine_overhead,
     kernel_path,
     precomputed_aggregate,
@@ -54,6 +55,10 @@ BENCHES: Final = {
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",
         run=engine_overhead.run,
+    ),
+    "agent_channels": Bench(
+        purpose="whole agents that exchange by TCP, by datagrams, and by the kernel path",
+        run=agent_channels.run,
     ),
     "kernel_path": Bench(
         purpose="in-kernel aggregation and broadcast against user-space UDP and TCP",

@@ -47,6 +47,10 @@ RATIOS = {
         for size in ("5 k weights", "92 k weights")
         for what in ("CPU", "wall time")
     },
+    "agent_channels": {
+        "standard, 4 clients, small exchanges: udp / tcp",
+        "standard, 4 clients, small exchanges: xdp / tcp",
+    },
     "kernel_path": {
         "width 64, receiver: UDP / XDP",
         "width 256, total: TCP / XDP",
@@ -61,7 +65,7 @@ RATIOS = {
     },
 }
 #: Those that begin with seconds of other processes' imports.
-STARTS_PROCESSES = {"kernel_path", "unified"}
+STARTS_PROCESSES = {"agent_channels", "kernel_path", "unified"}
 
 
 def run(*arguments: str) -> str:
@@ -83,7 +87,7 @@ def test_bench_without_a_name_lists_all() -> None:
     ],
 )
 def test_bench_reports_its_ratios_and_their_origin(name: str, tmp_path: Path) -> None:
-    if name == "kernel_path":
+    if name in {"agent_channels", "kernel_path"}:
         require_bpf()
     file = tmp_path / "outcome.json"
     printed = run(name, "--quick", "--json", str(file))
