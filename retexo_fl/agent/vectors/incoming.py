@@ -87,11 +87,6 @@ class IncomingExchange:
         self._vectors: dict[int, np.ndarray] | None = None
 
     @property
-    def name(self) -> bytes:
-        """What the endpoint calls it."""
-        return self._name
-
-    @property
     def is_complete(self) -> bool:
         """Whether all vectors that come by datagrams are there."""
         return self._vectors is not None

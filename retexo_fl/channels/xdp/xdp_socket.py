@@ -39,9 +39,8 @@ _LOSSES: Final = struct.Struct("=6Q")
 _DESCRIPTION: Final = np.dtype([("address", "<u8"), ("bytes", "<u4"), ("options", "<u4")])
 _FRAME_ADDRESS: Final = np.dtype("<u8")
 
-#: What the kernel leaves free before a frame, and what we add so that the payload of UDP, 42 bytes
+#: The kernel leaves 256 bytes free before a frame; what we add so that the payload of UDP, 42 bytes
 #: into the frame, begins at a multiple of 8.
-_KERNEL_HEADROOM: Final = 256
 _OWN_HEADROOM: Final = 6
 _PAGE_BYTES: Final = 4096
 _LEAST_COMPLETIONS: Final = 64
