@@ -214,8 +214,8 @@ def _described(sizes: Mapping[str, Size], kept: KeptTraces) -> dict[str, object]
         f"seed; others may take {LONGEST} times its epochs",
         "copied": "features to the device: misses at the feature store on the real trace, and what "
         "fills a cache",
-        "gns": f"cache of {CACHE_SHARE:.0%} of the nodes (the paper: 1 % of far larger graphs), "
-        "drawn anew every epoch",
+        "gns": f"cache of {CACHE_SHARE:.0%} of the nodes, and of a tenth (the paper: 1 % of far "
+        "larger graphs), drawn anew every epoch",
         "ladies": f"{LADIES_NODES} nodes a layer",
         "lazygcn": _lazy_text(Recycling()),
         "computing": "CPU seconds of one thread: sampling, gathering, training; nothing is copied "
