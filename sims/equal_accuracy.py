@@ -21,8 +21,8 @@ from sims.rivals.ladies import LadiesSampler
 
 #: Roots' first. Source: KDD'21, section 4.1.
 FANOUTS: Final = (15, 10, 5)
-#: Chosen of a tenth and a fifth, which are both run. The published hundredth is of graphs that are up
-#: to a thousand times as large.
+#: Chosen of a tenth and a fifth, which are both run. The published hundredth is of graphs that are
+#: up to a thousand times as large.
 CACHE_SHARE: Final = 0.2
 #: Of LADIES, for each layer. Source: KDD'21, section 4.1, the smaller of its two.
 LADIES_NODES: Final = 512

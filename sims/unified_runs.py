@@ -97,6 +97,7 @@ class Sizes:
     Attributes:
         roots: Of an epoch.
         batch: Roots of a mini-batch.
+        shadow_part: Of both, what ShaDow trains, whose scopes are that much larger.
         hidden: Width of the hidden layers.
         repeats: Epochs of each kind that are measured.
         settling: Epochs before, in which the balancer learns.
@@ -105,10 +106,16 @@ class Sizes:
 
     roots: int
     batch: int
+    shadow_part: float
     hidden: int
     repeats: int
     settling: int
     cache_roots: int
+
+    def of(self, sampler: str) -> tuple[int, int]:
+        """Return how many roots an epoch and a mini-batch of a sampler have."""
+        part = self.shadow_part if sampler == "shadow" else 1.0
+        return round(part * self.roots), round(part * self.batch)
 
 
 class Case(NamedTuple):
@@ -120,11 +127,10 @@ class Case(NamedTuple):
 
 #: Part of an epoch that the slow device is timed on alone.
 _SLOW_SHARE: Final = 0.25
-#: Fanouts, roots' first, and layers. ShaDow's scopes are three hops under five layers, as in the
-#: paper; its fanouts are not told.
+#: Fanouts, roots' first, and layers: the paper's, with ShaDow three hops under five layers.
 SAMPLERS: Final[Mapping[str, tuple[tuple[int, ...], int]]] = {
     "neighbour": ((15, 10, 5), 3),
-    "shadow": ((5, 3, 2), 5),
+    "shadow": ((15, 10, 5), 5),
 }
 
 
@@ -183,9 +189,8 @@ def measure(
     slowness = devices.slowness(names, behind_link=False)
     settings = _settings(graph, case, sizes, slowness, cache)
     times = Times(names=names)
-    with Rig(
-        pool, graph, settings, roots=graph.train[: sizes.roots], batch_size=sizes.batch
-    ) as rig:
+    roots, batch_size = sizes.of(case.sampler)
+    with Rig(pool, graph, settings, roots=graph.train[:roots], batch_size=batch_size) as rig:
         learned = Balancer(len(names))
         times.settling.extend(rig.together(learned) for _ in range(sizes.settling))
         for _ in range(sizes.repeats):

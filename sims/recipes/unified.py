@@ -61,12 +61,22 @@ PURPOSE: Final = "training on CPU and GPU together: the Unified CPU-GPU protocol
 DATASET: Final = "fb100_union8"
 QUICK_DATASET: Final = "cora"
 MODELS: Final = ("gcn", "sage")
-FULL: Final = Sizes(roots=4096, batch=512, hidden=128, repeats=3, settling=2, cache_roots=2048)
+FULL: Final = Sizes(
+    roots=4096, batch=512, shadow_part=1 / 8, hidden=128, repeats=3, settling=2, cache_roots=2048
+)
 #: A GPU needs mini-batches as large as the paper's to be busy.
 FULL_WITH_GPU: Final = Sizes(
-    roots=24_576, batch=4096, hidden=128, repeats=5, settling=3, cache_roots=24_576
+    roots=24_576,
+    batch=4096,
+    shadow_part=1 / 4,
+    hidden=128,
+    repeats=5,
+    settling=3,
+    cache_roots=24_576,
 )
-QUICK: Final = Sizes(roots=128, batch=64, hidden=8, repeats=1, settling=1, cache_roots=128)
+QUICK: Final = Sizes(
+    roots=128, batch=64, shadow_part=1 / 2, hidden=8, repeats=1, settling=1, cache_roots=128
+)
 #: Policy and share of all nodes.
 CACHES: Final[Mapping[str, tuple[str, float]]] = {
     "none": ("lru", 0.0),
@@ -129,13 +139,14 @@ def _measured(
 
 def _balanced(graph: MiniBatchGraph, sizes: Sizes) -> Balanced:
     found = {}
-    roots = graph.adjacency.near_together(graph.train[: sizes.roots])
     for name in SAMPLERS:
+        count, batch_size = sizes.of(name)
+        roots = graph.adjacency.near_together(graph.train[:count])
         sampler = choice_of(name).make(graph.adjacency, roots)
         workloads = root_workloads(sampler, roots, cache=None)
         for policy in POLICIES:
             found[name, policy.name] = simulate(
-                policy, sampler, roots, workloads, SPEEDS, batch_size=sizes.batch
+                policy, sampler, roots, workloads, SPEEDS, batch_size=batch_size
             )
     return found
 
@@ -153,12 +164,14 @@ def _skewed(graph: MiniBatchGraph, sizes: Sizes) -> Skewed:
 
 
 def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) -> dict[str, Any]:
+    shadow_roots, shadow_batch = sizes.of("shadow")
     notes: dict[str, Any] = {
         "graph": graph.name,
         "nodes": graph.num_nodes,
         "edges": graph.adjacency.num_edges,
         "roots of an epoch": sizes.roots,
         "batch": sizes.batch,
+        "shadow": f"{shadow_roots} roots of an epoch, batch {shadow_batch}",
         "hidden": sizes.hidden,
         "epochs of each kind": sizes.repeats,
         "samplers": "; ".join(
