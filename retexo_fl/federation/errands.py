@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -12,6 +11,7 @@ from flwr.app import Message
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.federation.absence import absence
+from retexo_fl.federation.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class Errands:
         overdue: By node, the name of an earlier message that it has not answered; it is asked when
             it has, or that message has died.
         on_send: Told of every message that the grid has taken.
+        clock: The time by which messages die and are sent again.
     """
 
     def __init__(
@@ -90,9 +91,11 @@ class Errands:
         returns: bool,
         overdue: Mapping[int, str],
         on_send: Callable[[Errand], None],
+        clock: Clock,
     ) -> None:
         self._post = post
-        self._begun_s = time.monotonic()
+        self._clock = clock
+        self._begun_s = self._clock.now_s()
         self._timeout_s = timeout_s
         self._returns = returns
         self._on_send = on_send
@@ -106,7 +109,7 @@ class Errands:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the errands were sent first."""
-        return time.monotonic() - self._begun_s
+        return self._clock.now_s() - self._begun_s
 
     @property
     def open(self) -> Sequence[Errand]:
@@ -170,19 +173,19 @@ class Errands:
             return False
         if not errand.trouble:
             return True
-        return time.monotonic() >= errand.again_at_s and errand.node in self._connected()
+        return self._clock.now_s() >= errand.again_at_s and errand.node in self._connected()
 
     def _connected(self) -> frozenset[int]:
-        if time.monotonic() - self._nodes_at_s >= _NODES_EVERY_S:
+        if self._clock.now_s() - self._nodes_at_s >= _NODES_EVERY_S:
             self._nodes = frozenset(self._post.get_node_ids())
-            self._nodes_at_s = time.monotonic()
+            self._nodes_at_s = self._clock.now_s()
         return self._nodes
 
     def _note_away(self, errand: Errand, trouble: str) -> None:
         if trouble != errand.trouble:
             logger.warning("%s is away (%s)", who(errand.client), trouble)
         errand.name, errand.trouble = "", trouble
-        errand.again_at_s = time.monotonic() + errand.retry_s
+        errand.again_at_s = self._clock.now_s() + errand.retry_s
         errand.retry_s = min(2 * errand.retry_s, _LONGEST_RETRY_S)
 
 

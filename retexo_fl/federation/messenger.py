@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
@@ -14,6 +13,7 @@ from retexo_fl.agent.api import Ticket
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.bounded_grid import BoundedGrid
+from retexo_fl.federation.clock import THIS_MACHINE, Clock
 from retexo_fl.federation.errands import Errand, Errands, Post, who
 from retexo_fl.federation.message_bytes import count_message
 from retexo_fl.federation.pace import Pace, Question, Silence
@@ -36,6 +36,7 @@ class Messenger:
         patience: How long answers are waited for, and of how many clients.
         on_answer: Called with stage and purpose at every reply, for those who show progress.
         on_silence: Called every 30 s while a question waits for clients on other machines.
+        clock: The time by which it waits.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Messenger:
         patience: Patience,
         on_answer: Callable[[int, str], None] = lambda stage, purpose: None,
         on_silence: Callable[[Silence], None] = lambda silence: None,
+        clock: Clock = THIS_MACHINE,
     ) -> None:
+        self._clock = clock
         self._post: Post = BoundedGrid(grid) if patience.returns else grid
         self._ledger = ledger
         self._patience = patience
@@ -127,9 +130,9 @@ class Messenger:
         known: set[int] = set()
         questions: list[Errands] = []
         answers = 0
-        pace = Pace(self._patience)
+        pace = Pace(self._patience, self._clock)
         while answers < count and not pace.is_enough(answers, count):
-            looked_s = time.monotonic()
+            looked_s = self._clock.now_s()
             fresh = sorted({*self._post.get_node_ids()} - known)
             if fresh:
                 known.update(fresh)
@@ -138,7 +141,7 @@ class Messenger:
             if not came:
                 self._check_time(pace, len(known), answers, count)
                 pace.rest()
-            self.waited_s += time.monotonic() - looked_s
+            self.waited_s += self._clock.now_s() - looked_s
             for errand, reply in came:
                 answers += 1
                 self._take(errand, reply, asked)
@@ -175,9 +178,9 @@ class Messenger:
         number = round_of(sent[0].metadata.group_id) if sent else 0
         asked = Question(stage=stage, purpose=purpose, round=number)
         self.absent, self._client_of = (), {}
-        begun_s = time.monotonic()
+        begun_s = self._clock.now_s()
         question = self._errands(sent, asked)
-        self.waited_s += time.monotonic() - begun_s
+        self.waited_s += self._clock.now_s() - begun_s
         patience = self._patience if within_s is None else self._patience.nobody_within(within_s)
         answers = (
             self._until_closed(question, asked, counted, patience)
@@ -202,12 +205,13 @@ class Messenger:
             returns=self._patience.returns,
             overdue={n: self._overdue.pop(n) for n in nodes if n in self._overdue},
             on_send=lambda errand: self._count(errand.message, errand.client, asked, "in"),
+            clock=self._clock,
         )
 
     def _one_by_one(self, question: Errands, asked: Question) -> Iterator[tuple[Errand, Message]]:
         """Yield all answers in order, as soon as their turn comes."""
         arrived: dict[int, tuple[Errand, Message]] = {}
-        pace = Pace(self._patience)
+        pace = Pace(self._patience, self._clock)
         for place in range(len(question.open)):
             while place not in arrived:
                 came = self._look(question, asked, pace, before=place + _REPLIES_AHEAD)
@@ -221,7 +225,7 @@ class Messenger:
         arrived: list[tuple[Errand, Message]] = []
         wanted = {errand.client for errand in question.open}
         wanted = wanted if counted is None else wanted & counted
-        pace = Pace(patience)
+        pace = Pace(patience, self._clock)
         while question.open:
             enough = len(wanted.intersection(errand.client for errand, _ in arrived))
             if pace.is_enough(enough, len(wanted)):
@@ -235,7 +239,7 @@ class Messenger:
         self, question: Errands, asked: Question, pace: Pace, *, before: int | None
     ) -> list[tuple[Errand, Message]]:
         """Look for answers once, and rest where there were none."""
-        looked_s = time.monotonic()
+        looked_s = self._clock.now_s()
         came = question.look(before)
         if came:
             pace.hurry()
@@ -246,7 +250,7 @@ class Messenger:
                 clients = tuple(sorted(errand.client for errand in question.open))
                 self._on_silence(Silence(question=asked, clients=clients))
             pace.rest()
-        self.waited_s += time.monotonic() - looked_s
+        self.waited_s += self._clock.now_s() - looked_s
         return came
 
     def _last_look(self, question: Errands) -> list[tuple[Errand, Message]]:

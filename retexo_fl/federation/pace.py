@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Final
 
+from retexo_fl.federation.clock import THIS_MACHINE, Clock
 from retexo_fl.federation.patience import Patience
 
 #: Pauses between looks for replies: short at first for an engine in this process, then longer for
@@ -46,9 +46,10 @@ class Silence:
 class Pace:
     """The time of one wait, and the pauses in it."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, clock: Clock = THIS_MACHINE) -> None:
         self._patience = patience
-        self._begun_s = self._told_s = time.monotonic()
+        self._clock = clock
+        self._begun_s = self._told_s = clock.now_s()
         self._longest_s = _LONGEST_DEPLOYED_S if patience.returns else _LONGEST_S
         self._pause_s = _FIRST_S
         self._tell_every_s = _TELL_EVERY_S
@@ -56,7 +57,7 @@ class Pace:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the wait began."""
-        return time.monotonic() - self._begun_s
+        return self._clock.now_s() - self._begun_s
 
     @property
     def is_over(self) -> bool:
@@ -72,9 +73,9 @@ class Pace:
 
     def shall_tell(self) -> bool:
         """Say, from time to time in a wait for other machines, that it is time to say so."""
-        if not self._patience.returns or time.monotonic() - self._told_s < self._tell_every_s:
+        if not self._patience.returns or self._clock.now_s() - self._told_s < self._tell_every_s:
             return False
-        self._told_s = time.monotonic()
+        self._told_s = self._clock.now_s()
         self._tell_every_s = min(2 * self._tell_every_s, _LONGEST_TELL_S)
         return True
 
@@ -84,5 +85,5 @@ class Pace:
 
     def rest(self) -> None:
         """Pause, longer from time to time."""
-        time.sleep(self._pause_s)
+        self._clock.pause(self._pause_s)
         self._pause_s = min(self._pause_s * 1.5, self._longest_s)

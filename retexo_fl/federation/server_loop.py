@@ -26,6 +26,7 @@ from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation.aggregators import make_aggregator
+from retexo_fl.federation.clock import THIS_MACHINE, Clock
 from retexo_fl.federation.exchanges import Exchanges, StageRows
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
@@ -38,7 +39,7 @@ from retexo_fl.federation.patience import Patience
 from retexo_fl.federation.peering import introduce
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop, StageOutcome, StageState
-from retexo_fl.federation.waiting import THIS_MACHINE, Clock, OpenExchange, Watch
+from retexo_fl.federation.waiting import OpenExchange, Watch
 from retexo_fl.progress_state import clients_named
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule

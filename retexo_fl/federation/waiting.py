@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
+
+from retexo_fl.federation.clock import THIS_MACHINE, Clock
 
 #: Pause after the first look.
 _FIRST_S: Final = 0.2
@@ -15,34 +16,6 @@ _FIRST_TELL_S: Final = 30.0
 _TELL_EVERY_S: Final = 3600.0
 #: A pause is this part of the time that the exchange has taken: its end is noticed as late at most.
 _PART: Final = 0.25
-
-
-class Clock(Protocol):
-    """A time that only grows, and a way to let it pass."""
-
-    def now_s(self) -> float:
-        """Return the time in seconds, counted from anywhere."""
-        ...
-
-    def pause(self, seconds: float) -> None:
-        """Return when so much time has passed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class MachineClock:
-    """The clock of this machine."""
-
-    def now_s(self) -> float:
-        """See :class:`Clock`."""
-        return time.monotonic()
-
-    def pause(self, seconds: float) -> None:
-        """See :class:`Clock`."""
-        time.sleep(seconds)
-
-
-THIS_MACHINE: Final[Clock] = MachineClock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,11 @@ from tests.support.peer_networks import (
     running,
     until,
 )
+
+
+def _is_connected(client: Client) -> bool:
+    (peer,) = client.network.report().peers.values()
+    return peer.is_connected
 
 
 def _send(sender: Client, receiver: int, *, layer: int = 0, frame_bytes: int = 1024) -> BlockKey:
@@ -236,10 +242,9 @@ def test_two_links_at_once_become_one(tmp_path: Path) -> None:
                 keys = [_send(clients[0], 1, layer=layer), _send(clients[1], 0, layer=layer)]
                 for key in keys:
                     await arrive(clients[key.receiver], key)
-            await asyncio.sleep(0.1)
             for client in clients:
+                await until(partial(_is_connected, client))
                 (peer,) = client.network.report().peers.values()
-                assert peer.is_connected
                 assert not peer.refusals
                 assert peer.channels["tcp"].links <= 2
 

@@ -175,13 +175,13 @@ async def running(*clients: Client) -> AsyncIterator[None]:
 
 async def arrive(receiver: Client, *keys: BlockKey) -> None:
     """Wait until blocks are whole."""
-    missing = await asyncio.to_thread(receiver.depot.wait_for, keys, 20.0)
+    missing = await asyncio.to_thread(receiver.depot.wait_for, keys, 100.0)
     assert not missing
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -190,7 +190,7 @@ def run(story: Awaitable[None]) -> None:
     """Run a test's story in an event loop of its own."""
 
     async def _bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             await story
 
     asyncio.run(_bounded())

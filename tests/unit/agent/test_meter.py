@@ -30,7 +30,9 @@ def test_bytes_pass_untouched_and_are_counted() -> None:
         assert sorted(await reader.read(-1)) == sorted(sent * 2)
         open_totals = meter.totals()
         writer.close()
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while meter._open:
+                await asyncio.sleep(0.01)
         totals = meter.totals()
         assert (totals["up"]["payload"], totals["down"]["payload"]) == (len(sent), 2 * len(sent))
         for way in ("up", "down"):

@@ -54,6 +54,7 @@ from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from tests.support.loopback import connected, make_members
+from tests.support.peer_networks import until
 
 LAZY: dict[str, Any] = {"clients": 2, "hidden": 8, "model": "sage"}
 JOB = "job-0123456789ab"
@@ -121,6 +122,16 @@ class Ends:
         for client in (0, 1):
             asked = CollectRequest(ticket=FIRST, wait_s=20.0)
             assert (await self.ask(client, "collect", asked)).complete
+
+    async def begin(self, client: int, asked: TrainRequest) -> asyncio.Future[Any]:
+        """Ask for a round, and return when its first block is on its way to the peer."""
+        before = self._num_blocks()
+        answer = asyncio.ensure_future(self.ask(client, "train_layer", asked))
+        await until(lambda: self._num_blocks() > before)
+        return answer
+
+    def _num_blocks(self) -> int:
+        return sum(1 for _ in self.root.glob("*/depot/**/*.frames"))
 
     def weights(self) -> np.ndarray:
         shape = ModelShape.of(self.config, inputs=64, classes=10)
@@ -324,8 +335,7 @@ def test_a_later_message_ends_a_round_that_waits(
     async def run(both: Ends) -> None:
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
-        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
-        await asyncio.sleep(0.3)
+        waiting = await both.begin(0, asked)
         await both.ask(0, "hello", Ticket(job=JOB, attempt=2))
         with pytest.raises(StaleAttempt, match="client 0: round 1, forward-1: another message"):
             await waiting
@@ -343,15 +353,14 @@ def test_a_message_of_an_earlier_attempt_ends_nothing(
         await both.exchange()
         later = replace(ROUND, attempt=2)
         asked = TrainRequest(ticket=later, weights=both.weights())
-        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
-        await asyncio.sleep(0.3)
+        waiting = await both.begin(0, asked)
         with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
             await both.ask(0, "train_layer", replace(asked, ticket=ROUND))
         await both.ask(1, "train_layer", asked)
         await waiting
 
     with ends(tmp_path, parts, algorithm="standard") as both:
-        asyncio.run(asyncio.wait_for(run(both), 30))
+        asyncio.run(asyncio.wait_for(run(both), 100))
 
 
 def test_who_waits_for_an_agent_that_stops_is_told_nothing_final(
@@ -360,14 +369,13 @@ def test_who_waits_for_an_agent_that_stops_is_told_nothing_final(
     async def run(both: Ends) -> None:
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
-        waiting = asyncio.ensure_future(both.ask(0, "train_layer", asked))
-        await asyncio.sleep(0.3)
+        waiting = await both.begin(0, asked)
         both.services[0].close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
     with ends(tmp_path, parts, algorithm="standard") as both:
-        asyncio.run(asyncio.wait_for(run(both), 30))
+        asyncio.run(asyncio.wait_for(run(both), 100))
 
 
 def test_a_job_that_is_forgotten_while_it_computes_ends_by_name(
@@ -412,17 +420,13 @@ def test_two_jobs_do_not_wait_for_each_other(tmp_path: Path, parts: list[GraphPa
             await both.ask(client, "collect", CollectRequest(ticket=other, wait_s=20.0))
         one = TrainRequest(ticket=ROUND, weights=both.weights())
         two = replace(one, ticket=replace(other, round=1))
-        waiting = [
-            asyncio.ensure_future(both.ask(0, "train_layer", one)),
-            asyncio.ensure_future(both.ask(1, "train_layer", two)),
-        ]
-        await asyncio.sleep(0.2)
+        waiting = [await both.begin(0, one), await both.begin(1, two)]
         await both.ask(0, "train_layer", two)
         await both.ask(1, "train_layer", one)
         await asyncio.gather(*waiting)
 
     with ends(tmp_path, parts, algorithm="standard") as both:
-        asyncio.run(asyncio.wait_for(run(both), 30))
+        asyncio.run(asyncio.wait_for(run(both), 100))
 
 
 def test_blocks_of_a_round_are_dropped_when_the_next_begins(
@@ -465,11 +469,12 @@ def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
     tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Client 1's disk takes nothing for a moment, in which client 0 has all that it needs."""
-    full = asyncio.Event()
+    full, refused = asyncio.Event(), []
     begin = BlockDepot.begin
 
     def beginning(depot: BlockDepot, *arguments: Any) -> int | None:
         if depot.client == 1 and full.is_set():
+            refused.append(arguments)
             raise ChannelUnavailable("no room")
         return begin(depot, *arguments)
 
@@ -482,12 +487,13 @@ def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
         answers = [
             asyncio.ensure_future(both.ask(client, "evaluate_layer", last)) for client in (0, 1)
         ]
-        await asyncio.wait(answers, timeout=0.5)
+        await until(lambda: bool(refused))
+        assert not any(answer.done() for answer in answers)
         full.clear()
         await asyncio.gather(*answers)
 
     with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 15.0}) as both:
-        asyncio.run(asyncio.wait_for(run(both), 30))
+        asyncio.run(asyncio.wait_for(run(both), 100))
 
 
 def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartition]) -> None:

@@ -177,10 +177,10 @@ def test_no_more_connections_than_are_allowed(path: Path, monkeypatch: pytest.Mo
 def test_whoever_computes_for_long_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's patience with silence is shorter than the answer takes."""
     monkeypatch.setattr(socket_server, "_ALIVE_EVERY_S", 0.05)
-    monkeypatch.setattr(remote, "SILENCE_S", 0.4)
+    monkeypatch.setattr(remote, "SILENCE_S", 2.0)
 
     async def answer(request: wire.Request) -> Outcome:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.5)
         return await friendly(request)
 
     assert talk(path, lambda: RemoteClient(path, {}, wait_s=0.0).hello(TICKET), answer) == ANSWER

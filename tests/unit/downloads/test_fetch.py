@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from tests.support.web import (
 )
 
 CONTENT = bytes(range(256)) * 1000
-#: Nothing here waits long; retries follow at once.
-QUICK = Limits(connect_s=2.0, silence_s=0.2, total_s=5.0, pause_s=0.0)
+#: No time that a busy machine takes is too long; retries follow at once.
+QUICK = Limits(connect_s=60.0, silence_s=60.0, total_s=200.0, pause_s=0.0)
 
 
 @pytest.fixture(name="server")
@@ -153,25 +154,20 @@ def test_redirects_to_no_address_are_refused(server: WebServer, target: str) -> 
 def test_silence_has_an_end(server: WebServer) -> None:
     until = threading.Event()
     file = remote(server.serve("/a", stalled(b"some", until)))
-    begun = time.monotonic()
     try:
-        assert refused(file) == "no answer within 0.2 s"
+        assert refused(file, replace(QUICK, silence_s=0.2)) == "no answer within 0.2 s"
     finally:
         until.set()
-    assert time.monotonic() - begun < 4
     assert server.asked == ["/a"] * 3
 
 
 def test_a_drip_has_an_end(server: WebServer) -> None:
     until = threading.Event()
     file = remote(server.serve("/a", dripping(CONTENT, until, 0.02)))
-    limits = Limits(silence_s=5.0, total_s=0.3, pause_s=0.0)
-    begun = time.monotonic()
     try:
-        assert refused(file, limits) == "not there after 0.3 s"
+        assert refused(file, replace(QUICK, total_s=0.3)) == "not there after 0.3 s"
     finally:
         until.set()
-    assert time.monotonic() - begun < 4
 
 
 def test_nobody_listens() -> None:
@@ -184,9 +180,8 @@ def test_retries_wait_and_stop_at_the_deadline() -> None:
     begun = time.monotonic()
     refused(file, Limits(pause_s=0.1))
     assert time.monotonic() - begun >= 0.3
-    begun = time.monotonic()
-    refused(file, Limits(pause_s=60.0, total_s=30.0))
-    assert time.monotonic() - begun < 5
+    # A pause that would end after the deadline is not made: it is longer than a test may take.
+    refused(file, Limits(pause_s=6000.0, total_s=3000.0))
 
 
 def test_answers_that_are_no_http_are_refused(server: WebServer) -> None:

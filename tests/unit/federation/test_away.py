@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -10,19 +10,14 @@ from flwr.clientapp import ClientApp
 
 from retexo_fl.agent.api import Ticket
 from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
-from retexo_fl.federation import errands, records
+from retexo_fl.federation import pace, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.patience import Patience
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
+from tests.support.hand_clock import HandClock
 
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=3)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errands, "_FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(errands, "_NODES_EVERY_S", 0.01)
 
 
 def grid_of(clients: int) -> FickleGrid:
@@ -36,9 +31,21 @@ def grid_of(clients: int) -> FickleGrid:
     return FickleGrid(app, clients, {})
 
 
-def messenger(grid: FickleGrid, timeout_s: float = 5.0, **patience: float) -> Messenger:
+def messenger(
+    grid: FickleGrid,
+    timeout_s: float = 500.0,
+    clock: HandClock | None = None,
+    on_silence: Callable[[pace.Silence], None] = lambda silence: None,
+    **patience: float,
+) -> Messenger:
     wanted = Patience(timeout_s=timeout_s, returns=True, **patience)  # type: ignore[arg-type]
-    made = Messenger(grid, ledger=TrafficLedger(), patience=wanted)
+    made = Messenger(
+        grid,
+        ledger=TrafficLedger(),
+        patience=wanted,
+        on_silence=on_silence,
+        clock=clock or HandClock(),
+    )
     made.introduce({client: client + 2 for client in range(3)}, attempt=1)
     return made
 
@@ -60,14 +67,14 @@ def test_client_that_was_away_is_asked_again(code: int) -> None:
 def test_client_is_not_asked_before_its_node_is_back() -> None:
     grid = grid_of(3)
     grid.weather.away = {3}
-    begun_s = time.monotonic()
+    clock = HandClock()
 
     def come_back() -> None:
-        if time.monotonic() - begun_s > 0.3:
+        if clock.time_s > 1000.0 + 30.0:
             grid.weather.away.clear()
 
     grid.on_look = come_back
-    assert ask(messenger(grid)) == [0, 1, 2]
+    assert ask(messenger(grid, clock=clock)) == [0, 1, 2]
     again = [message for node, message in grid.sent if node == 3]
     assert len(again) == 2
     assert again[1].metadata.ttl < again[0].metadata.ttl
@@ -78,11 +85,11 @@ def test_silent_clients_are_all_named_with_what_is_known_of_them() -> None:
     grid = grid_of(3)
     grid.weather.away, grid.weather.mute = {4}, {2}
     sentence = (
-        r"no answer from client 0, client 2 \(its SuperNode is not connected\) within 0\.2 s "
+        r"no answer from client 0, client 2 \(its SuperNode is not connected\) within 20 s "
         r"\(message-timeout-s\)"
     )
     with pytest.raises(RoundIncomplete, match=sentence):
-        ask(messenger(grid, timeout_s=0.2))
+        ask(messenger(grid, timeout_s=20.0))
 
 
 @pytest.mark.parametrize("code", [1, 2, 7])
@@ -122,7 +129,7 @@ def test_answer_to_another_round_is_refused() -> None:
 def test_enough_clients_close_a_question_at_its_deadline() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3}
-    asked = messenger(grid, least=2, deadline_s=0.1)
+    asked = messenger(grid, least=2, deadline_s=10.0)
     assert ask(asked) == [0, 2]
     assert asked.absent == (1,)
 
@@ -130,14 +137,14 @@ def test_enough_clients_close_a_question_at_its_deadline() -> None:
 def test_too_few_clients_are_waited_for_beyond_the_deadline() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3, 4}
-    begun_s = time.monotonic()
+    clock = HandClock()
 
     def come_back() -> None:
-        if time.monotonic() - begun_s > 0.3:
+        if clock.time_s > 1000.0 + 30.0:
             grid.weather.mute = {3}
 
     grid.on_look = come_back
-    asked = messenger(grid, least=2, deadline_s=0.05)
+    asked = messenger(grid, clock=clock, least=2, deadline_s=5.0)
     assert ask(asked) == [0, 2]
 
 
@@ -145,13 +152,13 @@ def test_too_few_clients_fail_a_question_at_last() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3, 4}
     with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 within"):
-        ask(messenger(grid, timeout_s=0.2, least=2, deadline_s=0.05))
+        ask(messenger(grid, timeout_s=20.0, least=2, deadline_s=5.0))
 
 
 def test_late_answer_is_not_read_and_its_client_is_asked_anew() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3}
-    asked = messenger(grid, least=2, deadline_s=0.05)
+    asked = messenger(grid, least=2, deadline_s=5.0)
     ask(asked)
     late = [message for node, message in grid.sent if node == 3]
     assert ask(asked) == [0, 2]
@@ -162,20 +169,11 @@ def test_late_answer_is_not_read_and_its_client_is_asked_anew() -> None:
     assert len([message for node, message in grid.sent if node == 3]) == 2
 
 
-def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from retexo_fl.federation import pace
-
-    monkeypatch.setattr(pace, "_TELL_EVERY_S", 0.05)
+def test_silence_is_told() -> None:
     grid = grid_of(3)
     told: list[pace.Silence] = []
     grid.weather.mute = {3, 4}
-    asked = Messenger(
-        grid,
-        ledger=TrafficLedger(),
-        patience=Patience(timeout_s=0.3, returns=True),
-        on_silence=told.append,
-    )
-    asked.introduce({client: client + 2 for client in range(3)}, attempt=1)
+    asked = messenger(grid, timeout_s=100.0, on_silence=told.append)
     with pytest.raises(RoundIncomplete):
         ask(asked)
     assert told[0].clients == (1, 2)

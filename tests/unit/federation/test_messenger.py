@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -13,6 +11,7 @@ from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.patience import Patience
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_grid import InlineGrid
+from tests.support.hand_clock import HandClock
 
 TICKET = Ticket(job="job-1", attempt=1)
 
@@ -42,8 +41,9 @@ class LateGrid(InlineGrid):
         return list(super().pull_messages(heard[:1])) if self.looks % 2 == 0 else []
 
 
-def messenger(grid: InlineGrid, timeout_s: float = 5.0) -> Messenger:
-    made = Messenger(grid, ledger=TrafficLedger(), patience=Patience(timeout_s=timeout_s))
+def messenger(grid: InlineGrid, timeout_s: float = 50.0) -> Messenger:
+    patience = Patience(timeout_s=timeout_s)
+    made = Messenger(grid, ledger=TrafficLedger(), patience=patience, clock=HandClock())
     made.introduce({client: client + 2 for client in range(4)}, attempt=1)
     return made
 
@@ -68,17 +68,15 @@ def test_ask_runs_a_client_only_when_its_answer_is_wanted() -> None:
 def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
     grid = LateGrid(echo_app([]), 4, {})
     grid.silent = frozenset({4})
-    asked = messenger(grid, timeout_s=0.2)
-    begun = time.monotonic()
-    with pytest.raises(RoundIncomplete, match=r"no answer from client 2 within 0\.2 s"):
+    asked = messenger(grid, timeout_s=20.0)
+    with pytest.raises(RoundIncomplete, match="no answer from client 2 within 20 s"):
         list(asked.ask(asked.messages(range(4), TICKET, records.HELLO), stage=-1, purpose="hello"))
-    assert time.monotonic() - begun < 5
 
 
 def test_hello_gives_up_and_says_how_many_came() -> None:
-    asked = messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=0.01)
+    asked = messenger(InlineGrid(echo_app([]), 4, {}), timeout_s=10.0)
     answers = asked.ask_whoever_comes(TICKET, records.HELLO, count=5, purpose="hello")
-    with pytest.raises(RoundIncomplete, match=r"clients connected: 4 of 5 after 0\.01 s"):
+    with pytest.raises(RoundIncomplete, match="clients connected: 4 of 5 after 10 s"):
         list(answers)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,31 +13,18 @@ from retexo_fl.agent.api import CollectAnswer, PublishAnswer, Ticket, Traffic
 from retexo_fl.agent.peering import relay_answer
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, RoundIncomplete
-from retexo_fl.federation import errands, records
+from retexo_fl.federation import records
+from retexo_fl.federation.clock import Clock
 from retexo_fl.federation.exchange_loop import Exchanged, run_exchange
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.patience import Patience
-from retexo_fl.federation.waiting import Clock, LookPace, OpenExchange, Watch
+from retexo_fl.federation.waiting import LookPace, OpenExchange, Watch
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
+from tests.support.hand_clock import HandClock
 
 DAY_S = 86_400.0
 TICKET = Ticket(job="job-0123456789ab", attempt=1, weights_digest=bytes(32))
-
-
-@dataclass(slots=True)
-class HandClock:
-    """A clock that pauses move on; it keeps how long they were."""
-
-    time_s: float = 1000.0
-    pauses_s: list[float] = field(default_factory=list)
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def pause(self, seconds: float) -> None:
-        self.pauses_s.append(seconds)
-        self.time_s += seconds
 
 
 def test_pauses_grow_with_the_exchange_and_end_at_its_deadline() -> None:
@@ -73,7 +59,7 @@ class _Clients:
     closed: list[int] = field(default_factory=list)
     grid: FickleGrid = field(init=False)
     messenger: Messenger = field(init=False)
-    timeout_s: float = 0.3
+    timeout_s: float = 30.0
     has_parcels: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +94,7 @@ class _Clients:
             self.grid,
             ledger=TrafficLedger(),
             patience=Patience(timeout_s=self.timeout_s, returns=True),
+            clock=self.clock,
         )
         self.messenger.introduce({client: client + 2 for client in range(3)}, attempt=1)
 
@@ -123,23 +110,17 @@ class _Clients:
         )
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errands, "_FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(errands, "_NODES_EVERY_S", 0.01)
-
-
 @pytest.mark.parametrize("how", ["away", "mute"])
 def test_client_that_is_away_for_longer_than_a_message_lives_ends_no_exchange(how: str) -> None:
     clients = _Clients(lacks={0: 5})
     told: list[OpenExchange] = []
-    begun_s = time.monotonic()
+    begun_s = clients.clock.time_s
 
     def weather() -> None:
         gone = clients.grid.weather.away if how == "away" else clients.grid.weather.mute
         gone.clear()
-        # Real time, since answers of machines are waited for: two lives of a message.
-        if clients.clock.pauses_s and time.monotonic() - begun_s < 2.5 * clients.timeout_s:
+        # Two lives of a message.
+        if clients.clock.pauses_s and clients.clock.time_s - begun_s < 2.5 * clients.timeout_s:
             gone.add(3)
         elif clients.clock.pauses_s:
             clients.lacks.clear()
@@ -148,11 +129,11 @@ def test_client_that_is_away_for_longer_than_a_message_lives_ends_no_exchange(ho
     clients.grid.on_look = weather
     exchanged = clients.run(told, **{"exchange-deadline-s": 9 * DAY_S})
     assert exchanged == Exchanged(vectors=9, missing=0, closed=frozenset({0, 1, 2}))
-    assert time.monotonic() - begun_s > 2 * clients.timeout_s
+    assert clients.clock.time_s - begun_s > 2 * clients.timeout_s
 
 
 def test_it_is_told_who_lacks_how_many_and_who_does_not_answer() -> None:
-    clients = _Clients(lacks={0: 5, 2: 1}, timeout_s=0.02)
+    clients = _Clients(lacks={0: 5, 2: 1}, timeout_s=20.0)
     told: list[OpenExchange] = []
 
     def weather() -> None:

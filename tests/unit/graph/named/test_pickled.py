@@ -220,12 +220,12 @@ def test_bombs_cost_no_more_than_their_bytes() -> None:
     }
     for name, content in bombs.items():
         tracemalloc.start()
-        begun = time.monotonic()
+        begun = time.thread_time()
         _told(content)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 200 * len(content) + 100_000, name
-        assert time.monotonic() - begun < 10, name
+        assert time.thread_time() - begun < 10, name
 
 
 def test_opcodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
