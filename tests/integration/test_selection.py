@@ -1,0 +1,95 @@
+"""The layers that a run leaves are those of the rounds that validated best, and no others.
+
+Here the best round of every stage is before its last, and no two rounds validate alike, so that
+neither the last weights nor a neighbouring round's can pass for the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.stage_input import node_sets, stage_input
+from retexo_fl.federation.trained_model import read_trained_model
+from retexo_fl.graph import BoundaryPlan
+from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.tally import Tally
+from tests.support.runs import events_of, model_weights, result_of, train
+
+#: Learns fast and then too much: validation rises, falls and swings.
+KEYS: dict[str, Any] = {
+    "dataset": "synthetic:nodes=300,edges=900,classes=4,features=12,homophily=0.5",
+    "clients": 3,
+    "hidden": 8,
+    "rounds": 12,
+    "seed": 2,
+    "learning_rate": 0.1,
+    "dtype": "float64",
+}
+
+
+@pytest.fixture(scope="module", params=["lazy", "standard"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    train(out, **KEYS, algorithm=request.param)
+    stages = result_of(out)["stages"]
+    # So that a run of fewer rounds, up to a later stage's best, has selected the same before it.
+    assert [s["best_round"] for s in stages] == sorted(s["best_round"] for s in stages)
+    for stage in stages:
+        losses = [e["val_loss"] for e in rounds_of(out, stage["layer"])]
+        assert stage["best_round"] < stage["rounds"] == len(losses) == len({*losses})
+    return out
+
+
+def rounds_of(run: Path, stage: int) -> list[dict[str, Any]]:
+    return [e for e in events_of(run) if e["event"] == "round" and e["stage"] == stage]
+
+
+def test_saved_layers_reproduce_the_validation_of_each_stage(run: Path) -> None:
+    """Judged anew, on one client that owns the whole graph."""
+    stages = result_of(run)["stages"]
+    for stage, validation in zip(stages, validations_of(run), strict=True):
+        assert validation.correct / validation.count == stage["val_accuracy"]
+        known = rounds_of(run, stage["layer"])[stage["best_round"] - 1]
+        assert known["round"] == stage["best_round"]
+        assert known["val_accuracy"] == stage["val_accuracy"]
+        loss = validation.loss_sum / validation.count
+        assert loss == pytest.approx(known["val_loss"], rel=1e-9)
+        assert loss == pytest.approx(stage["val_loss"], rel=1e-9)
+
+
+def test_kept_weights_are_those_of_a_run_that_stopped_at_the_best_round(
+    tmp_path: Path, run: Path
+) -> None:
+    algorithm = read_trained_model(run).config.algorithm
+    found = model_weights(run)
+    for stage in result_of(run)["stages"]:
+        keys = {**KEYS, "algorithm": algorithm, "rounds": stage["best_round"]}
+        stopped = train(tmp_path / f"{stage['layer']}", **keys)
+        assert result_of(stopped)["stages"][stage["layer"]]["best_round"] == stage["best_round"]
+        layer = f"layer-{stage['layer']}/"
+        kept = {name: t for name, t in model_weights(stopped).items() if name.startswith(layer)}
+        assert kept
+        for name, tensor in kept.items():
+            np.testing.assert_array_equal(tensor, found[name], err_msg=name)
+
+
+def validations_of(run: Path) -> Iterator[Tally]:
+    """Evaluate the saved layers of a run over its graph, which nobody has cut, stage by stage."""
+    model = read_trained_model(run)
+    (part,) = make_parts(replace(model.config, clients=1))
+    plan = BoundaryPlan.from_partition(part)
+    rows = part.features.astype(model.shape.dtype)
+    for stage, weights in enumerate(model.weights):
+        inputs = stage_input(part, plan, rows, rows[:0], ())
+        trainer = LayerTrainer(model.shape, stage, inputs, node_sets(part), seed=0)
+        if model.shape.heads_between or stage == model.shape.layers - 1:
+            yield trainer.evaluate(weights, "validation")
+        if stage < model.shape.layers - 1:
+            rows = trainer.embed(weights).numpy()
