@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from retexo_fl.devices.prefetch import Prefetcher
+from retexo_fl.devices.queues import Queue, preparation_queue
 from retexo_fl.devices.task import Share, Task
 from retexo_fl.devices.timings import WorkerTimes
 
@@ -32,19 +33,26 @@ class ShareResult:
 class ShareRunner:
     """Runs the shares of one task on one device."""
 
-    def __init__(self, task: Task, device: torch.device, *, ahead: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        *,
+        ahead: int,
+        make_queue: Callable[[torch.device], Queue | None] = preparation_queue,
+    ) -> None:
         """Set up.
 
         Args:
             task: Made for ``device``.
             device: Where it computes.
             ahead: Announced shares that are prepared ahead.
+            make_queue: Makes what the device does for preparation in.
         """
         self._task = task
         self._device = device
-        self._stream = _own_stream(device)
         # Not a method of this object: a ring of references would keep the task after its end.
-        self._prefetcher = Prefetcher(partial(_prepare, task, self._stream), ahead=ahead)
+        self._prefetcher = Prefetcher(partial(_prepare, task, make_queue(device)), ahead=ahead)
 
     def announce(self, keep: int, shares: Sequence[Share]) -> None:
         """See :meth:`retexo_fl.devices.prefetch.Prefetcher.announce`."""
@@ -81,23 +89,17 @@ class ShareRunner:
         self._prefetcher.close()
 
     def _finish(self) -> None:
-        if self._stream is not None:
+        if self._device.type == "cuda":
             # Not the whole device: the next share is being copied there.
             torch.cuda.current_stream(self._device).synchronize()
 
 
-def _prepare(task: Task, stream: torch.cuda.Stream | None, share: Share) -> object:
-    if stream is None:
+def _prepare(task: Task, queue: Queue | None, share: Share) -> object:
+    if queue is None:
         return task.prepare(share)
-    # In a stream of its own, copies run beside the kernels of the share before. It is waited for
+    # In a queue of its own, copies run beside the kernels of the share before. It is waited for
     # here, and compute in `run`: neither ever sees memory that the other still writes.
-    with torch.cuda.stream(stream):
+    with queue.entered():
         prepared = task.prepare(share)
-        stream.synchronize()
+    queue.synchronize()
     return prepared
-
-
-def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

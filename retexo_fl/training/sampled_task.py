@@ -13,11 +13,8 @@ import torch
 from retexo_fl.devices.task import Share, ShareSums
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.adjacency import Adjacency
-from retexo_fl.sampling.base import Sampler
-from retexo_fl.sampling.feature_cache import FeatureCache, FixedOrder, rows_that_fit
 from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.sampling.gns import GnsSampler
-from retexo_fl.sampling.lru import LruOrder
+from retexo_fl.training.device_rows import DeviceRows
 from retexo_fl.training.losses import make_loss
 from retexo_fl.training.sampled import SampledBatch, SampledModel
 from retexo_fl.training.sampler_choice import SamplerChoice
@@ -26,8 +23,6 @@ from retexo_fl.training.stage_model import ModelShape
 #: Names of a share's numbers, which key dropout.
 ROUND: Final = "round"
 STEP: Final = "step"
-#: Least memory of a GPU that is left to a batch and its activations.
-_CACHED_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +117,7 @@ class SampledTask:
         if device.type == "cpu":
             self._rows = _HostRows(store, settings.buffers)
         else:
-            self._rows = _DeviceRows(store, device, self._sampler)
+            self._rows = DeviceRows(store, device, self._sampler)
 
     def prepare(self, share: Share) -> object:
         """Sample, and bring the rows to the device."""
@@ -164,23 +159,3 @@ class _HostRows:
         """Gather."""
         del epoch
         return self._store.gather(nodes, next(self._buffers).view(len(nodes)))
-
-
-class _DeviceRows:
-    """Rows on a GPU, of which those that GNS has drawn, or the last used, are there already."""
-
-    def __init__(self, store: FeatureStore, device: torch.device, sampler: Sampler) -> None:
-        capacity = min(store.num_rows, rows_that_fit(device, store.row_bytes, share=_CACHED_SHARE))
-        self._gns = sampler if isinstance(sampler, GnsSampler) else None
-        policy = FixedOrder if self._gns is not None else LruOrder
-        self._cache = FeatureCache(store, device, policy(store.num_rows, capacity))
-        self._filled: np.ndarray | None = None
-
-    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
-        """Return rows; those of the cache of ``epoch`` are brought at its first batch."""
-        if self._gns is not None:
-            cached = self._gns.cached_nodes(epoch)
-            if cached is not self._filled:
-                self._cache.fill(cached)
-                self._filled = cached
-        return self._cache.rows(nodes)
