@@ -150,7 +150,7 @@ class ClientTrainers:
 
     def _found(self) -> ClientDevices:
         if self._devices is None:
-            self._devices = ClientDevices(self._config.devices, threads=self._config.threads)
+            self._devices = ClientDevices.of(self._config)
             said = self._devices.settled.sentence.removeprefix("devices: ")
             logger.info(line("devices", client=self._client, found=said))
         return self._devices

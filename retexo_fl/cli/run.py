@@ -141,10 +141,10 @@ def _check_devices(config: RunConfig) -> None:
 
 def _say_devices(config: RunConfig) -> None:
     """Say what of the devices is here, where the clients are."""
-    from retexo_fl.devices.names import parse_devices
-
     if config.devices != "cpu":
-        complain(parse_devices(config.devices).settle().sentence)
+        from retexo_fl.training.client_devices import ClientDevices
+
+        complain(ClientDevices.of(config).settled.sentence)
 
 
 def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool) -> bool:

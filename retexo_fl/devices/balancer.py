@@ -86,6 +86,7 @@ class Balancer:
             )
         self.mode = mode
         self.ratios = _ratios(given)
+        self._given = given
         self.decisions: list[Decision] = []
         self._dead_band = dead_band
         self._speeds = [_SmoothedSpeed() for _ in range(num_workers)]
@@ -121,10 +122,23 @@ class Balancer:
         self.ratios = ratios
         return ratios
 
+    @property
+    def speeds(self) -> list[float] | None:
+        """(W,) work per second; None before any was measured.
+
+        A device that had nothing to do yet keeps its place among the speeds to begin with.
+        """
+        found = [speed.value for speed in self._speeds]
+        if not any(found):
+            return None
+        # What is given may be of another unit: work of another stage.
+        pairs = zip(found, self._given, strict=True)
+        scale = math.exp(np.mean([math.log(now / then) for now, then in pairs if now]))
+        return [now or then * scale for now, then in zip(found, self._given, strict=True)]
+
     def _decided(self) -> tuple[float, ...]:
-        known = [speed.value for speed in self._speeds]
-        # Without a measurement of every device no speeds can be compared.
-        if self.mode == "static" or not all(known):
+        known = self.speeds
+        if self.mode == "static" or known is None:
             return self.ratios
         expected = [ratio / speed for ratio, speed in zip(self.ratios, known, strict=True)]
         return self.ratios if imbalance(expected) <= self._dead_band else _ratios(known)
@@ -151,6 +165,29 @@ def cut(workloads: np.ndarray, borders: np.ndarray) -> np.ndarray:
     middles = np.cumsum(workloads, dtype=np.float64) - workloads / 2
     inner = np.searchsorted(middles, borders)
     return np.concatenate(([0], inner, [len(workloads)])).astype(np.int64)
+
+
+def assign(costs: np.ndarray, speeds: Sequence[float]) -> list[np.ndarray]:
+    """Give each of a few whole pieces of work to the device that would be done with it first.
+
+    Heaviest first. The longest time is never above that of the fastest device alone, so a device
+    that is too slow for even one piece gets none.
+
+    Args:
+        costs: (n,) work of each piece, not negative.
+        speeds: (W,) positive.
+
+    Returns:
+        Of each device, (k,) int64 numbers of its pieces, ascending.
+    """
+    busy = np.zeros(len(speeds))
+    per_work = 1 / np.asarray(speeds, np.float64)
+    owners = np.empty(len(costs), np.int64)
+    for piece in np.argsort(-costs, kind="stable"):
+        done = busy + costs[piece] * per_work
+        owner = owners[piece] = done.argmin()
+        busy[owner] = done[owner]
+    return [np.flatnonzero(owners == device) for device in range(len(speeds))]
 
 
 class _SmoothedSpeed:

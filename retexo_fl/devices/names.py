@@ -14,6 +14,8 @@ EXPECTED: Final = "expected auto, cpu, cpu:N, cuda, cuda:I, or a list such as cu
 #: More worker processes than this are a typing error.
 MAX_CPU_WORKERS: Final = 256
 MAX_GPU_NUMBER: Final = 255
+#: Cores that a GPU's worker has for itself: it prepares mini-batches while the GPU computes.
+CORES_OF_GPU: Final = 2
 _ENTRY: Final = re.compile(r"(?P<kind>cpu|cuda)(?::(?P<number>\d{1,6}))?")
 
 
@@ -76,18 +78,26 @@ class DeviceList:
     cpu_is_own_process: bool = True
     is_auto: bool = False
 
-    def settle(self, machine: Machine | None = None) -> Settled:
+    def settle(
+        self,
+        machine: Machine | None = None,
+        *,
+        threads: int = 1,
+        most_workers: int = MAX_CPU_WORKERS,
+    ) -> Settled:
         """Choose what is there of it; without a GPU that was asked for, the rest, or the CPU.
 
         Args:
             machine: What there is; None looks, where a GPU is asked for.
+            threads: Of each CPU worker that ``auto`` chooses.
+            most_workers: Workers, GPUs among them, beyond which ``auto`` adds none on the CPU.
         """
         if not (self.is_auto or self.gpus):
             workers = self.cpu_workers or 1
             return _settled((), workers, reason="", own_process=self.cpu_is_own_process)
         machine = Machine.here() if machine is None else machine
         if self.is_auto:
-            return _automatic(machine)
+            return _automatic(machine, threads=threads, most_workers=most_workers)
         there = tuple(gpu for gpu in self.gpus if gpu < machine.num_gpus)
         absent = [f"cuda:{gpu}" for gpu in self.gpus if gpu >= machine.num_gpus]
         workers = self.cpu_workers if self.cpu_workers or there else 1
@@ -133,8 +143,8 @@ def parse_devices(text: str) -> DeviceList:
 def threads_of(names: tuple[str, ...], *, num_cores: int, threads: int | None) -> tuple[int, ...]:
     """Return how many threads each worker computes with.
 
-    CPU workers divide the cores that are left when each GPU's worker has one; none gets less than
-    one.
+    CPU workers divide the cores that are left when each GPU's worker has
+    :data:`CORES_OF_GPU`; none gets less than one.
 
     Args:
         names: Of :class:`Settled`.
@@ -142,13 +152,27 @@ def threads_of(names: tuple[str, ...], *, num_cores: int, threads: int | None) -
         threads: Of each CPU worker, or None to divide.
     """
     num_cpu = sum(name.startswith("cpu") for name in names)
-    left = num_cores - (len(names) - num_cpu)
+    left = num_cores - CORES_OF_GPU * (len(names) - num_cpu)
     each, over = divmod(max(left, num_cpu), max(num_cpu, 1))
     counts = iter(each + (place < over) for place in range(num_cpu))
     return tuple(
         (next(counts) if threads is None else threads) if name.startswith("cpu") else 1
         for name in names
     )
+
+
+def cpu_workers(num_gpus: int, num_cores: int, *, threads: int = 1) -> int:
+    """Return how many CPU workers the cores are enough for beside the GPUs' own.
+
+    Workers, not threads of one: sums over rows that several threads share round otherwise for each
+    number of threads, while units and mini-batches are cut alike whatever computes them.
+
+    Args:
+        num_gpus: Each has :data:`CORES_OF_GPU` for itself.
+        num_cores: Of the machine.
+        threads: Of each worker.
+    """
+    return max(0, num_cores - CORES_OF_GPU * num_gpus) // threads
 
 
 def available_cores() -> int:
@@ -164,16 +188,17 @@ def _within(text: str, number: int, least: int, most: int) -> int:
     return number
 
 
-def _automatic(machine: Machine) -> Settled:
+def _automatic(machine: Machine, *, threads: int, most_workers: int) -> Settled:
     gpus = tuple(range(machine.num_gpus))
+    spare = cpu_workers(len(gpus), machine.num_cores, threads=threads)
+    workers = max(min(spare, most_workers - len(gpus)), 0 if gpus else 1)
     if not gpus:
         reason = f"auto found no GPU ({machine.why_no_gpu}); "
-        return _settled((), 1, reason=reason, own_process=True)
-    # A GPU's worker keeps a core for driving it and one for preparing its next share.
-    to_spare = machine.num_cores > 2 * len(gpus)
-    cores = counted(machine.num_cores, "core")
-    reason = "" if to_spare else f"auto found {cores}, none to spare; "
-    return _settled(gpus, int(to_spare), reason=reason, own_process=True)
+    elif not spare:
+        reason = f"auto found {counted(machine.num_cores, 'core')}, none to spare; "
+    else:
+        reason = ""
+    return _settled(gpus, workers, reason=reason, own_process=True)
 
 
 def _settled(gpus: tuple[int, ...], workers: int, *, reason: str, own_process: bool) -> Settled:

@@ -114,7 +114,7 @@ class Unified:
         """
         _demand_batches(items, workloads, batch_size)
         self._flat = FlatModule(model)
-        self.settled: Settled = parse_devices(devices).settle()
+        self.settled: Settled = parse_devices(devices).settle(threads=threads or 1)
         if tell is not None:
             tell(self.settled.sentence)
         self._balancer = Balancer(len(self.settled.names), mode=balance, speeds=speeds)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl.devices.names import Settled, parse_devices
+from retexo_fl.config import RunConfig
+from retexo_fl.devices.names import MAX_CPU_WORKERS, Settled, parse_devices
 from retexo_fl.devices.pool import OpenTask, WorkerPool
 from retexo_fl.devices.task import TaskFactory
+from retexo_fl.training.stage_task import MOST_UNITS
 
 _lock: Final = threading.Lock()
 #: How many clients of this process hold each pool.
@@ -23,21 +25,37 @@ class ClientDevices:
 
     Attributes:
         settled: What of ``devices`` is there.
+        speeds: (W,) that were measured last, for the next stage to begin with; None before.
     """
 
-    def __init__(self, devices: str, *, threads: int) -> None:
+    def __init__(self, devices: str, *, threads: int, most_workers: int = MAX_CPU_WORKERS) -> None:
         """Look what is there; nothing is started.
 
         Args:
             devices: As in a configuration.
             threads: Of each CPU worker.
+            most_workers: That have something to do, where ``devices`` leaves their number open.
 
         Raises:
             ConfigurationError: ``devices`` cannot be read, or names a device twice.
         """
-        self.settled: Settled = parse_devices(devices).settle()
+        self.settled: Settled = parse_devices(devices).settle(
+            threads=threads, most_workers=most_workers
+        )
+        self.speeds: Sequence[float] | None = None
         self._threads = threads
         self._held: WorkerPool | None = None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Look what is there of a configuration's devices.
+
+        Raises:
+            ConfigurationError: See above.
+        """
+        # A lazy stage has no more pieces; mini-batches are cut at will.
+        most = MOST_UNITS if config.sampler == "none" else MAX_CPU_WORKERS
+        return cls(config.devices, threads=config.threads, most_workers=most)
 
     @property
     def num_workers(self) -> int:

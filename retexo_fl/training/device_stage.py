@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Self
 
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.devices.balancer import cut
+from retexo_fl.devices.balancer import assign
 from retexo_fl.devices.pool import OpenTask
 from retexo_fl.devices.task import Share
 from retexo_fl.devices.timings import StepSums
@@ -48,6 +47,9 @@ from retexo_fl.training.tally import Tally
 
 #: What a node's gradient costs where its tally costs 1: a pass forward and two of it backward.
 _GRADIENT_COST: Final = 3.0
+#: A device too slow for a unit gets one in every so many rounds, so that it is noticed when it has
+#: become faster. A unit that takes it as long as all others take the rest costs under 2 %.
+_ROUNDS_PER_PROBE: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class DeviceStage(LayerTrainer):
             mode=plan.balance,
             client=plan.client,
             unit=f"stage={stage} round",
+            speeds=plan.devices.speeds,
         )
         self._work = np.zeros(plan.devices.num_workers)
         self._task: OpenTask | None = None
@@ -161,6 +164,7 @@ class DeviceStage(LayerTrainer):
         if purpose == ROUND:
             seconds = [each.busy_s for each in found.times]
             self._balance.learn(dropout.round, seconds=seconds, work=self._work.tolist())
+            self._plan.devices.speeds = self._balance.speeds or self._plan.devices.speeds
         return found
 
     def _computed(
@@ -170,18 +174,14 @@ class DeviceStage(LayerTrainer):
         costs: np.ndarray,
         numbers: dict[str, int] | None = None,
     ) -> StepSums:
-        """Have the units computed, in shares of equal cost to the devices' speeds."""
-        bounds = cut(costs, np.cumsum(self._balance.ratios)[:-1] * costs.sum())
-        self._work = np.array([part.sum() for part in np.split(costs, bounds[1:-1])])
+        """Have the units computed, so that the last device is done as early as can be."""
+        units = assign(costs, self._balance.ratios)
+        if numbers and numbers["round"] % _ROUNDS_PER_PROBE == 0:
+            _let_idle_try(units, costs)
+        self._work = np.array([costs[own].sum() for own in units])
         shares = [
-            Share(
-                epoch=0,
-                batch=0,
-                items=np.arange(start, stop),
-                purpose=purpose,
-                numbers=numbers or {},
-            )
-            for start, stop in pairwise(bounds.tolist())
+            Share(epoch=0, batch=0, items=own, purpose=purpose, numbers=numbers or {})
+            for own in units
         ]
         try:
             return self._opened().step(weights, shares)
@@ -222,3 +222,14 @@ class DeviceStage(LayerTrainer):
                 dtype=np.dtype(self._settings.shape.dtype),
             )
         return self._task
+
+
+def _let_idle_try(units: list[np.ndarray], costs: np.ndarray) -> None:
+    """Give each device without a unit the lightest of the device that has most, if it has two."""
+    for device, own in enumerate(units):
+        most = max(range(len(units)), key=lambda other: len(units[other]))
+        if len(own) or len(units[most]) < 2:
+            continue
+        given = costs[units[most]].argmin()
+        units[device] = units[most][given : given + 1]
+        units[most] = np.delete(units[most], given)

@@ -18,19 +18,29 @@ LEAST_MEASURED_S: Final = 0.5
 class MeasuredBalance:
     """A client's balancer, told of rounds or epochs together until they make up a measurement."""
 
-    def __init__(self, num_workers: int, *, mode: str, client: int, unit: str) -> None:
-        """Begin with equal parts.
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        mode: str,
+        client: int,
+        unit: str,
+        speeds: Sequence[float] | None = None,
+    ) -> None:
+        """Begin with equal parts, or with those of speeds that were measured before.
 
         Args:
             num_workers: W.
             mode: ``dynamic`` or ``static``.
             client: Index, for its log.
             unit: What is measured, for its log: ``epoch``, or ``stage=0 round``.
+            speeds: (W,) of any unit; under ``static`` they count for nothing.
 
         Raises:
             ConfigurationError: The mode is unknown.
         """
-        self._balancer = Balancer(num_workers, mode=mode)
+        given = None if mode == "static" else speeds
+        self._balancer = Balancer(num_workers, mode=mode, speeds=given)
         self._client = client
         self._unit = unit
         #: (W,) since the balancer was last told: seconds, and cost of what was computed in them.
@@ -40,6 +50,11 @@ class MeasuredBalance:
     def ratios(self) -> tuple[float, ...]:
         """(W,) each device's part of what comes; they sum to 1."""
         return self._balancer.ratios
+
+    @property
+    def speeds(self) -> list[float] | None:
+        """(W,) work per second; None while devices cannot be compared."""
+        return self._balancer.speeds
 
     def learn(self, number: int, *, seconds: Sequence[float], work: Sequence[float]) -> None:
         """Add a round or an epoch; decide if that makes :data:`LEAST_MEASURED_S` of some device.

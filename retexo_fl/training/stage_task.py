@@ -35,7 +35,7 @@ LEAST_NODES: Final = 128
 #: There are at most so many, since units that read the same rows each transform them: GAT in 8
 #: units took 1.1 times the CPU time of one pass on GitHub's users and 1.5 times on PubMed, in 32
 #: units 1.7 and 2.8 times. More devices than units have nothing to do.
-_MOST_UNITS: Final = 8
+MOST_UNITS: Final = 8
 _USES: Final = ("train", "validation", "test")
 
 
@@ -172,6 +172,6 @@ def _tally_numbers(unit: int, found: Tally) -> dict[str, float]:
 
 
 def _pieces(rows: np.ndarray) -> list[np.ndarray]:
-    size = max(LEAST_NODES, -(-len(rows) // _MOST_UNITS))
+    size = max(LEAST_NODES, -(-len(rows) // MOST_UNITS))
     starts = range(0, max(1, len(rows)), size)
     return [np.sort(rows[start : start + size]) for start in starts]

@@ -52,7 +52,18 @@ def whole_of(of: ClientTrainers) -> object:
     return of.whole(made.inputs, plan)
 
 
-@pytest.mark.parametrize("devices", ["cpu", "auto", "cuda:0"])
+@pytest.mark.parametrize(("num_cores", "workers"), [(1, None), (4, 4), (32, 8)])
+def test_auto_takes_the_cores_that_a_stage_has_pieces_for(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int, workers: int | None
+) -> None:
+    machine = Machine(num_gpus=0, num_cores=num_cores, why_no_gpu="PyTorch sees no GPU")
+    monkeypatch.setattr(Machine, "here", lambda: machine)
+    found = stage_of(trainers(devices="auto"))
+    shared = found._plan.devices.num_workers if isinstance(found, DeviceStage) else None
+    assert shared == workers
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cuda:0"])
 def test_a_stage_alone_on_the_cpu_has_no_worker(devices: str) -> None:
     assert type(stage_of(trainers(devices=devices))) is LayerTrainer
 

@@ -8,6 +8,7 @@ from retexo_fl.devices.names import (
     DeviceList,
     Machine,
     available_cores,
+    cpu_workers,
     parse_devices,
     threads_of,
 )
@@ -27,7 +28,7 @@ TWO_GPUS = Machine(num_gpus=2, num_cores=16, why_no_gpu="PyTorch sees 2")
         ("cuda:1", ("cuda:1",), False),
         ("cuda:1 , cpu", ("cuda:1", "cpu:0"), False),
         ("cpu:2,cuda:0,cuda:1", ("cuda:0", "cuda:1", "cpu:0", "cpu:1"), False),
-        ("auto", ("cuda:0", "cuda:1", "cpu:0"), False),
+        ("auto", ("cuda:0", "cuda:1", *(f"cpu:{place}" for place in range(12))), False),
     ],
 )
 def test_devices_that_are_there_are_used(
@@ -84,9 +85,9 @@ def test_unusable_devices_are_named(text: str, complaint: str) -> None:
         (
             "auto",
             NO_GPU,
-            "devices: auto found no GPU (this PyTorch has no CUDA); training on cpu",
+            "devices: auto found no GPU (this PyTorch has no CUDA); training on cpu:2",
         ),
-        ("auto", TWO_GPUS, "devices: training on cuda:0, cuda:1 and cpu"),
+        ("auto", TWO_GPUS, "devices: training on cuda:0, cuda:1 and cpu:12"),
         (
             "auto",
             Machine(num_gpus=1, num_cores=2, why_no_gpu=""),
@@ -96,6 +97,41 @@ def test_unusable_devices_are_named(text: str, complaint: str) -> None:
 )
 def test_sentence_says_what_was_chosen_and_why(text: str, machine: Machine, sentence: str) -> None:
     assert parse_devices(text).settle(machine).sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "num_cores", "threads", "expected"),
+    [
+        (0, 1, 1, 1),
+        (0, 2, 1, 2),
+        (0, 32, 1, 32),
+        (0, 32, 5, 6),
+        (0, 2, 4, 0),
+        (1, 1, 1, 0),
+        (1, 2, 1, 0),
+        (1, 16, 1, 14),
+        (4, 64, 1, 56),
+        (8, 16, 1, 0),
+    ],
+)
+def test_workers_take_all_cores_but_two_for_each_gpu(
+    num_gpus: int, num_cores: int, threads: int, expected: int
+) -> None:
+    assert cpu_workers(num_gpus, num_cores, threads=threads) == expected
+    machine = Machine(num_gpus=num_gpus, num_cores=num_cores, why_no_gpu="")
+    settled = parse_devices("auto").settle(machine, threads=threads)
+    # Somebody computes in any case.
+    workers = expected if num_gpus else max(1, expected)
+    assert len(settled.names) == num_gpus + workers
+    assert settled.in_process == (not num_gpus and workers == 1)
+
+
+@pytest.mark.parametrize(("num_gpus", "workers"), [(0, 8), (1, 7), (9, 0)])
+def test_no_more_workers_are_chosen_than_have_something_to_do(num_gpus: int, workers: int) -> None:
+    machine = Machine(num_gpus=num_gpus, num_cores=64, why_no_gpu="")
+    settled = parse_devices("auto").settle(machine, most_workers=8)
+    assert len(settled.names) == num_gpus + workers
+    assert len(parse_devices("cpu:20").settle(machine, most_workers=8).names) == 20
 
 
 def test_absent_gpu_alone_leaves_the_own_process() -> None:
@@ -127,7 +163,7 @@ def test_cores_are_those_that_the_process_may_run_on() -> None:
         (("cpu:0",), 8, None, (8,)),
         (("cpu:0", "cpu:1", "cpu:2"), 8, None, (3, 3, 2)),
         (("cpu:0", "cpu:1", "cpu:2"), 2, None, (1, 1, 1)),
-        (("cuda:0", "cpu:0"), 16, None, (1, 15)),
+        (("cuda:0", "cpu:0"), 16, None, (1, 14)),
         (("cuda:0", "cuda:1"), 16, None, (1, 1)),
         (("cuda:0", "cpu:0", "cpu:1"), 16, 3, (1, 3, 3)),
     ],

@@ -39,6 +39,12 @@ def client(model: str, dtype: str = "float64") -> SmallClient:
     return small_client(model, layers=2, dtype=dtype, graph=GRAPH, heads_between=True)
 
 
+@cache
+def eight_units() -> SmallClient:
+    graph = "synthetic:nodes=2048,edges=2048,classes=2,features=3"
+    return small_client("sage", layers=2, graph=graph, heads_between=True)
+
+
 def weights_of(made: SmallClient, stage: int = 0) -> np.ndarray:
     drawn = initial_weights(made.shape, stage, seed=1)
     noise = np.random.default_rng(2).normal(scale=0.1, size=drawn.shape)
@@ -65,11 +71,12 @@ def shared(
     nodes: NodeSets | None = None,
     *,
     metric: str = "accuracy",
+    balance: str = "dynamic",
 ) -> DeviceStage:
     plan = DevicePlan(
         devices=devices,
         client=3,
-        balance="dynamic",
+        balance=balance,
         loss="cross-entropy",
         metric=metric,
         dropout=DROPOUT,
@@ -129,7 +136,7 @@ def test_no_bit_depends_on_how_many_devices_there_are_or_how_fast(
         assert (found.train, found.validation) == (expected.train, expected.validation)
     for step in devices.steps:
         units = np.concatenate([share.items for share in step])
-        assert units.tolist() == list(range(len(unit_nodes(made.nodes))))
+        assert sorted(units.tolist()) == list(range(len(unit_nodes(made.nodes))))
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
@@ -183,6 +190,63 @@ def test_short_rounds_are_measured_together(caplog: pytest.LogCaptureFixture) ->
     # Two of three units on the slower device are 0.24 s a round.
     (line,) = caplog.messages
     assert " round=3 busy_s=0.1500/0.7200 " in line
+
+
+def makespans(devices: DevicesHere, start: int = 0) -> list[float]:
+    """Return how long each step took on the device that was done last."""
+    return [
+        max(seconds * len(own.items) for seconds, own in zip(devices.seconds, step, strict=True))
+        for step in devices.steps[start:]
+    ]
+
+
+@pytest.mark.parametrize("ratio", [10, 12, 14])
+def test_a_device_that_does_not_pay_gets_no_unit(ratio: int) -> None:
+    made = eight_units()
+    assert len(unit_nodes(made.nodes)) == 8
+    devices = DevicesHere([1.0, float(ratio)])
+    stage, alone = shared(made, devices, recipe()), shared(made, DevicesHere([1.0]), recipe())
+    for number in (1, 2, 3):
+        found = stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+        expected = alone.update(weights_of(made), round_number=number, dropout=DROPOUT)
+        np.testing.assert_array_equal(found.update_sum, expected.update_sum)
+    # Equal parts until the speeds are known; then what the fast device takes alone.
+    assert makespans(devices) == [4.0 * ratio, 8.0, 8.0]
+
+
+def test_a_device_that_was_left_out_is_tried_again() -> None:
+    made = eight_units()
+    devices = DevicesHere([1.0, 14.0])
+    stage = shared(made, devices, recipe())
+    for number in (1, 2, 64, 65):
+        if number == 64:
+            devices.seconds[1] = 0.5
+        stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+    on_second = [len(step[1].items) for step in devices.steps]
+    assert on_second[:3] == [4, 0, 1]
+    assert on_second[3] > 4
+
+
+def test_the_next_stage_begins_with_the_speeds_of_the_last() -> None:
+    made = eight_units()
+    devices = DevicesHere([1.0, 3.0])
+    for stage in (shared(made, devices, recipe()) for _ in range(2)):
+        begun = len(devices.steps)
+        for number in (1, 2, 3):
+            stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+        stage.close()
+    assert makespans(devices, 0)[0] == 12.0
+    assert makespans(devices, begun) == [6.0] * 3
+
+
+def test_static_parts_are_equal_in_every_stage() -> None:
+    made = eight_units()
+    devices = DevicesHere([1.0, 3.0])
+    devices.speeds = [3.0, 1.0]
+    stage = shared(made, devices, recipe(), balance="static")
+    for number in (1, 64):
+        stage.update(weights_of(made), round_number=number, dropout=DROPOUT)
+    assert makespans(devices) == [12.0, 12.0]
 
 
 def test_attention_is_balanced_by_edges_and_sums_by_rows() -> None:
