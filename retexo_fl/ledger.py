@@ -17,6 +17,8 @@ from typing import Final, Self
 
 #: What a byte was moved for.
 KINDS: Final = ("boundary", "updates_up", "weights_down", "control")
+#: Of a number in a ledger's text; sums of such numbers still are float64 in a report.
+_MOST_DIGITS: Final = 19
 MEASURES: Final = ("raw", "payload", "wire")
 #: The ``peer`` of a movement between a client and the server.
 SERVER: Final = -1
@@ -138,7 +140,11 @@ class TrafficLedger:
 
     @classmethod
     def from_csv(cls, lines: Iterable[str]) -> Self:
-        """Rebuild a ledger from the text of :meth:`to_csv`."""
+        """Rebuild a ledger from the text of :meth:`to_csv`.
+
+        Raises:
+            ValueError: It is another text; so do KeyError, TypeError and csv.Error say.
+        """
         ledger = cls()
         for row in csv.DictReader(lines):
             account = Account(
@@ -167,13 +173,19 @@ _COLUMNS: Final = (
 
 
 def _typed(name: str, text: str) -> int | str:
-    return int(text) if name in {"attempt", "layer", "client", "peer"} else text
+    return _whole(text) if name in {"attempt", "layer", "client", "peer"} else text
 
 
 def _volume_of(row: Mapping[str, str]) -> Volume:
     return Volume(
-        messages=int(row["messages"]),
-        raw=int(row["raw_bytes"]),
-        payload=int(row["payload_bytes"]),
-        wire=int(row["wire_bytes"]) if row["wire_bytes"] else None,
+        messages=_whole(row["messages"]),
+        raw=_whole(row["raw_bytes"]),
+        payload=_whole(row["payload_bytes"]),
+        wire=_whole(row["wire_bytes"]) if row["wire_bytes"] else None,
     )
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)

@@ -131,8 +131,13 @@ class GraphClient:
             )
         rows = self._rows(ticket.stage, ticket.weights_digest)
         if rows is None:
-            assert request.weights is not None
+            if request.weights is None:
+                raise LocalProtocolError(
+                    f"stage {ticket.stage}: the message has no weights; expected those of stage "
+                    f"{ticket.stage - 1}, whose rows are not made yet"
+                )
             before = self._trainer(ticket.stage - 1, request.previous_digest)
+            self._check_weights(ticket, request.weights, before.num_weights)
             rows = before.embed(request.weights).numpy()
             self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         traffic = self._mailbox.send(ticket, self._scaled(rows))

@@ -5,6 +5,7 @@ The server is told sums only: with one node per client, a list of peers is a lis
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,7 +161,7 @@ def _read(path: Path) -> TrafficLedger:
         return TrafficLedger.from_csv(path.read_text(encoding="utf-8").splitlines())
     except FileNotFoundError:
         return TrafficLedger()
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         # An account that is lost must not end a training.
         path.replace(path.with_name(f"{path.name}.damaged.{os.getpid()}"))
         del error

@@ -10,12 +10,16 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
+from retexo_fl.graph.npy import open_npy
+
+#: Of an attempt's number.
+_MOST_DIGITS: Final = 18
 
 
 class ClientStore(Protocol):
@@ -102,12 +106,12 @@ class FolderStore:
 
     def attempt(self) -> int:
         """See :class:`ClientStore`."""
-        try:
-            return int((self._folder / "attempt").read_text(encoding="ascii"))
-        except FileNotFoundError:
+        text = self._text("attempt")
+        if text is None:
             return 0
-        except ValueError as error:
-            raise CheckpointError(f"{self._folder}: the attempt is damaged") from error
+        if not (text.isdecimal() and len(text) <= _MOST_DIGITS):
+            raise CheckpointError(f"{self._folder}: the attempt is damaged")
+        return int(text)
 
     def set_attempt(self, attempt: int) -> None:
         """See :class:`ClientStore`."""
@@ -115,14 +119,17 @@ class FolderStore:
 
     def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`."""
+        path = self._folder / _name(stage, digest, "npy")
         try:
-            rows: np.ndarray = np.load(
-                self._folder / _name(stage, digest, "npy"), mmap_mode="r", allow_pickle=False
+            if not path.exists():
+                return None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        rows = open_npy(path, error=CheckpointError)
+        if rows.ndim != 2 or rows.dtype.kind != "f":
+            raise CheckpointError(
+                f"{path}: damaged ({rows.dtype} of shape {rows.shape}; expected rows of floats)"
             )
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, EOFError) as error:
-            raise CheckpointError(f"{self._folder}: rows of stage {stage} ({error})") from error
         return rows
 
     def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
@@ -136,16 +143,16 @@ class FolderStore:
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
-        try:
-            text = (self._folder / _name(stage, digest, "json")).read_text(encoding="ascii")
-        except FileNotFoundError:
+        text = self._text(_name(stage, digest, "json"))
+        if text is None:
             return None
         try:
-            return tuple(json.loads(text))
-        except ValueError as error:
-            raise CheckpointError(
-                f"{self._folder}: the end of exchange {stage} is damaged"
-            ) from error
+            peers = json.loads(text)
+        except (ValueError, RecursionError):
+            peers = None
+        if not isinstance(peers, list) or not all(type(p) is int and p >= 0 for p in peers):
+            raise CheckpointError(f"{self._folder}: the end of exchange {stage} is damaged")
+        return tuple(peers)
 
     def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
         """See :class:`ClientStore`."""
@@ -154,6 +161,15 @@ class FolderStore:
     def forget(self) -> None:
         """See :class:`ClientStore`."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _text(self, name: str) -> str | None:
+        path = self._folder / name
+        try:
+            return path.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
     def _write(self, name: str, *content: bytes) -> None:
         try:

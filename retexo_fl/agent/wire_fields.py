@@ -156,7 +156,10 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
         except (TypeError, ValueError) as error:
             raise _wrong(place, value, "hexadecimal digits") from error
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _wrong(place, value, "a number that float64 holds") from error
     if type(value) is not hint:
         raise _wrong(place, value, f"a value of type {hint.__name__}")
     if hint is int and not 0 <= value <= _MAX_INT:

@@ -127,7 +127,7 @@ def parse_certificate(pem: str, where: str) -> x509.Certificate:
         # TLS takes no other letters, not even beside the certificate.
         certificates = x509.load_pem_x509_certificates(pem.encode("ascii"))
         keys = [certificate.public_key() for certificate in certificates]
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise IdentityError(f"{where}: not a certificate in PEM") from error
     if len(certificates) != 1:
         raise IdentityError(f"{where}: {len(certificates)} certificates, expected one")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,20 +57,43 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
+    with named_damage(path):
         tensors = load(content)
         metadata = metadata_of(content)
         facts = json.loads(metadata["facts"])
         intact = metadata["crc32"] == checksum(metadata["facts"], tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from error
-    if facts.get("version") != CHECKPOINT_VERSION:
-        raise CheckpointError(
-            f"{path}: version {facts.get('version')}; expected {CHECKPOINT_VERSION}"
-        )
+        version = facts.get("version")
+    if version != CHECKPOINT_VERSION:
+        raise CheckpointError(f"{path}: version {version!r:.40}; expected {CHECKPOINT_VERSION}")
     if not intact:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     return Checkpoint(facts=facts, tensors=tensors)
+
+
+@contextmanager
+def named_damage(place: Path | str, problem: str = "damaged") -> Iterator[None]:
+    """Name the file in whatever its content causes where it is not as it was written.
+
+    Args:
+        place: The file.
+        problem: What is wrong with it.
+
+    Raises:
+        CheckpointError: Something was absent, of another type, or no number.
+    """
+    try:
+        yield
+    except (
+        SafetensorError,
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        csv.Error,
+    ) as error:
+        raise CheckpointError(f"{place}: {problem} ({error})") from error
 
 
 def metadata_of(content: bytes) -> Mapping[str, str]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.errors import CheckpointError
-from retexo_fl.federation.checkpoints import Checkpoint
+from retexo_fl.federation.checkpoints import Checkpoint, named_damage
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
+
+#: In errors: whose content is not as it was written, though its checksum fits.
+_CHECKPOINT: Final = "the run's checkpoint"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,19 +56,24 @@ class JobState:
 
     @classmethod
     def resume(cls, checkpoint: Checkpoint) -> Self:
-        """Go on with the job of a checkpoint, one attempt later."""
+        """Go on with the job of a checkpoint, one attempt later.
+
+        Raises:
+            CheckpointError: It does not say what :meth:`checkpoint` does.
+        """
         facts = checkpoint.facts
-        return cls(
-            job=str(facts["job"]),
-            attempt=int(facts["attempt"]) + 1,
-            partitioning=str(facts["partitioning"]),
-            ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
-            missing={int(stage): count for stage, count in facts["missing"].items()},
-            absences={int(client): count for client, count in facts.get("absences", {}).items()},
-            exchange_s=float(facts["exchange_s"]),
-            train_s=float(facts["train_s"]),
-            _restored=checkpoint,
-        )
+        with named_damage(_CHECKPOINT):
+            return cls(
+                job=str(facts["job"]),
+                attempt=int(facts["attempt"]) + 1,
+                partitioning=str(facts["partitioning"]),
+                ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
+                missing=_counts(facts["missing"]),
+                absences=_counts(facts.get("absences", {})),
+                exchange_s=float(facts["exchange_s"]),
+                train_s=float(facts["train_s"]),
+                _restored=checkpoint,
+            )
 
     def checkpoint(self, ticket: Ticket, state: StageState) -> Checkpoint:
         """Return everything that a resume needs after a round of stage ``ticket.stage``."""
@@ -101,21 +109,23 @@ class JobState:
         if self._restored is None:
             return
         digest = chain_digest(b"", None)
-        for facts in self._restored.facts["outcomes"]:
-            stage = int(facts["stage"])
-            layers = {layer: run.read_layer(layer) for layer in schedule.layers(stage)}
-            weights = schedule.flat(stage, layers)
-            digest = chain_digest(digest, weights)
-            self.outcomes.append(
-                StageOutcome(
-                    stage=stage,
-                    rounds=int(facts["rounds"]),
-                    best_round=int(facts["best_round"]),
-                    score=Score(**facts["score"]),
-                    weights=weights,
+        with named_damage(_CHECKPOINT):
+            for facts in self._restored.facts["outcomes"]:
+                stage = int(facts["stage"])
+                layers = {layer: run.read_layer(layer) for layer in schedule.layers(stage)}
+                weights = schedule.flat(stage, layers)
+                digest = chain_digest(digest, weights)
+                self.outcomes.append(
+                    StageOutcome(
+                        stage=stage,
+                        rounds=int(facts["rounds"]),
+                        best_round=int(facts["best_round"]),
+                        score=_score(facts["score"]),
+                        weights=weights,
+                    )
                 )
-            )
-        if digest.hex() != self._restored.facts["weights_digest"]:
+            expected = self._restored.facts["weights_digest"]
+        if digest.hex() != expected:
             raise CheckpointError(
                 f"{run.path / 'model'}: the layers are not those of the checkpoint"
             )
@@ -130,18 +140,26 @@ class JobState:
         return self._restored is not None and str(stage) in self._restored.facts["missing"]
 
     def stage_state(self, stage: int) -> StageState | None:
-        """Return where a checkpoint left this stage, or None."""
-        if self._restored is None or int(self._restored.facts["stage"]) != stage:
+        """Return where a checkpoint left this stage, or None.
+
+        Raises:
+            CheckpointError: It does not say what :meth:`checkpoint` does.
+        """
+        if self._restored is None:
             return None
         facts, tensors = self._restored.facts, self._restored.tensors
-        return StageState(
-            round=int(facts["round"]),
-            loss=facts["loss"],
-            best=_best(facts, tensors),
-            weights=tensors["weights"],
-            absent=tuple(facts.get("absent", ())),
-            optimizer={name: item for name, item in tensors.items() if name.startswith("adam.")},
-        )
+        adam = {name: item for name, item in tensors.items() if name.startswith("adam.")}
+        with named_damage(_CHECKPOINT):
+            if int(facts["stage"]) != stage:
+                return None
+            return StageState(
+                round=int(facts["round"]),
+                loss=None if facts["loss"] is None else float(facts["loss"]),
+                best=_best(facts, tensors),
+                weights=tensors["weights"],
+                absent=tuple(int(client) for client in facts.get("absent", ())),
+                optimizer=adam,
+            )
 
 
 def _best(facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> BestWeights:
@@ -150,7 +168,21 @@ def _best(facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> BestWe
     return BestWeights(
         weights=tensors["best"],
         round_number=int(facts["best_round"]),
-        score=Score(**facts["best_score"]),
+        score=_score(facts["best_score"]),
+    )
+
+
+def _counts(values: Mapping[str, Any]) -> dict[int, int]:
+    return {int(index): int(count) for index, count in values.items()}
+
+
+def _score(values: Mapping[str, Any]) -> Score:
+    metric = values.get("metric")
+    return Score(
+        count=int(values["count"]),
+        correct=int(values["correct"]),
+        loss_sum=float(values["loss_sum"]),
+        metric=None if metric is None else float(metric),
     )
 
 

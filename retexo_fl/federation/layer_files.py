@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from retexo_fl.errors import CheckpointError
-from retexo_fl.federation.checkpoints import checksum, metadata_of, replace_file
+from retexo_fl.federation.checkpoints import (
+    checksum,
+    metadata_of,
+    named_damage,
+    replace_file,
+)
 
 #: Raised when the meaning of a layer file's content changes.
 LAYER_VERSION: Final = 1
@@ -64,17 +68,20 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
+    with named_damage(path, "damaged, or no layer of a run"):
         tensors = load(content)
         stored = json.loads(metadata_of(content)[_KEY])
         values = json.loads(stored["facts"])
         intact = stored["crc32"] == checksum(stored["facts"], tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged, or no layer of a run ({error})") from error
+        version = values.pop("version")
     if not intact:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
-    if values.pop("version") != LAYER_VERSION:
+    if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
+    if set(values) != {item.name for item in fields(LayerFacts)} or not all(
+        type(value) is int and value >= 0 for value in values.values()
+    ):
+        raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
     return LayerFacts(**values), tensors
 
 

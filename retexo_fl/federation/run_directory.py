@@ -21,6 +21,7 @@ from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, RunDirectoryError
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
+    named_damage,
     read_checkpoint,
     replace_file,
     write_checkpoint,
@@ -87,9 +88,16 @@ class RunDirectory:
         for left in self.path.rglob("*.part"):  # by a process that was killed as it wrote
             left.unlink(missing_ok=True)
         checkpoint = read_checkpoint(self.path / "checkpoint.safetensors")
-        self._seconds_before = float(checkpoint.facts["seconds"])
-        with (self.path / "metrics.jsonl").open("r+b") as file:
-            file.truncate(int(checkpoint.facts["metrics_bytes"]))
+        with named_damage(self.path / "checkpoint.safetensors"):
+            self._seconds_before = float(checkpoint.facts["seconds"])
+            metrics_bytes = int(checkpoint.facts["metrics_bytes"])
+        try:
+            with (self.path / "metrics.jsonl").open("r+b") as file:
+                file.truncate(metrics_bytes)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / 'metrics.jsonl'}: cannot be cut ({error.strerror})"
+            ) from error
         return checkpoint
 
     def _lock(self) -> None:

@@ -90,7 +90,11 @@ def run_training(
     if config.resume:
         run = RunDirectory(Path(config.resume).absolute())
         _check_same_job(config, check_resumable(run.path), run.path)
-        job = JobState.resume(run.reopen())
+        try:
+            job = JobState.resume(run.reopen())
+        except BaseException:
+            run.close()
+            raise
     else:
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
         check_free(run.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -10,6 +11,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import InputError
+from retexo_fl.units import format_counted
+
+logger = logging.getLogger(__name__)
 
 #: Values looked at in one go, so that scratch arrays stay small. Chosen; not tuned.
 _CHUNK_VALUES: Final = 2**22
@@ -65,15 +69,9 @@ class ArrayChecks:
         self, name: str, columns: np.ndarray, indptr: np.ndarray, *, num_columns: int
     ) -> None:
         """Check column numbers: in range, ascending and unique in each row of checked offsets."""
+        self._column_range(name, columns, indptr, num_columns=num_columns)
         if not len(columns):
             return
-        if columns.min() < 0 or columns.max() >= num_columns:
-            entry = int(np.flatnonzero((columns < 0) | (columns >= num_columns))[0])
-            self.fail(
-                name,
-                f"row {_row_of(indptr, entry)} has column {columns[entry]}; "
-                f"expected 0 to {num_columns - 1}",
-            )
         rises = columns[1:] > columns[:-1]
         starts = indptr[1:-1]
         starts = starts[(starts > 0) & (starts < len(columns))]
@@ -84,6 +82,17 @@ class ArrayChecks:
                 name,
                 f"row {_row_of(indptr, entry)} has columns out of order or twice; "
                 "expected ascending columns",
+            )
+
+    def _column_range(
+        self, name: str, columns: np.ndarray, indptr: np.ndarray, *, num_columns: int
+    ) -> None:
+        if len(columns) and (columns.min() < 0 or columns.max() >= num_columns):
+            entry = int(np.flatnonzero((columns < 0) | (columns >= num_columns))[0])
+            self.fail(
+                name,
+                f"row {_row_of(indptr, entry)} has column {columns[entry]}; "
+                f"expected 0 to {num_columns - 1}",
             )
 
     def features(self, name: str, features: np.ndarray | csr_array, *, num_nodes: int) -> None:
@@ -107,7 +116,12 @@ class ArrayChecks:
             self.fail(name, f"row {row} holds NaN or infinity; expected finite values")
 
     def sparse_features(
-        self, name: str, parts: Mapping[str, np.ndarray], *, num_columns: int
+        self,
+        name: str,
+        parts: Mapping[str, np.ndarray],
+        *,
+        num_columns: int,
+        any_order: bool = False,
     ) -> csr_array:
         """Join the parts of a CSR matrix, which SciPy would trust.
 
@@ -115,6 +129,8 @@ class ArrayChecks:
             name: Of the matrix; its parts are called ``NAME_indptr`` and so on.
             parts: ``indptr`` [N + 1] and ``indices`` [Z] integers, ``data`` [Z] float32.
             num_columns: Width of the matrix.
+            any_order: Columns of a row may be out of order and there more than once. They are
+                sorted, and the values of one column are added up, as SciPy does; a warning says so.
         """
         indptr, indices, data = parts["indptr"], parts["indices"], parts["data"]
         self.form(f"{name}_indptr", indptr, kinds="iu", shape=(None,))
@@ -125,8 +141,25 @@ class ArrayChecks:
         self.form(f"{name}_data", data, kinds="f", shape=(None,))
         self.form(f"{name}_indices", indices, kinds="iu", shape=(len(data),))
         self.offsets(f"{name}_indptr", indptr, num_entries=len(data))
-        self.columns(f"{name}_indices", indices, indptr, num_columns=num_columns)
-        return csr_array((data, indices, indptr), shape=(len(indptr) - 1, num_columns))
+        check = self._column_range if any_order else self.columns
+        check(f"{name}_indices", indices, indptr, num_columns=num_columns)
+        matrix = csr_array((data, indices, indptr), shape=(len(indptr) - 1, num_columns))
+        return (
+            matrix if not any_order or matrix.has_canonical_format else self._tidied(name, matrix)
+        )
+
+    def _tidied(self, name: str, matrix: csr_array) -> csr_array:
+        matrix = matrix.copy()  # The parts may be read-only.
+        entries = matrix.nnz
+        matrix.sum_duplicates()
+        logger.warning(
+            "%s: %s_indices: columns out of order or twice in a row; they were sorted, and %s "
+            "added to another of the same column, as SciPy does",
+            self.source,
+            name,
+            format_counted(entries - matrix.nnz, "value"),
+        )
+        return matrix
 
     def labels(self, name: str, labels: np.ndarray, *, num_classes: int) -> None:
         """Check labels: whole numbers from -1 (unlabelled) to ``num_classes - 1``."""
@@ -180,6 +213,11 @@ class ArrayChecks:
             name,
             f"{where}: a directed edge list; expected an undirected graph, each edge listed once",
         )
+
+
+def largest_label(labels: np.ndarray) -> int:
+    """Return the largest of [N] labels of any integer dtype, -1 where there are none."""
+    return int(labels.max()) if len(labels) else -1
 
 
 def _edge_numbers(edges: np.ndarray, num_nodes: int) -> np.ndarray:

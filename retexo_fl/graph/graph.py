@@ -11,7 +11,7 @@ import numpy as np
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.attributes import attribute_texts
-from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
 
@@ -205,7 +205,7 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     checks = ArrayChecks(source=names.source, error=DatasetError)
     checks.form(names.labels, given.labels, kinds="iu", shape=(None,))
     num_nodes = len(given.labels)
-    largest = int(given.labels.max(initial=-1))
+    largest = largest_label(given.labels)
     if largest < 0:
         checks.fail(names.labels, "no node is labelled; expected classes from 0")
     if given.num_classes is None and largest >= num_nodes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import struct
 import tokenize
 import warnings
 import zipfile
@@ -16,16 +18,21 @@ from typing import IO, Final, Literal
 import numpy as np
 from numpy.lib import format as npy_format
 
-from retexo_fl.errors import InputError
+from retexo_fl.errors import RetexoError
 from retexo_fl.units import counted
 
 #: Smaller arrays are read into memory. A mapping keeps a file descriptor open, and thousands of
 #: clients in one process would run out of them. Chosen; not tuned.
 MAPPED_FROM_BYTES: Final = 2**20
+#: Of an array's header, as in NumPy; that of a plain array has 118.
+_MOST_HEADER_BYTES: Final = 10_000
 
+#: That every NumPy takes.
+_MOST_DIMENSIONS: Final = 32
+#: By version: what reads a header, and how its length stands before it.
 _READERS: Final = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
+    (1, 0): (npy_format.read_array_header_1_0, struct.Struct("<H")),
+    (2, 0): (npy_format.read_array_header_2_0, struct.Struct("<I")),
 }
 
 
@@ -55,7 +62,7 @@ class ArrayHeader:
         return np.frombuffer(content, dtype=self.dtype).reshape(self.shape, order=self.order)
 
 
-def open_npy(path: Path, *, error: type[InputError]) -> np.ndarray:
+def open_npy(path: Path, *, error: type[RetexoError]) -> np.ndarray:
     """Open an array, mapped from the file if it is large.
 
     Args:
@@ -66,7 +73,7 @@ def open_npy(path: Path, *, error: type[InputError]) -> np.ndarray:
         A read-only array.
 
     Raises:
-        InputError: Of the class ``error``.
+        RetexoError: Of the class ``error``.
     """
     try:
         with path.open("rb") as file:
@@ -91,7 +98,7 @@ def open_npy(path: Path, *, error: type[InputError]) -> np.ndarray:
 class NpzArchive:
     """The arrays of a ``.npz`` file; use :func:`open_npz`."""
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile, error: type[InputError]) -> None:
+    def __init__(self, path: Path, archive: zipfile.ZipFile, error: type[RetexoError]) -> None:
         self._path = path
         self._archive = archive
         self._error = error
@@ -142,7 +149,7 @@ class NpzArchive:
 
 
 @contextmanager
-def open_npz(path: Path, *, error: type[InputError]) -> Iterator[NpzArchive]:
+def open_npz(path: Path, *, error: type[RetexoError]) -> Iterator[NpzArchive]:
     """Open a ``.npz`` file.
 
     Args:
@@ -150,7 +157,7 @@ def open_npz(path: Path, *, error: type[InputError]) -> Iterator[NpzArchive]:
         error: Class of the error for everything that is wrong with it.
 
     Raises:
-        InputError: Of the class ``error``.
+        RetexoError: Of the class ``error``.
     """
     try:
         archive = zipfile.ZipFile(path)
@@ -167,7 +174,7 @@ def open_npz(path: Path, *, error: type[InputError]) -> Iterator[NpzArchive]:
 
 
 def _read_header(
-    file: IO[bytes], size_bytes: int, *, where: str, error: type[InputError]
+    file: IO[bytes], size_bytes: int, *, where: str, error: type[RetexoError]
 ) -> ArrayHeader:
     """Read a header and check that the data it announces is there."""
     try:
@@ -177,11 +184,24 @@ def _read_header(
         with warnings.catch_warnings():
             # NumPy tries to read a damaged header as one of Python 2, and says so.
             warnings.simplefilter("ignore", UserWarning)
-            shape, fortran_order, dtype = _READERS[version](file)
-    except (ValueError, SyntaxError, tokenize.TokenError) as problem:
+            shape, fortran_order, dtype = _READERS[version][0](_header_text(file, version))
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+        tokenize.TokenError,
+    ) as problem:
+        # NumPy evaluates a literal and makes a dtype of it, which fail in all these ways.
         raise error(f"{where}: not an array in NumPy's format ({problem})") from problem
     if dtype.hasobject:
         raise error(f"{where}: holds Python objects; expected plain values")
+    if not dtype.itemsize or dtype.subdtype is not None or not _is_shape(shape):
+        raise error(f"{where}: {len(shape)} dimensions of {dtype}; expected an array of values")
     order: Literal["C", "F"] = "F" if fortran_order else "C"
     header = ArrayHeader(shape=shape, dtype=dtype, order=order, offset=file.tell())
     if header.offset + header.data_bytes != size_bytes or min(shape, default=0) < 0:
@@ -190,3 +210,25 @@ def _read_header(
             f"{header.offset + header.data_bytes} for {dtype} of shape {shape}"
         )
     return header
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    return len(shape) <= _MOST_DIMENSIONS and all(
+        type(length) is int and length < 2**63 for length in shape
+    )
+
+
+def _header_text(file: IO[bytes], version: tuple[int, int]) -> io.BytesIO:
+    """Return a header with its length before it, but none that NumPy would refuse for its length.
+
+    Raises:
+        ValueError: It is longer, or cut off.
+    """
+    form = _READERS[version][1]
+    prefix = file.read(form.size)
+    if len(prefix) < form.size:
+        raise ValueError("its header is cut off")
+    (size_bytes,) = form.unpack(prefix)
+    if size_bytes > _MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {size_bytes} bytes; expected {_MOST_HEADER_BYTES} at most")
+    return io.BytesIO(prefix + file.read(size_bytes))

@@ -10,7 +10,7 @@ import numpy as np
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.attributes import count_values
-from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.npy import NpzArchive, open_npz
@@ -84,7 +84,7 @@ def describe_npz_graph(path: Path) -> NpzSummary:
             nodes=len(labels),
             edges=(0, *edges)[-1],
             features=width,
-            classes=int(labels.max(initial=-1)) + 1,
+            classes=largest_label(labels) + 1,
             split="/".join(str(np.count_nonzero(mask)) for mask in masks) or "none",
         )
 
@@ -109,7 +109,7 @@ def _features(archive: NpzArchive, checks: ArrayChecks) -> Features:
         return np.ascontiguousarray(archive.read("x"))
     shape = _sparse_shape(archive, checks)
     parts = {part: archive.read(f"x_{part}") for part in _SPARSE}
-    features = checks.sparse_features("x", parts, num_columns=shape[1])
+    features = checks.sparse_features("x", parts, num_columns=shape[1], any_order=True)
     if features.shape != shape:
         checks.fail("x_shape", f"got {shape}; expected {features.shape} by x_indptr")
     return features

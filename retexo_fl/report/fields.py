@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from retexo_fl.errors import RunDirectoryError
+
+#: Whole numbers that every count and sum of bytes is below.
+_MOST_WHOLE: Final = 2**63 - 1
+#: Above it the span of an axis is no float64.
+_MOST_NUMBER: Final = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +46,19 @@ class Fields:
         value = self._value(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MOST_WHOLE:
             raise self._wrong(key, "a whole number")
         return value
 
     def number_or_none(self, key: str) -> float | None:
-        """Return a finite number, or None for null and for a number that is not finite."""
+        """Return a number, or None for null and for one that is not finite or beyond all charts."""
         value = self._value(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, "a number or null")
-        return float(value) if math.isfinite(value) else None
+        # An int of any length compares with a float; NaN is below nothing.
+        return float(value) if abs(value) <= _MOST_NUMBER else None
 
     def number(self, key: str) -> float:
         """Return a finite number."""
@@ -111,7 +117,7 @@ def parse_object(text: str, place: str) -> Fields:
     """
     try:
         value = json.loads(text, parse_constant=lambda _: None)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{place}: damaged JSON ({error})") from error
     if not isinstance(value, dict):
         raise RunDirectoryError(f"{place}: expected a JSON object, found {text.strip():.40}")

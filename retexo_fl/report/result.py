@@ -11,6 +11,8 @@ from retexo_fl.ledger import KINDS, MEASURES
 from retexo_fl.report.fields import Fields
 
 RESULT_VERSION: Final = 1
+#: Of a client's index.
+_MOST_DIGITS: Final = 18
 
 #: ``{kind: bytes, "total": bytes}``; None where not measured.
 ByKind = Mapping[str, int | None]
@@ -163,7 +165,14 @@ def parse_result(fields: Fields) -> Result:
 
 
 def _absences(fields: Fields | None) -> dict[str, int]:
-    return {} if fields is None else {client: fields.integer(client) for client in fields.values}
+    if fields is None:
+        return {}
+    for client in fields.values:
+        if not (client.isascii() and client.isdecimal() and len(client) <= _MOST_DIGITS):
+            raise RunDirectoryError(
+                f"{fields.place}: key {client[:40]!r}, expected the index of a client"
+            )
+    return {client: fields.integer(client) for client in fields.values}
 
 
 def _by_kind(fields: Fields) -> ByKind:

@@ -64,15 +64,18 @@ class Axis:
 
 
 def fitted_axis(values: Iterable[float], quantity: Quantity) -> Axis:
-    """Return an axis around ``values``, extended to round numbers; shares stay within 0 and 1."""
+    """Return an axis around ``values``, extended to round numbers.
+
+    That of shares from 0 to 1 stays within 0 and 1; a metric of a plugin may be beyond.
+    """
     found = list(values)
     low, high = (min(found), max(found)) if found else (0.0, 1.0)
     if high - low < 1e-9 * max(1.0, abs(high)):
-        margin = 0.05 if quantity == "share" else max(0.5 * abs(high), 0.5)
+        margin = 0.05 * max(1.0, abs(high)) if quantity == "share" else max(0.5 * abs(high), 0.5)
         low, high = low - margin, high + margin
     step = _step(high - low, 5, whole=False)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    if quantity == "share":
+    if quantity == "share" and found and min(found) >= 0 and max(found) <= 1:
         low, high = max(low, 0.0), min(high, 1.0)
     return Axis(low=low, high=high, quantity=quantity, step=step)
 
@@ -125,6 +128,7 @@ def _step(span: float, most: int, *, whole: bool) -> float:
 
 def _digits(step: float) -> int:
     digits = 0
-    while digits < 8 and abs(step * 10**digits - round(step * 10**digits)) > 1e-6:
+    # Above 2**53 every float64 is a whole number.
+    while step < 2**53 and digits < 8 and abs(step * 10**digits - round(step * 10**digits)) > 1e-6:
         digits += 1
     return digits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from retexo_fl.errors import (
     PartitionError,
     RunDirectoryError,
 )
+from retexo_fl.federation.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from retexo_fl.federation.run_directory import check_resumable
 from retexo_fl.graph import write_partitions
 from retexo_fl.ledger import TrafficLedger
@@ -47,6 +49,12 @@ def interrupted(out: Path, event: int, **keys: Any) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("whole") / "run", **KEYS)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted in its second stage; to be copied."""
+    return interrupted(tmp_path_factory.mktemp("half") / "run", 16, **KEYS)
 
 
 # start, exchange, 8 rounds, stage_end: event 11 is the end of stage 0, event 12 the next exchange.
@@ -110,6 +118,43 @@ def test_resume_refuses_layers_of_another_training(tmp_path: Path, whole: Path) 
     layer = "model/layer-0.safetensors"
     (out / layer).write_bytes((other / layer).read_bytes())
     with pytest.raises(CheckpointError, match="not those of the checkpoint"):
+        train(out, **KEYS, resume=out)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("job", None),  # absent
+        ("attempt", "two"),
+        ("ledger", "attempt,kind\n1,boundary\n"),
+        ("missing", [1]),
+        ("absences", {"one": 1}),
+        ("train_s", None),
+        ("outcomes", [{"stage": 0}]),
+        ("best_score", {"count": 1}),
+        ("absent", 3),
+        ("seconds", "long"),
+        ("metrics_bytes", []),
+    ],
+)
+def test_resume_names_a_checkpoint_that_no_run_wrote(
+    tmp_path: Path, half: Path, fact: str, value: object
+) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    path = out / "checkpoint.safetensors"
+    read = read_checkpoint(path)
+    facts = {**read.facts, fact: value}
+    if value is None:
+        del facts[fact]
+    write_checkpoint(path, Checkpoint(facts=facts, tensors=read.tensors))
+    with pytest.raises(CheckpointError, match="checkpoint.*: damaged"):
+        train(out, **KEYS, resume=out)
+
+
+def test_resume_names_a_history_that_is_gone(tmp_path: Path, half: Path) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    (out / "metrics.jsonl").unlink()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be cut"):
         train(out, **KEYS, resume=out)
 
 

@@ -190,6 +190,6 @@ def _sparse_arrays(source: NpzSource, *, num_nodes: int) -> csr_array:
         array = arrays[f"x_{part}"]
         checks.form(f"x_{part}", array, kinds="iu", shape=(None,))
         parts[part] = array.astype(np.int64)
-    features = checks.sparse_features("x", parts, num_columns=int(shape[1]))
+    features = checks.sparse_features("x", parts, num_columns=int(shape[1]), any_order=True)
     checks.features("x", features, num_nodes=num_nodes)
     return features

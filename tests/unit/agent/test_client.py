@@ -140,6 +140,29 @@ def test_weights_that_do_not_match_their_digest_are_refused(parts: list[GraphPar
         clients[0].publish(request)
 
 
+def test_publishing_rows_that_are_not_made_without_weights_is_refused(
+    parts: list[GraphPartition],
+) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    digest = chain_digest(FIRST.weights_digest, None)
+    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=None)
+    with pytest.raises(LocalProtocolError, match="stage 1: the message has no weights; expected"):
+        clients[0].publish(request)
+
+
+def test_publishing_with_weights_of_another_size_is_refused(parts: list[GraphPartition]) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    short = weights()[:-1]
+    digest = chain_digest(FIRST.weights_digest, short)
+    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=short)
+    with pytest.raises(LocalProtocolError, match=r"expected float32 of shape"):
+        clients[0].publish(request)
+
+
 def test_message_of_another_job_is_refused(parts: list[GraphPartition]) -> None:
     with pytest.raises(LocalProtocolError, match="'job-2'; expected 'job-1'"):
         pair(parts)[0].hello(Ticket(job="job-2", attempt=1))

@@ -57,7 +57,7 @@ def test_folder_store_names_damaged_rows(tmp_path: Path) -> None:
     FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(CheckpointError, match="rows of stage 0"):
+    with pytest.raises(CheckpointError, match=r"stage-0-.*\.npy"):
         FolderStore(tmp_path).rows(0, DIGEST)
 
 
@@ -71,10 +71,50 @@ def test_folder_store_names_what_a_power_cut_left(tmp_path: Path, left: bytes) -
         path.write_bytes(left)
     with pytest.raises(CheckpointError, match="attempt"):
         store.attempt()
-    with pytest.raises(CheckpointError, match="rows of stage 0"):
+    with pytest.raises(CheckpointError, match=r"stage-0-.*\.npy"):
         store.rows(0, DIGEST)
     with pytest.raises(CheckpointError, match="end of exchange 0"):
         store.missing_peers(0, DIGEST)
+
+
+@pytest.mark.parametrize("text", ["7", "null", "[[]]", "[-1]", "[true]", "{}", "[" * 10**5])
+def test_folder_store_names_an_end_that_it_did_not_write(tmp_path: Path, text: str) -> None:
+    store = FolderStore(tmp_path)
+    store.close_exchange(0, DIGEST, (1,))
+    (path,) = tmp_path.iterdir()
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="end of exchange 0 is damaged"):
+        store.missing_peers(0, DIGEST)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.zeros(3), np.zeros((2, 2), np.int32), np.zeros((0,), [("a", "<f4")])],
+)
+def test_folder_store_names_rows_that_it_did_not_write(tmp_path: Path, rows: np.ndarray) -> None:
+    store = FolderStore(tmp_path)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    (path,) = tmp_path.iterdir()
+    np.save(path, rows)
+    with pytest.raises(CheckpointError, match=r"stage-0-.*damaged .*expected rows of floats"):
+        store.rows(0, DIGEST)
+
+
+def test_folder_store_names_files_that_cannot_be_read(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    for path in list(tmp_path.iterdir()):
+        path.unlink()
+        path.mkdir()
+    for read in (
+        store.attempt,
+        lambda: store.rows(0, DIGEST),
+        lambda: store.missing_peers(0, DIGEST),
+    ):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read()
 
 
 @pytest.mark.parametrize(("durable", "forced"), [(True, 6), (False, 0)])

@@ -242,3 +242,11 @@ def test_what_is_no_message_is_refused_by_its_first_bytes(data: bytes, expected:
 def test_a_head_that_is_no_object_is_refused(head: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         wire.decode_request(head, b"")
+
+
+def test_a_whole_number_beyond_float64_is_refused() -> None:
+    parts = wire.encode_request("collect", CollectRequest(ticket=TICKET, wait_s=1.5), {})
+    known = json.loads(split(parts)[1])["fields"]
+    head, body = with_head(parts, fields={**known, "wait_s": 10**400})
+    with pytest.raises(RemoteProtocolError, match=r"wait_s is 1000.*; expected a number that"):
+        wire.decode_request(head, body)

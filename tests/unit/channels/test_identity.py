@@ -161,3 +161,12 @@ def test_a_key_on_a_curve_that_nobody_knows_is_named(tmp_path: Path) -> None:
 
 def test_one_may_listen_at_any_port() -> None:
     assert parse_tcp("tcp://127.0.0.1:0", least_port=0).port == 0
+
+
+def test_a_certificate_of_a_version_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    der = ssl.PEM_cert_to_DER_cert(make_identity(tmp_path, 0).certificate_pem)
+    version = bytes.fromhex("a003020102")
+    assert version in der
+    other = ssl.DER_cert_to_PEM_cert(der.replace(version, version[:-1] + b"\x07", 1))
+    with pytest.raises(IdentityError, match="client 0: not a certificate in PEM"):
+        Roster.of([Member(client=0, certificate_pem=other, addresses=())])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.federation import checkpoints
@@ -58,6 +59,16 @@ def test_read_names_any_altered_byte(tmp_path: Path) -> None:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(CheckpointError, match=r"checkpoint: (damaged|version)"):
             read_checkpoint(path)
+
+
+@pytest.mark.parametrize("facts", ["[]", "7", "null", '"x"', "[" * 10**5])
+def test_read_names_facts_that_are_no_object(tmp_path: Path, facts: str) -> None:
+    path = tmp_path / "checkpoint"
+    tensors = dict(CHECKPOINT.tensors)
+    crc = checkpoints.checksum(facts, tensors)
+    path.write_bytes(save(tensors, metadata={"facts": facts, "crc32": crc}))
+    with pytest.raises(CheckpointError, match="checkpoint: damaged"):
+        read_checkpoint(path)
 
 
 def test_write_that_fails_leaves_the_former_checkpoint(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.federation import layer_files
+from retexo_fl.federation.checkpoints import checksum
 from retexo_fl.federation.layer_files import LayerFacts, read_layer_file, write_layer_file
 
 FACTS = LayerFacts(stage=1, features=7, classes=3)
@@ -75,3 +77,24 @@ def test_read_refuses_other_versions_and_other_files(
         write_layer_file(tmp_path / "newer", FACTS, TENSORS)
     with pytest.raises(CheckpointError, match="newer: of another version; expected 1"):
         read_layer_file(tmp_path / "newer")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "[]",
+        "null",
+        "{}",
+        '{"version": 1}',
+        '{"version": 1, "stage": 0, "features": 7, "classes": "3"}',
+        '{"version": 1, "stage": -1, "features": 7, "classes": 3}',
+        '{"version": 1, "stage": 0, "features": 7, "classes": 3, "more": 1}',
+        "[" * 10**5,
+    ],
+)
+def test_read_names_facts_that_no_run_writes(tmp_path: Path, facts: str) -> None:
+    path = tmp_path / "layer"
+    stored = json.dumps({"facts": facts, "crc32": checksum(facts, TENSORS)})
+    path.write_bytes(save(TENSORS, metadata={"retexo": stored}))
+    with pytest.raises(CheckpointError, match="layer: damaged"):
+        read_layer_file(path)

@@ -161,6 +161,35 @@ def test_read_run_reads_numbers_that_are_not_finite_as_unknown(tmp_path: Path) -
     assert read_run(tmp_path).history.stages[0].points[0].loss is None
 
 
+def test_read_run_names_numbers_that_no_count_is(tmp_path: Path) -> None:
+    path = write_run(tmp_path, Recipe()) / "result.json"
+    whole = path.read_text()
+    for key in ("seed", "missing_rows"):
+        for digits in (400, 5000):  # Python's own limit of a number's digits is 4300.
+            path.write_text(json.dumps(result(Recipe()) | {key: "?"}).replace('"?"', "9" * digits))
+            with pytest.raises(RunDirectoryError, match=r"result\.json"):
+                read_run(tmp_path)
+    path.write_text(json.dumps(result(Recipe()) | {"absences": {"one": 3}}))
+    with pytest.raises(RunDirectoryError, match="absences: key 'one', expected the index of a"):
+        read_run(tmp_path)
+    path.write_text(whole)
+    ledger = tmp_path / "ledger.csv"
+    ledger.write_text(ledger.read_text().replace(f",{190_000},", f",{'9' * 400},", 1))
+    with pytest.raises(RunDirectoryError, match=r"ledger\.csv, line 2: damaged"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "1e301", "-1e308"])
+def test_read_run_reads_numbers_beyond_all_charts_as_unknown(tmp_path: Path, value: str) -> None:
+    course = events(Recipe())
+    course[2]["loss"] = "?"
+    write_run(tmp_path, Recipe())
+    write_events(tmp_path, course)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"?"', value))
+    assert read_run(tmp_path).history.stages[0].points[0].loss is None
+
+
 def test_read_run_flattens_tables_of_the_configuration(tmp_path: Path) -> None:
     write_run(tmp_path, Recipe())
     (tmp_path / "config.toml").write_text("drop = true\n[links]\nrate = 3\n")

@@ -54,6 +54,18 @@ def test_fitted_axis_of_shares_stays_within_one(values: list[float]) -> None:
     assert 0 <= axis.low < axis.high <= 1
 
 
+@pytest.mark.parametrize("quantity", ["number", "share", "count", "bytes"])
+@pytest.mark.parametrize(
+    "values",
+    [[5.0, 6.0], [-3.0, -2.0], [1.5], [0.0, 1.5], [-1e300, 1e300], [1e300], [5e-324], [1e300, 0.5]],
+)
+def test_fitted_axis_of_any_values_can_be_drawn(values: list[float], quantity: Quantity) -> None:
+    axis = fitted_axis(values, quantity)
+    assert axis.low < axis.high
+    assert all(0 <= axis.place(value, 0, 100) <= 100 for value in values)
+    assert 1 <= len(axis.ticks(5)) <= 12
+
+
 def test_fitted_axis_of_nothing_is_usable() -> None:
     assert fitted_axis([], "number").ticks(5)[0] == (0, "0.0")
 
