@@ -34,7 +34,7 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
                 os.fsync(file.fileno())
         beside.replace(path)
         if durable:
-            _force_names(path.parent)
+            force(path.parent)
     except BaseException:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -42,11 +42,13 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
     return written
 
 
-def _force_names(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, too."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def force(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: The disk is full, or failed.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

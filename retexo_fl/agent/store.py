@@ -9,6 +9,9 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import zlib
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,6 +23,8 @@ from retexo_fl.graph.npy import open_npy
 
 #: Of an attempt's number.
 _MOST_DIGITS: Final = 18
+
+_CHUNK_BYTES: Final = 2**20
 
 
 class ClientStore(Protocol):
@@ -121,8 +126,9 @@ class FolderStore:
         """See :class:`ClientStore`."""
         path = self._folder / _name(stage, digest, "npy")
         try:
-            if not path.exists():
-                return None
+            self._check_whole(path)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         rows = open_npy(path, error=CheckpointError)
@@ -138,8 +144,11 @@ class FolderStore:
         np.lib.format.write_array_header_1_0(
             header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(rows))
         )
-        content = np.ascontiguousarray(rows).tobytes()
-        self._write(_name(stage, digest, "npy"), header.getvalue(), content)
+        content = header.getvalue(), np.ascontiguousarray(rows).tobytes()
+        name = _name(stage, digest, "npy")
+        # The checksum first: rows that have none are not whole.
+        self._write(f"{name}.crc32", _checksum(content).encode())
+        self._write(name, *content)
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
@@ -171,6 +180,22 @@ class FolderStore:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
+    def _check_whole(self, path: Path) -> None:
+        """Compare rows with their checksum; damaged ones are removed, so that they are made anew.
+
+        Raises:
+            CheckpointError: They do not fit.
+            OSError: They cannot be read.
+        """
+        with path.open("rb") as file:
+            found = _checksum(iter(partial(file.read, _CHUNK_BYTES), b""))
+        if self._text(f"{path.name}.crc32") != found:
+            path.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{path}: damaged (its checksum does not fit its content), so it was removed; "
+                "a resume makes these rows again"
+            )
+
     def _write(self, name: str, *content: bytes) -> None:
         try:
             write_whole(self._folder / name, content, durable=self._durable)
@@ -185,6 +210,14 @@ class KeepingStore(FolderStore):
 
     def forget(self) -> None:
         """Keep everything."""
+
+
+def _checksum(content: Iterable[bytes]) -> str:
+    """Return a CRC-32, against damage on the disk."""
+    crc = 0
+    for piece in content:
+        crc = zlib.crc32(piece, crc)
+    return f"{crc:08x}"
 
 
 def _name(stage: int, digest: bytes, ending: str) -> str:

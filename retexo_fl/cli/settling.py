@@ -99,7 +99,8 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
     Raises:
         InputError: There is no run to go on with, or an option would train something else.
     """
-    from retexo_fl.federation.checkpoints import read_checkpoint
+    from retexo_fl.federation.checkpoints import named_damage, read_checkpoint
+    from retexo_fl.federation.resume_checks import check_unchanged
     from retexo_fl.federation.run_directory import check_resumable
 
     run_path = Path(str(values["resume"])).absolute()
@@ -110,7 +111,9 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
             f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"
         )
     try:
-        read_checkpoint(run_path / "checkpoint.safetensors")
+        checkpoint = read_checkpoint(run_path / "checkpoint.safetensors")
+        with named_damage(run_path / "checkpoint.safetensors"):
+            check_unchanged(run_path, stored, checkpoint)
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
     moved = config_values(stored)

@@ -19,7 +19,7 @@ from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 
 #: Raised when the meaning of a checkpoint's content changes.
-CHECKPOINT_VERSION: Final = 1
+CHECKPOINT_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import tomli_w
 
 from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
 from retexo_fl.config_file import read_config_file
+from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import CheckpointError, RunDirectoryError
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
@@ -26,6 +27,7 @@ from retexo_fl.federation.checkpoints import (
     replace_file,
     write_checkpoint,
 )
+from retexo_fl.federation.event_log import EventLog, RoundSpan
 from retexo_fl.federation.file_lock import lock_run
 from retexo_fl.federation.layer_files import (
     LayerFacts,
@@ -33,7 +35,9 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
     write_layer_file,
 )
+from retexo_fl.federation.resume_checks import check_unchanged, fixed_values, told_rounds
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_status import correct_status, write_status
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,10 @@ class RunDirectory:
         self._seconds_before = 0.0
         self._listeners: list[Callable[[Event], None]] = []
         self._held: BinaryIO | None = None
+        self._log = EventLog(path / "metrics.jsonl")
+        self._config: Mapping[str, Scalar] = {}
+        #: Rounds of earlier attempts that ``metrics.jsonl`` lost, by a crash of the machine.
+        self.lost_rounds: list[RoundSpan] = []
 
     # ---- beginning ------------------------------------------------------------------------------
 
@@ -71,6 +79,7 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"out: {self.path} cannot be made ({error.strerror})"
             ) from error
+        self._config = fixed_values(config)
         values = {k: v for k, v in config_values(config).items() if k not in PLACE_KEYS}
         replace_file(self.path / "config.toml", tomli_w.dumps(values).encode())
         self._lock()
@@ -81,24 +90,43 @@ class RunDirectory:
         Raises:
             RunDirectoryError: The folder is no run, its run has finished, or another process is
                 at work on it.
+            ConfigurationError: ``config.toml`` was changed since.
             CheckpointError: It has no checkpoint, or a damaged one.
         """
-        check_resumable(self.path)
+        stored = check_resumable(self.path)
         self._lock()
+        try:
+            return self._reopened(stored)
+        except BaseException:
+            self.close()
+            raise
+
+    def _reopened(self, stored: RunConfig) -> Checkpoint:
         for left in self.path.rglob("*.part"):  # by a process that was killed as it wrote
             left.unlink(missing_ok=True)
-        checkpoint = read_checkpoint(self.path / "checkpoint.safetensors")
-        with named_damage(self.path / "checkpoint.safetensors"):
+        checkpoint = read_checkpoint(self._checkpoint_path)
+        with named_damage(self._checkpoint_path):
+            check_unchanged(self.path, stored, checkpoint)
+            self._config = fixed_values(stored)
             self._seconds_before = float(checkpoint.facts["seconds"])
-            metrics_bytes = int(checkpoint.facts["metrics_bytes"])
-        try:
-            with (self.path / "metrics.jsonl").open("r+b") as file:
-                file.truncate(metrics_bytes)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path / 'metrics.jsonl'}: cannot be cut ({error.strerror})"
-            ) from error
+            self._cut_history(checkpoint)
         return checkpoint
+
+    def _cut_history(self, checkpoint: Checkpoint) -> None:
+        """Cut ``metrics.jsonl`` back to a checkpoint; a shorter one is noticed and gone on with."""
+        named_bytes = int(checkpoint.facts["metrics_bytes"])
+        left_bytes = self._log.cut_back(named_bytes)
+        self.lost_rounds = self._log.lacking(told_rounds(checkpoint.facts))
+        if left_bytes != named_bytes:
+            # What is written from here on must not be taken for what was lost.
+            facts = {**checkpoint.facts, "metrics_bytes": left_bytes}
+            write_checkpoint(
+                self._checkpoint_path, Checkpoint(facts=facts, tensors=checkpoint.tensors)
+            )
+
+    @property
+    def _checkpoint_path(self) -> Path:
+        return self.path / "checkpoint.safetensors"
 
     def _lock(self) -> None:
         """Hold the run for this process; the system lets go when the process ends."""
@@ -121,12 +149,6 @@ class RunDirectory:
         """Seconds that all attempts have taken so far."""
         return self._seconds_before + time.monotonic() - self._begun
 
-    @property
-    def metrics_bytes(self) -> int:
-        """Present length of ``metrics.jsonl``."""
-        path = self.path / "metrics.jsonl"
-        return path.stat().st_size if path.exists() else 0
-
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Have ``listener`` called with every event from now on."""
         self._listeners.append(listener)
@@ -139,27 +161,20 @@ class RunDirectory:
         """
         elapsed_s = time.monotonic() - self._begun
         event = {"event": name, "time_s": round(elapsed_s, 4), **facts}
-        try:
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event) + "\n")
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path / 'metrics.jsonl'}: could not be written ({error.strerror})"
-            ) from error
+        self._log.append(event)
         for listener in self._listeners:
             listener(event)
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
+        """Replace the checkpoint, once the history that it counts on is on the disk."""
         facts = {
             **checkpoint.facts,
+            "config": self._config,
             "seconds": self.seconds,
-            "metrics_bytes": self.metrics_bytes,
+            "metrics_bytes": self._log.size_bytes,
         }
-        write_checkpoint(
-            self.path / "checkpoint.safetensors",
-            Checkpoint(facts=facts, tensors=checkpoint.tensors),
-        )
+        self._log.force()
+        write_checkpoint(self._checkpoint_path, Checkpoint(facts=facts, tensors=checkpoint.tensors))
 
     def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
@@ -175,14 +190,19 @@ class RunDirectory:
         return tensors
 
     def write_status(self, state: str, error: str | None = None) -> None:
-        """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``."""
-        status = {"state": state, "error": error}
+        """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``.
+
+        Raises:
+            CheckpointError: It could not be written, and nothing else has ended the run.
+        """
         try:
-            replace_file(self.path / "status.json", (json.dumps(status) + "\n").encode())
-        except CheckpointError:
+            write_status(self.path, state, error)
+        except OSError as problem:
             # What ended the run, such as a full disk, must not be hidden by a second complaint.
             if state not in ("failed", "interrupted"):
-                raise
+                raise CheckpointError(
+                    f"{self.path / 'status.json'}: could not be written ({problem.strerror})"
+                ) from problem
             logger.debug("%s: the end was not noted", self.path, exc_info=True)
 
     # ---- the end --------------------------------------------------------------------------------
@@ -239,6 +259,7 @@ def check_resumable(path: Path) -> RunConfig:
             f"resume: {path} holds no run (config.toml is missing); expected a run directory"
         )
     if (path / "result.json").exists():
+        correct_status(path)
         raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
     if not (path / "checkpoint.safetensors").is_file():
         raise RunDirectoryError(

@@ -132,6 +132,8 @@ class ServerLoop:
             stages=self._schedule.stages,
             **({"absent": self._never_there} if self._never_there else {}),
         )
+        if self.run.lost_rounds:
+            self.run.record("history_lost", rounds=self.run.lost_rounds)
         if self._messenger.patience.returns:
             self._keep_attempt()
         for stage in range(self._schedule.stages):

@@ -83,6 +83,16 @@ class Fields:
             raise self._wrong(key, "a list")
         return [self._nested(item, f"{key}[{index}]") for index, item in enumerate(value)]
 
+    def triples(self, key: str) -> list[tuple[int, int, int]]:
+        """Return a list of three whole numbers each."""
+        value = self._value(key)
+        if not isinstance(value, list) or not all(
+            isinstance(item, list) and [type(number) for number in item] == [int, int, int]
+            for item in value
+        ):
+            raise self._wrong(key, "a list of three whole numbers each")
+        return [(item[0], item[1], item[2]) for item in value]
+
     def texts(self) -> dict[str, str]:
         """Return every value of this object as text; nulls are left out."""
         return {key: str(value) for key, value in self.values.items() if value is not None}

@@ -54,8 +54,17 @@ class StageCourse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostRounds:
+    """Rounds of one stage whose lines a crash took from ``metrics.jsonl``."""
+
+    stage: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The course of a run; ``seconds`` adds up its attempts."""
+    """The course of a run; ``seconds`` adds up its attempts, ``lost`` is of all of them."""
 
     stages: tuple[StageCourse, ...] = ()
     stages_planned: int | None = None
@@ -64,6 +73,7 @@ class History:
     seconds: float = 0.0
     payload_bytes: int = 0
     finished: bool = False
+    lost: tuple[LostRounds, ...] = ()
 
 
 @dataclass(slots=True)
@@ -90,6 +100,7 @@ class _Reader:
         self.attempt_s = 0.0
         self.payload_bytes = 0
         self.finished = False
+        self.lost: dict[LostRounds, None] = {}
 
     def add(self, event: Fields) -> None:
         handlers = {
@@ -98,6 +109,7 @@ class _Reader:
             "round": self._round,
             "stage_end": self._stage_end,
             "finish": self._finish,
+            "history_lost": self._lost,
         }
         handler = handlers.get(event.text("event"))
         if handler is not None:
@@ -141,6 +153,10 @@ class _Reader:
         self.finished = True
         self._moved(event)
 
+    def _lost(self, event: Fields) -> None:
+        for stage, first, last in event.triples("rounds"):
+            self.lost[LostRounds(stage=stage, first=first, last=last)] = None
+
     def _draft(self, event: Fields) -> _Draft:
         return self.drafts.setdefault(event.integer("stage"), _Draft())
 
@@ -172,6 +188,7 @@ def read_history(events: Iterable[Fields]) -> History:
         seconds=reader.earlier_s + reader.attempt_s,
         payload_bytes=reader.payload_bytes,
         finished=reader.finished,
+        lost=tuple(reader.lost),
     )
 
 

@@ -10,6 +10,7 @@ from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.report import clients, curves, network, sections
 from retexo_fl.report.read import RunRecord, read_run
+from retexo_fl.run_status import correct_status
 
 # The page says of itself that it loads nothing from anywhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -17,6 +18,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 def write_report(run_dir: Path) -> Path:
     """Write ``report.html`` into a run directory, replacing an earlier one.
+
+    Where the run ended between its results and its last ``status.json``, that is corrected.
 
     Args:
         run_dir: Directory of a run, finished or not.
@@ -28,6 +31,7 @@ def write_report(run_dir: Path) -> Path:
         RunDirectoryError: No run is there, or a file is damaged.
         CheckpointError: The report could not be written.
     """
+    correct_status(run_dir)
     page = render(read_run(run_dir))
     path = run_dir / "report.html"
     try:

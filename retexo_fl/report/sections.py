@@ -76,6 +76,13 @@ def notes(run: RunRecord) -> str:
     if run.result and run.result.absences:
         # Only where rounds may be closed early is anybody absent.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
+    if run.history.lost:
+        spans = ", ".join(
+            f"stage {lost.stage}, rounds {lost.first} to {lost.last}" for lost in run.history.lost
+        )
+        found.append(
+            f"A crash took the end of metrics.jsonl: {spans} were trained, and are not shown here."
+        )
     if not found:
         return ""
     items = "".join(f"<p>{escape(note)}</p>" for note in found)

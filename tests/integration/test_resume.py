@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retexo_fl.agent.preparation import load_parts, make_parts
+from retexo_fl.cli import run_command
+from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.errors import (
     CheckpointError,
     ConfigurationError,
@@ -21,6 +23,8 @@ from retexo_fl.federation.checkpoints import Checkpoint, read_checkpoint, write_
 from retexo_fl.federation.run_directory import check_resumable
 from retexo_fl.graph import write_partitions
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.report import write_report
+from retexo_fl.run_status import write_status
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.runs import configured, events_of, model_bytes, result_of, train
 
@@ -112,6 +116,94 @@ def test_resume_refuses_another_configuration(tmp_path: Path) -> None:
         train(out, **{**KEYS, "hidden": 32}, resume=out)
 
 
+def changed(line: str) -> str:
+    """Change one character of a line of TOML, so that its value is another one of its type."""
+    key, _, value = line.partition(" = ")
+    if value in {"true", "false"}:
+        return f"{key} = {'true' if value == 'false' else 'false'}"
+    place = len(value) - 1 - value.endswith('"')
+    return f"{key} = {value[:place]}{'8' if value[place] == '7' else '7'}{value[place + 1 :]}"
+
+
+def test_resume_refuses_a_changed_character(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = interrupted(tmp_path / "run", 6, **KEYS)
+    text = (out / "config.toml").read_text()
+    fixed = [line for line in text.splitlines() if line.partition(" = ")[0] not in FREE_KEYS]
+    assert len(fixed) > 30
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for line in fixed:
+        (out / "config.toml").write_text(text.replace(f"{line}\n", f"{changed(line)}\n"))
+        assert run_command(["run", "--resume", str(out), "--quiet"]) == 2, line
+        refusal = capsys.readouterr().err
+        assert line.partition(" = ")[0] in refusal
+        assert refusal.count("\n") == 1
+    (out / "config.toml").write_text(text)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_resume_refuses_a_change_in_any_engine(tmp_path: Path) -> None:
+    out = interrupted(tmp_path / "run", 6, **KEYS)
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace("hidden = 16", "hidden = 17"))
+    told = r"^hidden: 17 in .*config\.toml, but the run began with 16; expected that$"
+    with pytest.raises(ConfigurationError, match=told):
+        train(out, **{**KEYS, "hidden": 17}, resume=out)
+
+
+def test_resume_takes_other_values_of_keys_that_may_change(tmp_path: Path, whole: Path) -> None:
+    out = interrupted(tmp_path / "run", 12, **KEYS)
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace('balance = "dynamic"', 'balance = "static"'))
+    assert run_command(["run", "--resume", str(out), "--quiet"]) == 0
+    assert model_bytes(out) == model_bytes(whole)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4])
+def test_resume_notices_a_history_that_lost_its_end(
+    tmp_path: Path, whole: Path, kept: float
+) -> None:
+    out = interrupted(tmp_path / "run", 17, **KEYS)  # stage 1, with round 5 behind it
+    metrics = out / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[: int(kept * metrics.stat().st_size)])
+    there = [json.loads(line) for line in metrics.read_bytes().split(b"\n")[:-1]]
+    first = 1 + sum(event["event"] == "round" for event in there)
+    assert kept == 0 or 2 < first < 9
+    # Cut off again before anything new is safe: what was lost is told of by each attempt.
+    with pytest.raises(KeyboardInterrupt):
+        train(out, Interrupter(3), **KEYS, resume=out)
+    train(out, **KEYS, resume=out)
+    assert model_bytes(out) == model_bytes(whole)
+    lost = [event["rounds"] for event in events_of(out) if event["event"] == "history_lost"]
+    assert lost
+    assert all(spans[0] == [0, first, 8] for spans in lost)
+    page = (out / "report.html").read_text()
+    assert f"stage 0, rounds {first} to 8" in page
+    assert "A crash took the end of metrics.jsonl" not in (whole / "report.html").read_text()
+
+
+def test_state_of_a_finished_run_is_corrected(tmp_path: Path, whole: Path) -> None:
+    def state_after(look: Callable[[Path], object], state: str) -> str:
+        out = tmp_path / "copy"
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(whole, out)
+        write_status(out, state)
+        look(out)
+        return str(json.loads((out / "status.json").read_text())["state"])
+
+    def resume(out: Path) -> None:
+        assert run_command(["run", "--resume", str(out)]) == 2
+
+    for look in (resume, write_report):
+        assert state_after(look, "running") == "finished"
+        assert state_after(look, "interrupted") == "finished"
+        assert state_after(look, "failed") == "failed"
+    unfinished = interrupted(tmp_path / "run", 6, **KEYS)
+    write_report(unfinished)
+    assert json.loads((unfinished / "status.json").read_text())["state"] == "interrupted"
+
+
 def test_resume_refuses_layers_of_another_training(tmp_path: Path, whole: Path) -> None:
     out = interrupted(tmp_path / "run", 16, **KEYS)
     other = train(tmp_path / "other", **{**KEYS, "seed": 5})
@@ -151,10 +243,11 @@ def test_resume_names_a_checkpoint_that_no_run_wrote(
         train(out, **KEYS, resume=out)
 
 
-def test_resume_names_a_history_that_is_gone(tmp_path: Path, half: Path) -> None:
+def test_resume_names_a_history_that_cannot_be_cut(tmp_path: Path, half: Path) -> None:
     out = shutil.copytree(half, tmp_path / "run")
     (out / "metrics.jsonl").unlink()
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be cut"):
+    (out / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: could not be cut"):
         train(out, **KEYS, resume=out)
 
 

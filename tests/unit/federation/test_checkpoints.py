@@ -21,7 +21,7 @@ def test_read_returns_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, CHECKPOINT)
     read = read_checkpoint(path)
-    assert {**CHECKPOINT.facts, "version": 1} == read.facts
+    assert {**CHECKPOINT.facts, "version": checkpoints.CHECKPOINT_VERSION} == read.facts
     for name, expected in CHECKPOINT.tensors.items():
         np.testing.assert_array_equal(read.tensors[name], expected)
         assert read.tensors[name].dtype == expected.dtype
@@ -47,7 +47,7 @@ def test_read_refuses_another_version(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "CHECKPOINT_VERSION", 9)
         write_checkpoint(path, CHECKPOINT)
-    with pytest.raises(CheckpointError, match="version 9; expected 1"):
+    with pytest.raises(CheckpointError, match="version 9; expected 2"):
         read_checkpoint(path)
 
 

@@ -1,0 +1,45 @@
+"""What a resume compares before it goes on: the configuration, and the rounds told of so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from retexo_fl.config import RunConfig, config_values, default_values
+from retexo_fl.config_checks import FREE_KEYS, shown
+from retexo_fl.config_keys import Scalar
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.federation.checkpoints import Checkpoint
+
+
+def fixed_values(config: RunConfig) -> dict[str, Scalar]:
+    """Return what no attempt may change: the keys that decide what is trained."""
+    return {key: value for key, value in config_values(config).items() if key not in FREE_KEYS}
+
+
+def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> None:
+    """Refuse a ``config.toml`` that was changed since its run began.
+
+    Args:
+        path: The run directory.
+        stored: What its ``config.toml`` says.
+        checkpoint: Its checkpoint.
+
+    Raises:
+        ConfigurationError: Names the key and both values.
+    """
+    began = {**default_values(), **checkpoint.facts.get("config", {})}
+    for key, value in fixed_values(stored).items():
+        if value != began[key]:
+            raise ConfigurationError(
+                f"{key}: {shown(value)} in {path / 'config.toml'}, but the run began with "
+                f"{shown(began[key])}; expected that"
+            )
+
+
+def told_rounds(facts: Mapping[str, Any]) -> dict[int, int]:
+    """Return how many rounds of each stage a checkpoint's history tells of."""
+    told = {int(outcome["stage"]): int(outcome["rounds"]) for outcome in facts["outcomes"]}
+    # A round is told of when its weights have been validated, with the next one.
+    return {int(facts["stage"]): max(int(facts["round"]) - 1, 0), **told}

@@ -1,0 +1,34 @@
+"""``status.json`` of a run directory, as the next process that looks finds it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from retexo_fl.files import write_whole
+
+
+def write_status(run: Path, state: str, error: str | None = None) -> None:
+    """Write ``status.json``.
+
+    Args:
+        run: The run directory.
+        state: ``running``, ``finished``, ``failed`` or ``interrupted``.
+        error: What ended a failed run.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    text = json.dumps({"state": state, "error": error}) + "\n"
+    write_whole(run / "status.json", [text.encode()], durable=True)
+
+
+def correct_status(run: Path) -> None:
+    """Mark a run as finished that ended between its results and its last status."""
+    path = run / "status.json"
+    # A folder that cannot be written to, or read, stays as it is.
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        cut_off = json.loads(path.read_bytes())["state"] in {"running", "interrupted"}
+        if cut_off and (run / "result.json").exists():
+            write_status(run, "finished")
