@@ -8,11 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from retexo_fl.exchange.link_reasons import Reason
+from retexo_fl.errors import RetexoError
+from retexo_fl.exchange.link_reasons import Reason, refused
 
 _LOG = logging.getLogger(__name__)
 #: Names of strangers are the stranger's choice: no more than so many are remembered.
 _MAX_NAMES = 1000
+#: Faults whose trace is written; a program has fewer places that can fail.
+_MAX_TRACES = 100
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,6 +141,25 @@ class RefusalLog:
         self._every_s = every_s
         self._next_s: dict[tuple[str, Reason], float] = {}
         self._left_out: Counter[tuple[str, Reason]] = Counter()
+        self._traced: set[tuple[str, str, int]] = set()
+
+    def named(self, who: str, error: Exception) -> RetexoError:
+        """Return an error that has a name; of one that has none, log where it arose, once.
+
+        Args:
+            who: Whose link or connection it ended.
+            error: What was raised there.
+        """
+        if isinstance(error, RetexoError):
+            return error
+        kind, trace = type(error).__name__, error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = ("", 0) if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        if (kind, *place) not in self._traced and len(self._traced) < _MAX_TRACES:
+            self._traced.add((kind, *place))
+            _LOG.error("%s: %s: %s", who, Reason.FAULT, kind, exc_info=error)
+        return refused(Reason.FAULT, f"{kind}, which is a bug of retexo-fl; the log says where")
 
     def write(
         self,

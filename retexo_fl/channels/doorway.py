@@ -14,7 +14,7 @@ from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.patience import loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream, Listener
-from retexo_fl.errors import ChannelUnavailable, RetexoError
+from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.exchange.link_reasons import Reason, reason_of
 
 #: After the operating system had no more files to give.
@@ -99,17 +99,19 @@ class Doorway:
     async def _serve(self, stream: ByteStream, crowd: _Crowd, limits: LinkLimits) -> None:
         try:
             proved = await prove(stream, self._secure(), within_s=limits.handshake_s)
-        except RetexoError as error:
-            self._refuse(f"stranger at {host_of(stream)}", reason_of(error), str(error))
+            task = asyncio.current_task()
+            if task is not None:
+                crowd.forget(task)
+            await self._welcome(proved)
+        except Exception as error:
+            # Whatever a connection raises ends that connection and no other.
+            who = f"stranger at {host_of(stream)}"
+            named = self._log.named(who, error)
+            self._refuse(who, reason_of(named), str(named))
             await stream.close()
-            return
         except asyncio.CancelledError:
             await stream.close()
             raise
-        task = asyncio.current_task()
-        if task is not None:
-            crowd.forget(task)
-        await self._welcome(proved)
 
     def _refuse(self, who: str, reason: Reason, sentence: str) -> None:
         self.refused[reason] += 1

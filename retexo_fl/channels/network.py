@@ -226,12 +226,14 @@ class PeerNetwork:
         for address in _of_streams(peer.member.addresses):
             try:
                 proved = await self._reach(peer, address)
-            except RetexoError as error:
-                reason = reason_of(error)
-                if reason is Reason.CERTIFICATE:
-                    peer.told(reason, f"{reason}: {address}: {_bare(error, reason)}")
+            except Exception as error:
+                # Whatever an attempt raises ends that attempt and no other.
+                named = self._log.named(peer.name, error)
+                reason = reason_of(named)
+                if reason in (Reason.CERTIFICATE, Reason.FAULT):
+                    peer.told(reason, f"{reason}: {address}: {_bare(named, reason)}")
                 else:
-                    peer.not_found(str(error))
+                    peer.not_found(str(named))
                 continue
             return proved is not None and await peer.meet(proved, opened_by=self._depot.client)
         return False

@@ -144,8 +144,9 @@ class Peer:
                 link = self._begin(proved, opened_by)
                 await link.run()
                 self._account.last_error = ""
-        except RetexoError as error:
-            self._ended(error)
+        except Exception as error:
+            # Whatever a link raises ends that link and no other.
+            self._ended(self._log.named(self.name, error))
         finally:
             try:
                 await proved.stream.close()

@@ -24,6 +24,8 @@ from retexo_fl.exchange.link_reasons import Reason
 _GOODBYE_S: Final = 1.0
 #: What a client says that has no use for the link.
 _IDLE: Final = "nothing is owed any more"
+#: What a peer is told of an error that has no name.
+_FAULT: Final = "an error inside the agent"
 #: No sign of life is longer.
 _SIGN_OF_LIFE_BYTES: Final = 64
 #: Where links may be idle for ever.
@@ -105,8 +107,9 @@ class PeerLink:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except RetexoError as error:
-            self._goodbye = self._goodbye or str(error)
+        except Exception as error:
+            named = isinstance(error, RetexoError)
+            self._goodbye = self._goodbye or (str(error) if named else _FAULT)
             raise
         finally:
             for task in tasks:

@@ -127,11 +127,16 @@ class BlockHeader:
 
 
 def parse_hello(payload: bytes) -> BlockHeader:
-    """Read a HELLO payload of at least :data:`MIN_HELLO_BYTES`.
+    """Read a HELLO payload.
 
     Raises:
-        RemoteProtocolError: A field is not one that a block can have.
+        RemoteProtocolError: Its length, or a field, is not one that a block can have.
     """
+    if not MIN_HELLO_BYTES <= len(payload) <= MAX_HELLO_BYTES:
+        raise RemoteProtocolError(
+            f"HELLO: {counted(len(payload), 'byte')}, expected {MIN_HELLO_BYTES} to "
+            f"{MAX_HELLO_BYTES}"
+        )
     layer, sender, receiver, num_edges, num_vectors, width, itemsize, job_chars, weights, plan = (
         _HELLO.unpack_from(payload)
     )

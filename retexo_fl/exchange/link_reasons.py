@@ -48,11 +48,20 @@ class Reason(StrEnum):
     BY_PEER = "by-peer"
     #: It could not be reached, or the connection broke.
     CONNECTION = "connection"
+    #: Something here went wrong that has no name: a bug of ours, whoever caused it.
+    FAULT = "fault"
 
 
 #: After one of these a peer has to wait before it may come back.
 PUNISHED = frozenset(
-    {Reason.SLOW, Reason.FLOOD, Reason.OVERSIZE, Reason.IMPERSONATION, Reason.PROTOCOL}
+    {
+        Reason.SLOW,
+        Reason.FLOOD,
+        Reason.OVERSIZE,
+        Reason.IMPERSONATION,
+        Reason.PROTOCOL,
+        Reason.FAULT,
+    }
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 from retexo_fl.agent.api import Ticket
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.remote import RemoteClient, ask_agent
+from retexo_fl.channels import BlockKey
+from retexo_fl.channels.handshake import prove
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.roster import Roster
+from retexo_fl.channels.secure_stream import SecureStream, connecting_context
+from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.config import config_values, make_config
+from retexo_fl.exchange.frames import FrameHeader, encode_frame
+from retexo_fl.exchange.link_messages import Offer, encode_greet, encode_offer, frame_prefix
+from retexo_fl.exchange.states import FrameKind
 from retexo_fl.graph import GraphPartition
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.runs import configured, train
@@ -59,6 +69,49 @@ def test_two_agents_never_share_a_state_folder(pair: list[AgentProcess]) -> None
     assert done.returncode == 2
     assert f"state: {pair[0].state} is used by another agent (process" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_hello_that_is_too_short_ends_one_link_and_no_agent(
+    tmp_path: Path, pair: list[AgentProcess]
+) -> None:
+    ticket = Ticket(job="job-00000000000c", attempt=1)
+    RemoteClient(pair[0].socket, config_values(make_config(KEYS))).hello(ticket)
+    header = FrameHeader(kind=FrameKind.HELLO, sequence=0, payload_bytes=5)
+    frame = encode_frame(header, bytes(5), block_seed=0)
+    layers = (1 << 16, 2 << 16)
+    for layer in layers:
+        key = BlockKey(job=ticket.job, layer=layer, weights_digest=b"d" * 32, sender=1, receiver=0)
+        asyncio.run(_send_as_peer(pair, key, frame))
+
+    facts = pair[0].status()
+    assert facts["peers"][0]["refusals"]["protocol"] >= len(layers)
+    assert "HELLO: 5 bytes, expected 91 to 154" in pair[0].log
+    train_with(pair, configured(tmp_path / "agents", **KEYS))
+    train(tmp_path / "inline", **KEYS)
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
+
+
+async def _send_as_peer(pair: list[AgentProcess], key: BlockKey, frame: bytes) -> None:
+    """Send agent 0 a block of one frame with the key of client 1, and read until it is refused."""
+    roster = Roster.read(pair[0].folder.parent / "roster.toml")
+    member, folder = roster.members[0], pair[1].folder
+    identity = Identity.load(folder / "key.pem", folder / "certificate.pem")
+    stream = await TcpTransport().connect(member.addresses[0], 0)
+    secure = SecureStream(
+        connecting_context(identity, member), is_accepting=False, clients={member.digest: 0}
+    )
+    await prove(stream, secure, within_s=10.0)
+    offer = Offer(key=key, num_frames=2, num_bytes=1000, is_eager=True)
+    secure.write(encode_greet(1) + encode_offer(1, offer) + frame_prefix(1, len(frame)) + frame)
+    await stream.write(secure.data_to_send())
+    heard = b""
+    async with asyncio.timeout(10):
+        while b"expected 91 to 154" not in heard:
+            wire = await stream.read(2**14)
+            assert wire, pair[0].log
+            secure.receive_data(wire)
+            heard += bytes(secure.read() or b"")
+    await stream.close()
 
 
 def test_status_tells_of_jobs_and_peers(pair: list[AgentProcess]) -> None:

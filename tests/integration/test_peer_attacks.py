@@ -7,8 +7,9 @@ import itertools
 import logging
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 
 from retexo_fl.channels import BlockKey
+from retexo_fl.channels.gate import Admission
 from retexo_fl.channels.handshake import Proved
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.streams import ByteStream
+from retexo_fl.channels.tcp import TcpStream, TcpTransport
 from retexo_fl.errors import ChannelClosed, PeerRefused
 from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import (
@@ -521,3 +524,85 @@ def test_a_peer_has_two_connections_at_most(
 
     victim = _attacked(tmp_path, attack)
     _assert_named(victim, "connections", caplog)
+
+
+class _Faulty:
+    """A gate with a bug."""
+
+    def admission(self, key: BlockKey) -> Admission:
+        return [][key.layer]
+
+
+def _traces(caplog: pytest.LogCaptureFixture, kind: type[Exception]) -> int:
+    return sum(bool(one.exc_info and one.exc_info[0] is kind) for one in caplog.records)
+
+
+def test_what_a_link_raises_ends_that_link_and_is_traced_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    header = header_of(_ATTACKER, 0, job="faulty")
+
+    async def attack(world: World, victim: Client) -> None:
+        victim.depot.admit_job("faulty", _Faulty())
+        for times in (1, 2, 3):
+            link = await _linked(world)
+            await link.say(_whole_block(1, key_of(header), frames_of(header)))
+            assert b"an error inside the agent" in await link.heard()
+            await link.proved.stream.close()
+            await until(lambda n=times: _refusals(victim)["fault"] == n)  # type: ignore[misc]
+            victim.network._peers[_ATTACKER]._penalty.succeeded()
+
+    victim = _attacked(tmp_path, attack)
+    _assert_named(victim, "fault", caplog)
+    assert _traces(caplog, IndexError) == 1
+    assert victim.network.report().peers[1].channels["tcp"].links == 1
+
+
+def test_what_a_handshake_raises_ends_that_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(stream: TcpStream, max_bytes: int) -> bytes:
+        if stream.remote.startswith("tcp://127.0.0.2:"):
+            raise ZeroDivisionError
+        return await honest(stream, max_bytes)
+
+    honest = TcpStream.read
+    monkeypatch.setattr(TcpStream, "read", read)
+
+    async def attack(world: World, victim: Client) -> None:
+        with closing(_from("127.0.0.2", world.address(0))) as connection:
+            connection.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+
+    victim = _attacked(tmp_path, attack)
+    assert victim.network.report().strangers_refused == {"fault": 1}
+    assert _traces(caplog, ZeroDivisionError) == 1
+
+
+def test_what_a_look_for_a_peer_raises_ends_that_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(transport: TcpTransport, address: str, peer: int) -> ByteStream:
+        if peer == _ATTACKER:
+            raise ZeroDivisionError
+        return await honest(transport, address, peer)
+
+    honest = TcpTransport.connect
+    monkeypatch.setattr(TcpTransport, "connect", connect)
+
+    async def attack(world: World, victim: Client) -> None:
+        await until(lambda: _refusals(victim)["fault"] >= 2)
+
+    victim = _attacked(tmp_path, attack)
+    _assert_named(victim, "fault", caplog)
+    assert _traces(caplog, ZeroDivisionError) == 1
+
+
+def _refusals(victim: Client) -> Counter[str]:
+    return Counter(victim.network.report().peers[_ATTACKER].refusals)
+
+
+def _from(source: str, address: str) -> socket.socket:
+    """Connect to an address from another of this machine's."""
+    host, port = address.removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)), source_address=(source, 0))

@@ -19,7 +19,7 @@ from retexo_fl.agent.vectors.incoming import IncomingExchange
 from retexo_fl.agent.vectors.outgoing import OutgoingExchange
 from retexo_fl.channels.datagrams.endpoint import DatagramEndpoint
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.errors import RetexoError
+from retexo_fl.errors import ExchangeIncomplete, RetexoError
 
 #: The thread looks up so often at least, though it is told of everything.
 _LOOK_S: Final = 0.5
@@ -109,6 +109,13 @@ class Carrier:
         except RetexoError as error:
             LOGGER.warning(line("vectors", job=exchange[0], stage=exchange[1], failed=str(error)))
             self._open.failures[exchange] = error
+        except Exception as error:
+            # The thread serves all exchanges and peers: what one raises ends that one.
+            LOGGER.exception(line("vectors", job=exchange[0], stage=exchange[1]))
+            self._open.failures[exchange] = ExchangeIncomplete(
+                f"stage {exchange[1]}: {type(error).__name__} in the agent, which is a bug of "
+                "retexo-fl; see its log"
+            )
 
     def _listen(self) -> None:
         """Hear of what the endpoint did."""
