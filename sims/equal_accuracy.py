@@ -17,6 +17,7 @@ from sims.feeds import Feed, GnsFeed, LazyFeed, PlainFeed, Recycling, RootOrder
 from sims.kept_traces import KeptTraces
 from sims.mini_batch_graphs import MiniBatchGraph, read_graph
 from sims.mini_batches import Observer, Trace, Training, train
+from sims.origin import graph_digest
 from sims.rivals.ladies import LadiesSampler
 
 #: Roots' first. Source: KDD'21, section 4.1.
@@ -101,6 +102,7 @@ def all_methods(
         wanted = 0.0 if first else found[NEIGHBOUR].best - EQUAL_WITHIN
         facts: dict[str, Any] = {"graph": name, "method": method, "wanted": wanted}
         facts |= {
+            "file": graph_digest(name, folder),
             "batch": size.batch_nodes,
             "sampling": _sampling_facts(method),
             **asdict(training),

@@ -11,7 +11,7 @@ from typing import Any
 
 from retexo_fl.files import write_whole
 from sims.mini_batches import Point, Trace
-from sims.origin import commit
+from sims.origin import code_state, commit
 
 
 class KeptTraces:
@@ -34,7 +34,7 @@ class KeptTraces:
         """Return a training, doing it if nobody has.
 
         Args:
-            facts: All that decides it.
+            facts: All that decides it, but for the code.
             training: Does it.
         """
         if self._folder is None:
@@ -52,6 +52,6 @@ class KeptTraces:
 
 
 def _name(facts: Mapping[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True)
+    text = json.dumps([code_state(), facts], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"mini-batches-{facts['graph']}-{facts['method']}-{digest}"

@@ -104,3 +104,24 @@ def published_boundary(name: str, shape: ModelShape) -> float:
     hidden = sum(shape.input_width(stage) for stage in range(1, shape.layers))
     values = GB_PER_WORKER[name, "standard"] * 1e9 / _FLOAT_BYTES
     return (values - 2 * ROUNDS * model) / (2 * (shape.inputs + 2 * ROUNDS * hidden))
+
+
+def boundary_of_gamma(name: str, gamma: float) -> float:
+    """Return the B that explains a published gamma of a graph.
+
+    Both volumes are linear in B, so that equation 2 is solved by two values of each.
+
+    Source: RETEXO, section 3.2, equation 2.
+    """
+    shape = shape_of(LARGE[name], "sage")
+    none, many = (
+        {one: volume.paper / 2 for one, volume in predict(shape, _two(b), ROUNDS).items()}
+        for b in (0, LARGE[name].nodes)
+    )
+    slopes = {one: (many[one] - none[one]) / LARGE[name].nodes for one in none}
+    rest = gamma * none["lazy"] - none["standard"]
+    return rest / (slopes["standard"] - gamma * slopes["lazy"])
+
+
+def _two(boundary: int) -> np.ndarray:
+    return np.array([[0, boundary], [boundary, 0]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -74,12 +74,59 @@ class Row:
         )
 
 
+#: What rows say, by metric: what checks and published cells are made from, so that both can be made
+#: anew from a written result.
+Figures = Mapping[str, Row]
+
+
+def figures_of(rows: Iterable[Row]) -> Figures:
+    """Return rows by their metrics."""
+    return {row.metric: row for row in rows}
+
+
+def rows_of(facts: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows of a written result."""
+    return [
+        Row(
+            **{key: value for key, value in row.items() if key != "spread"},
+            spread=None if row["spread"] is None else Spread.of(list(row["spread"]["values"])),
+        )
+        for row in facts
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A published figure, and what stands beside it.
+
+    Attributes:
+        name: Which one.
+        unit: As of a row.
+        published: The figure.
+        sd: Its published standard deviation, or None.
+        ours: What comes closest to it here; None where nothing does.
+        how: What ``ours`` is, where its name does not say it.
+    """
+
+    name: str
+    unit: str
+    published: float
+    sd: float | None = None
+    ours: float | None = None
+    how: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A line that must hold, and whether it does."""
 
     line: str
     holds: bool
+
+    @property
+    def text(self) -> str:
+        """The line, and whether it holds."""
+        return f"{'holds' if self.holds else 'FAILS'}: {self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +138,7 @@ class Outcome:
         setting: Sizes, inputs, whose the reference figures are, how settings were chosen.
         rows: The figures.
         checks: Lines that must hold.
+        published: Every published figure of the experiment, beside ours.
         draw: Draws the figure.
         beside: Draws what stands to the right of it, each in axes of its own.
     """
@@ -100,6 +148,7 @@ class Outcome:
     rows: list[Row]
     draw: Callable[[Axes], None]
     checks: tuple[Check, ...] = ()
+    published: tuple[Cell, ...] = ()
     beside: tuple[Callable[[Axes], None], ...] = ()
 
     def facts(self) -> dict[str, Any]:
@@ -108,5 +157,6 @@ class Outcome:
             "title": self.title,
             "setting": dict(self.setting),
             "rows": [asdict(row) for row in self.rows],
+            "published": [asdict(cell) for cell in self.published],
             "checks": [asdict(check) for check in self.checks],
         }

@@ -6,7 +6,8 @@ import io
 import json
 import platform
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +16,9 @@ from typing import Any, Final
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.run_directory import describe_machine
 from retexo_fl.files import write_whole
-from sims.catalogue import Setting
+from sims.catalogue import Setting, load_recipe
 from sims.origin import commit
-from sims.outcome import Outcome
+from sims.outcome import Cell, Check, Figures, Outcome, figures_of, rows_of
 
 #: Of one pair of axes.
 _INCHES: Final = (8.0, 4.5)
@@ -59,6 +60,50 @@ def write_results(folder: Path, name: str, setting: Setting, outcome: Outcome) -
     return paths
 
 
+def restate_results(folder: Path, name: str) -> tuple[list[Path], Sequence[Check]]:
+    """Make published cells and lines anew from the figures of a written result; the rest stays.
+
+    Returns:
+        The paths that were written, and the lines.
+
+    Raises:
+        ConfigurationError: There is no such result.
+    """
+    paths = [folder / f"{name}.{suffix}" for suffix in ("json", "md")]
+    try:
+        facts = json.loads(paths[0].read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--restate: {paths[0]} is not a written result ({error}); expected one of `python -m "
+            f"sims {name}`"
+        ) from error
+    facts = restated(facts)
+    write_whole(paths[0], [(json.dumps(facts, indent=2) + "\n").encode()])
+    write_whole(paths[1], [markdown(facts).encode()])
+    return paths, [Check(**check) for check in facts["checks"]]
+
+
+def restated(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a written result with published cells and lines as the code of today makes them.
+
+    A recipe whose lines need more than its figures has no ``checks_from``: they stay as they are.
+    """
+    recipe, figures = load_recipe(str(facts["name"])), figures_of(rows_of(facts["rows"]))
+    quick = "--quick" in str(facts["command"]).split()
+    checks_from: Callable[..., list[Check]] | None = getattr(recipe, "checks_from", None)
+    published_beside: Callable[[Figures], list[Cell]] | None = getattr(
+        recipe, "published_beside", None
+    )
+    checks = facts["checks"]
+    if checks_from is not None:
+        checks = [asdict(check) for check in checks_from(figures, quick=quick)]
+    published = (
+        [] if published_beside is None else [asdict(cell) for cell in published_beside(figures)]
+    )
+    known = {key: value for key, value in facts.items() if key not in ("published", "checks")}
+    return {**known, "published": published, "checks": checks}
+
+
 def origin(name: str, setting: Setting) -> dict[str, Any]:
     """Return the command, commit, machine and versions behind a result; no path of a machine."""
     words = ["python", "-m", "sims", name]
@@ -86,9 +131,12 @@ def markdown(facts: Mapping[str, Any]) -> str:
         lines += [f"- {key}: {note}" for key, note in notes.items()]
     lines += ["", "| figure | unit | reference | ours | median | least to most |"]
     lines += ["|---|---|---|---|---|---|", *map(_line, facts["rows"])]
+    if facts.get("published"):
+        lines += ["", "| published | unit | figure | ours | ours is |", "|---|---|---|---|---|"]
+        lines += map(_cell_line, facts["published"])
     if facts["checks"]:
         lines.append("")
-    lines += [f"- {'holds' if c['holds'] else 'FAILS'}: {c['line']}" for c in facts["checks"]]
+    lines += [f"- {Check(**check).text}" for check in facts["checks"]]
     lines += ["", f"![{facts['title']}]({facts['name']}.png)", ""]
     return "\n".join(lines)
 
@@ -99,6 +147,13 @@ def _line(row: Mapping[str, Any]) -> str:
     median = f"{statistics.median(spread['values']):.4f}" if spread else ""
     between = f"{spread['low']:.4f} to {spread['high']:.4f}" if spread else ""
     cells = (row["metric"], row["unit"], reference, f"{row['ours']:.4f}", median, between)
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell_line(cell: Mapping[str, Any]) -> str:
+    spread = "" if cell["sd"] is None else f" ± {cell['sd']:g}"
+    ours = "" if cell["ours"] is None else f"{cell['ours']:.4f}"
+    cells = (cell["name"], cell["unit"], f"{cell['published']:,g}{spread}", ours, cell["how"])
     return f"| {' | '.join(cells)} |"
 
 

@@ -19,6 +19,7 @@ from retexo_fl.config import default_values
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import EngineFailed
 from retexo_fl.files import write_whole
+from sims.origin import code_state, graph_digest
 from sims.trained import Trained
 from sims.training import train_whole
 
@@ -31,12 +32,12 @@ Case = TypeVar("Case", bound=Hashable)
 #: Longest time for which one process waits for another's training.
 _WAIT_S: Final = 12 * 3600.0
 _POLL_S: Final = 1.0
-#: Where a graph lies and what a run is called decide nothing.
+#: Where a graph lies decides nothing; its content stands in the key.
 _PLACES: Final = frozenset({"data-dir"})
 
 
 class Trainings:
-    """Trains each configuration once.
+    """Trains each configuration once for a state of the code.
 
     Args:
         folder: Where finished trainings are kept; None keeps them in memory only.
@@ -90,7 +91,7 @@ class Trainings:
 
 
 def _name(keys: Keys, how: How) -> str:
-    """Return a file name that stands for all keys that decide something.
+    """Return a file name for all that decides a training: code, way, graph and configuration.
 
     A key that is given its default is as good as one that is not given.
     """
@@ -100,10 +101,15 @@ def _name(keys: Keys, how: How) -> str:
         for key, value in sorted(keys.items())
         if key not in _PLACES and value != defaults[key]
     }
-    text = json.dumps([how.__name__, decisive])
+    graph = graph_digest(str(keys.get("dataset")), _folder(keys))
+    text = json.dumps([code_state(), how.__name__, graph, decisive])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     shown = [str(keys[key]).split(":")[0] for key in ("dataset", "model") if key in keys]
     return "-".join([*shown, str(keys.get("algorithm", "lazy")), digest])
+
+
+def _folder(keys: Keys) -> str | None:
+    return None if keys.get("data-dir") is None else str(keys["data-dir"])
 
 
 @contextmanager

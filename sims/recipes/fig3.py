@@ -6,6 +6,7 @@ virtual time. The two are never added: they stand in columns, and in axes, of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import product
 from statistics import fmean
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
 from sims.charts import COLORS, put_legend_below
-from sims.outcome import Outcome, Row
+from sims.outcome import Check, Figures, Outcome, Row, figures_of
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.times import NetworkTime, computing_s, network_time
@@ -37,6 +38,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 LINKS: Final = "rate:100mbit/delay:5ms"
 CLIENTS: Final = 4
 SEEDS: Final = (0,)
+COMPUTING: Final = "measured: computing of a client"
+PASSING: Final = "modelled: message passing"
+AGGREGATION: Final = "modelled: aggregation"
 
 
 class Case(NamedTuple):
@@ -69,6 +73,7 @@ def run(setting: Setting) -> Outcome:
     cases = [Case(*place, seed) for seed in seeds for place in places]
     found = trainings.all({case: _keys(setting, case) for case in cases})
     cells = {place: [_times(found[Case(*place, seed)]) for seed in seeds] for place in places}
+    rows = [row for place in places for row in _rows(place, cells)]
     return Outcome(
         title=f"RETEXO, figure 3: where the time goes, {CLIENTS} clients",
         setting=described(
@@ -82,7 +87,8 @@ def run(setting: Setting) -> Outcome:
             "aggregation is waiting for the server",
             published=NOT_AT_HAND["fig3"],
         ),
-        rows=[row for place in places for row in _rows(place, cells)],
+        rows=rows,
+        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
         draw=lambda axes: _draw_computing(axes, cells),
         beside=(lambda axes: _draw_network(axes, cells),),
     )
@@ -102,19 +108,66 @@ def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
     dataset, model, _ = place
     standard = cells[dataset, model, "standard"]
     parts: Mapping[str, Callable[[Times], float]] = {
-        "measured: computing of a client": lambda times: times.computing_s,
-        "modelled: message passing": lambda times: times.network.message_passing_s,
-        "modelled: aggregation": lambda times: times.network.aggregation_s,
+        COMPUTING: lambda times: times.computing_s,
+        PASSING: lambda times: times.network.message_passing_s,
+        AGGREGATION: lambda times: times.network.aggregation_s,
     }
     return [
         Row.of(
-            f"{part}, {', '.join(place)}",
+            _metric(part, place),
             [seconds(times) for times in cells[place]],
             unit="s",
             reference=fmean(seconds(times) for times in standard),
         )
         for part, seconds in parts.items()
     ]
+
+
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold; with few rounds computing is mostly a first evaluation."""
+    places = [
+        (dataset, model)
+        for dataset, model in product(DATASETS, MODELS)
+        if _metric(PASSING, (dataset, model, "lazy")) in figures
+    ]
+    lines = [line for place in places for line in _passing_checks(figures, *place)]
+    return lines if quick else [*lines, *(_computing_check(figures, *place) for place in places)]
+
+
+def _passing_checks(figures: Figures, dataset: str, model: str) -> list[Check]:
+    def seconds(part: str, variant: str) -> float:
+        return figures[_metric(part, (dataset, model, variant))].ours
+
+    lazy, bns, standard = (seconds(PASSING, name) for name in VARIANTS)
+    waits = [seconds(AGGREGATION, name) for name in VARIANTS]
+    return [
+        Check(
+            line=f"{dataset}, {model}: lazy training waits less for message passing than BNS(0.1) "
+            f"and standard training ({lazy:.3f} s, {bns:.3f} s, {standard:.3f} s)",
+            holds=lazy < min(bns, standard),
+        ),
+        Check(
+            line=f"{dataset}, {model}: lazy training, in more rounds of smaller layers, waits no "
+            f"less for the server; BNS(0.1) waits as long as standard training ({waits[0]:.3f} s, "
+            f"{waits[1]:.3f} s, {waits[2]:.3f} s)",
+            holds=waits[0] > waits[2] and math.isclose(waits[1], waits[2]),
+        ),
+    ]
+
+
+def _computing_check(figures: Figures, dataset: str, model: str) -> Check:
+    lazy, standard = (
+        figures[_metric(COMPUTING, (dataset, model, name))].ours for name in ("lazy", "standard")
+    )
+    return Check(
+        line=f"{dataset}, {model}: lazy training computes less than standard training "
+        f"({lazy:.2f} s, {standard:.2f} s)",
+        holds=lazy < standard,
+    )
+
+
+def _metric(part: str, place: tuple[str, str, str]) -> str:
+    return f"{part}, {', '.join(place)}"
 
 
 def _draw_computing(axes: Axes, cells: Cells) -> None:

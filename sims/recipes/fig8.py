@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
 from sims.charts import ALGORITHM_COLORS, focus, put_legend_below
-from sims.outcome import Outcome, Row
+from sims.outcome import Check, Figures, Outcome, Row, figures_of
 from sims.paper import SMALL, at_hand, described, keys_for
 from sims.published import NOT_AT_HAND
 from sims.trained import Trained
@@ -27,6 +28,13 @@ QUICK_CLIENTS: Final = (2, 4)
 ALGORITHMS: Final = ("lazy", "standard")
 MARKERS: Final = ("o", "s")
 SEEDS: Final = (0, 1)
+#: What lazy training may lose against standard training; with few rounds and narrow layers.
+ALLOWED: Final = 0.01
+ALLOWED_QUICK: Final = 0.03
+#: By how much any number of clients may differ in accuracy: sums are taken in other orders.
+SAME: Final = 0.005
+#: By how much measured gamma may differ from equation 2.
+GAMMA_ALLOWED: Final = 0.005
 
 
 class Case(NamedTuple):
@@ -54,6 +62,7 @@ def run(setting: Setting) -> Outcome:
         place: [found[Case(*place, seed)] for seed in seeds]
         for place in product(datasets, ALGORITHMS, numbers)
     }
+    rows = _rows(lines)
     return Outcome(
         title=f"RETEXO, figure 8: accuracy and bytes with more clients, {MODEL}",
         setting=described(
@@ -65,7 +74,8 @@ def run(setting: Setting) -> Outcome:
             volume="payload that a client sends and receives, on average over clients",
             published=NOT_AT_HAND["fig8"],
         ),
-        rows=_rows(lines),
+        rows=rows,
+        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
         draw=lambda axes: _draw_accuracy(axes, lines),
         beside=(lambda axes: _draw_bytes(axes, lines),),
     )
@@ -101,8 +111,25 @@ def _rows(lines: Lines) -> list[Row]:
             ),
         ]
         if algorithm == "lazy":
+            rows += _explaining_rows(f"{dataset}, {clients} clients", ours)
             rows.append(_gamma(f"{dataset}, {clients} clients", ours, standard))
     return rows
+
+
+def _explaining_rows(name: str, lazy: list[Trained]) -> list[Row]:
+    """Return what gamma follows from: the boundary of a client, and how much the model weighs."""
+    return [
+        Row.of(
+            f"B, boundary nodes of a client, {name}",
+            [one.vectors / one.clients for one in lazy],
+            unit="nodes",
+        ),
+        Row.of(
+            f"weights and updates of lazy's dense bytes, {name}",
+            [one.model("raw") / one.at_clients("raw") for one in lazy],
+            unit="share",
+        ),
+    ]
 
 
 def _gamma(name: str, lazy: list[Trained], standard: list[Trained]) -> Row:
@@ -113,6 +140,59 @@ def _gamma(name: str, lazy: list[Trained], standard: list[Trained]) -> Row:
         unit="times",
         reference=fmean(float(one.result["plan"]["gamma"]) for one in lazy),
     )
+
+
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold."""
+    numbers = QUICK_CLIENTS if quick else CLIENTS
+    allowed = ALLOWED_QUICK if quick else ALLOWED
+    there = [name for name in DATASETS if f"test accuracy, {name}, 2 clients, lazy" in figures]
+    return [check for name in there for check in _dataset_checks(figures, name, numbers, allowed)]
+
+
+def _dataset_checks(
+    figures: Figures, dataset: str, numbers: tuple[int, ...], allowed: float
+) -> list[Check]:
+    def along(metric: str, ending: str = "") -> list[float]:
+        return [figures[f"{metric}, {dataset}, {n} clients{ending}"].ours for n in numbers]
+
+    lazy, standard = (along("test accuracy", f", {name}") for name in ALGORITHMS)
+    moved = zip(*(along("bytes at a client", f", {name}") for name in ALGORITHMS), strict=True)
+    gammas, boundaries = along("gamma, dense bytes"), along("B, boundary nodes of a client")
+    predicted = [figures[f"gamma, dense bytes, {dataset}, {n} clients"].reference for n in numbers]
+    most = max(
+        abs(gamma / (form or math.nan) - 1) for gamma, form in zip(gammas, predicted, strict=True)
+    )
+    listed = ", ".join(f"{b:,.0f}: {g:.2f}" for b, g in zip(boundaries, gammas, strict=True))
+    return [
+        Check(
+            line=f"{dataset}: with any number of clients lazy training is at most {allowed:g} less "
+            f"accurate than standard training",
+            holds=all(one >= other - allowed for one, other in zip(lazy, standard, strict=True)),
+        ),
+        Check(
+            line=f"{dataset}: the number of clients changes neither accuracy by more than {SAME:g}",
+            holds=max(max(each) - min(each) for each in (lazy, standard)) <= SAME,
+        ),
+        Check(
+            line=f"{dataset}: with any number of clients a client moves less in lazy training",
+            holds=all(one < other for one, other in moved),
+        ),
+        Check(
+            line=f"{dataset}: measured gamma is at most {most:.4%} off equation 2 (allowed: "
+            f"{GAMMA_ALLOWED:.1%})",
+            holds=most <= GAMMA_ALLOWED,
+        ),
+        Check(
+            line=f"{dataset}: gamma rises and falls with B, the boundary nodes of a client "
+            f"({listed})",
+            holds=_order(gammas) == _order(boundaries),
+        ),
+    ]
+
+
+def _order(values: list[float]) -> list[int]:
+    return sorted(range(len(values)), key=values.__getitem__)
 
 
 def _draw_accuracy(axes: Axes, lines: Lines) -> None:

@@ -20,17 +20,18 @@ PURPOSE: Final = "processor time of in-kernel aggregation and broadcast, against
 
 def run(setting: Setting) -> Outcome:
     """Measure everything."""
-    return outcome_of(measure_all(QUICK if setting.quick else FULL))
+    found = measure_all(QUICK if setting.quick else FULL)
+    return outcome_of(found, quick=setting.quick)
 
 
-def outcome_of(found: Findings) -> Outcome:
+def outcome_of(found: Findings, *, quick: bool) -> Outcome:
     """Return tables, lines and pictures of what was measured."""
     first, *others = found.sizes.rows
     return Outcome(
         title="The kernel path: processor time of both ends, by way of arrival",
         setting=described(found),
         rows=rows_of(found),
-        checks=checks_of(found),
+        checks=checks_of(found, quick=quick),
         draw=partial(draw_receivers, found, first),
         beside=(
             *(partial(draw_receivers, found, width) for width in others),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from retexo_fl.config_keys import Scalar
 from sims.catalogue import Setting
-from sims.outcome import Outcome, Row
+from sims.outcome import Check, Figures, Outcome, Row, figures_of
 from sims.training import train
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ ROUNDS: Final = (5, 10, 20, 50)
 QUICK_ROUNDS: Final = (1, 2)
 QUICK_STEPS: Final = (1, 2)
 SEEDS: Final = (0, 1, 2)
+#: By how much one local step may differ between partitioners: sums are taken in other orders.
+SAME: Final = 0.005
+#: By how much local steps may change the bytes of as many rounds.
+SAME_BYTES: Final = 0.02
+#: What few rounds of many steps may lose on random parts.
+ALLOWED: Final = 0.01
 
 
 class Case(NamedTuple):
@@ -68,6 +74,7 @@ def run(setting: Setting) -> Outcome:
     cases = [Case(*values) for values in product(PARTITIONERS, rounds, steps)]
     found = {case: _trained(keys, case, seeds) for case in cases}
     most = max(rounds)
+    rows = [row for case in cases for row in _rows(case, found, most)]
     return Outcome(
         title="Cora over ten clients: rounds and local steps",
         setting={
@@ -75,7 +82,8 @@ def run(setting: Setting) -> Outcome:
             "seeds": list(seeds),
             "reference": f"the same partitioner with {most} rounds of 1 local step",
         },
-        rows=[row for case in cases for row in _rows(case, found, most)],
+        rows=rows,
+        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
         draw=lambda axes: _draw(axes, found),
     )
 
@@ -95,7 +103,7 @@ def _trained(keys: Mapping[str, Scalar], case: Case, seeds: tuple[int, ...]) -> 
 
 def _rows(case: Case, found: Mapping[Case, Found], most: int) -> list[Row]:
     reference = found[Case(case.partitioner, most, 1)]
-    name = f"{case.partitioner}, {case.rounds} rounds, {case.steps} local steps"
+    name = _named(case)
     return [
         Row.of(
             f"test accuracy, {name}",
@@ -110,6 +118,66 @@ def _rows(case: Case, found: Mapping[Case, Found], most: int) -> list[Row]:
             reference=fmean(reference.moved_bytes) / 1e6,
         ),
     ]
+
+
+def _named(case: Case) -> str:
+    return f"{case.partitioner}, {case.rounds} rounds, {case.steps} local steps"
+
+
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold."""
+    rounds, steps = (QUICK_ROUNDS, QUICK_STEPS) if quick else (ROUNDS, tuple(STEPS))
+    alone = [[_accuracy(figures, Case(p, r, 1)) for p in PARTITIONERS] for r in rounds]
+    apart = max(max(each) - min(each) for each in alone)
+    changes = [
+        abs(_moved(figures, Case(p, r, s)) / _moved(figures, Case(p, r, 1)) - 1)
+        for p, r, s in product(PARTITIONERS, rounds, steps)
+    ]
+    lines = [
+        Check(
+            line=f"one local step trains the same by any partitioner (apart: {apart:.4f}, allowed: "
+            f"{SAME:g})",
+            holds=apart <= SAME,
+        ),
+        Check(
+            line=f"local steps do not change the bytes of a round by more than {SAME_BYTES:.0%} "
+            f"(most: {max(changes):.2%})",
+            holds=max(changes) <= SAME_BYTES,
+        ),
+    ]
+    return lines if quick else [*lines, *_drift_checks(figures)]
+
+
+def _drift_checks(figures: Figures) -> list[Check]:
+    few, many = min(ROUNDS), max(ROUNDS)
+    whole, short = Case("random", many, 1), Case("random", few, max(STEPS))
+    lost = _accuracy(figures, whole) - _accuracy(figures, short)
+    saved = _moved(figures, whole) / _moved(figures, short)
+    drifts = {
+        p: _accuracy(figures, Case(p, many, 1)) - _accuracy(figures, Case(p, many, max(STEPS)))
+        for p in PARTITIONERS
+    }
+    listed = ", ".join(f"{p} {drift:.3f}" for p, drift in drifts.items())
+    return [
+        Check(
+            line=f"on random parts {few} rounds of {max(STEPS)} steps lose at most {ALLOWED:g} "
+            f"against {many} rounds of one ({lost:.4f}), for {saved:.1f} times fewer bytes",
+            holds=lost <= ALLOWED and saved > 1,
+        ),
+        Check(
+            line=f"{max(STEPS)} steps in each of {many} rounds cost more accuracy where parts "
+            f"follow communities than on random ones ({listed})",
+            holds=min(drifts["metis"], drifts["louvain"]) > drifts["random"] + ALLOWED,
+        ),
+    ]
+
+
+def _accuracy(figures: Figures, case: Case) -> float:
+    return figures[f"test accuracy, {_named(case)}"].ours
+
+
+def _moved(figures: Figures, case: Case) -> float:
+    return figures[f"moved, {_named(case)}"].ours
 
 
 def _draw(axes: Axes, found: Mapping[Case, Found]) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
 from sims.local_scores import LOCAL_ACCURACY, train_with_local_scores
-from sims.outcome import Outcome, Row
+from sims.outcome import Check, Figures, Outcome, Row, figures_of
 from sims.paper import at_hand, described
 from sims.published import OPENFGL_CENTRAL, OPENFGL_LOCAL
 from sims.splits import OPENFGL, OPENFGL_CLIENTS
@@ -59,6 +59,12 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "central": {"algorithm": "central", "clients": 1},
 }
 SEEDS: Final = (0, 1)
+QUICK: Final[Mapping[str, Any]] = {"rounds": 20, "hidden": 16, "learning-rate": 0.05}
+#: What lazy training with one step may lose against central training; with few rounds.
+ALLOWED: Final = 0.01
+ALLOWED_QUICK: Final = 0.03
+#: How far the local score may be from OpenFGL's.
+LOCAL_ALLOWED: Final = 0.02
 
 
 class Case(NamedTuple):
@@ -86,6 +92,7 @@ def run(setting: Setting) -> Outcome:
     others = {case: keys[case] for case in cases if case.variant != AVERAGED}
     found = trainings.all(averaged, train_with_local_scores) | trainings.all(others)
     cells = {place: [found[Case(*place, seed)] for seed in seeds] for place in places}
+    rows = [row for place in places for row in _rows(place, cells)]
     return Outcome(
         title="OpenFGL's protocol: ten clients, GCN, edges between clients dropped and kept",
         setting=described(
@@ -97,7 +104,8 @@ def run(setting: Setting) -> Outcome:
             "TopFGL, table III; central: PyTorch Geometric; the others: central, ours",
             split_of_central="the masks of the ten clients",
         ),
-        rows=[row for place in places for row in _rows(place, cells)],
+        rows=rows,
+        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
         draw=lambda axes: _draw(datasets[0], cells, axes),
         beside=tuple(partial(_draw, dataset, cells) for dataset in datasets[1:]),
     )
@@ -115,7 +123,7 @@ def _keys(setting: Setting, case: Case) -> Keys:
     if case.variant == "central":
         keys |= {"partitioner": "random", "split": f"sims.splits:openfgl_{case.partitioner}"}
     if setting.quick:
-        keys |= {"rounds": 3, "hidden": 16}
+        keys |= QUICK
     return keys
 
 
@@ -138,6 +146,58 @@ def _rows(place: tuple[str, str, str], cells: Cells) -> list[Row]:
     local = [float(one.result[LOCAL_ACCURACY]) for one in ours]
     graded = OPENFGL_LOCAL.get((dataset, partitioner))
     return [*rows, Row.of(f"local score, {name}", local, unit="share", reference=graded)]
+
+
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold."""
+    allowed = ALLOWED_QUICK if quick else ALLOWED
+    there = [name for name in DATASETS if f"global score, {name}, random, central" in figures]
+    lines = [line for name in there for line in _dataset_checks(figures, name, allowed)]
+    return lines if quick else [*lines, *_local_checks(figures)]
+
+
+def _dataset_checks(figures: Figures, dataset: str, allowed: float) -> list[Check]:
+    def score(partitioner: str, variant: str) -> float:
+        return figures[f"global score, {dataset}, {partitioner}, {variant}"].ours
+
+    def moved(partitioner: str, variant: str) -> float:
+        return figures[f"moved, {dataset}, {partitioner}, {variant}"].ours
+
+    least = min(score(one, "lazy, 1 step") - score(one, "central") for one in PARTITIONERS)
+    lazy, drop = score("random", "lazy, 1 step"), score("random", "drop, 1 step")
+    return [
+        Check(
+            line=f"{dataset}: with one step lazy training is at most {allowed:g} less accurate "
+            f"than central training, by any partitioner (least: {least:+.4f})",
+            holds=least >= -allowed,
+        ),
+        Check(
+            line=f"{dataset}: on random parts, dropping the edges between clients costs accuracy "
+            f"({drop:.4f}, lazy {lazy:.4f})",
+            holds=drop < lazy,
+        ),
+        Check(
+            line=f"{dataset}: lazy training moves more than dropping edges, by any partitioner",
+            holds=all(
+                moved(one, "lazy, 1 step") > moved(one, "drop, 1 step") for one in PARTITIONERS
+            ),
+        ),
+    ]
+
+
+def _local_checks(figures: Figures) -> list[Check]:
+    checks = []
+    for (dataset, partitioner), published in OPENFGL_LOCAL.items():
+        row = figures.get(f"local score, {dataset}, {partitioner}, {AVERAGED}")
+        if row is not None:
+            checks.append(
+                Check(
+                    line=f"{dataset}, {partitioner}: the local score {row.ours:.4f} is at most "
+                    f"{LOCAL_ALLOWED:g} off the published {published:g}",
+                    holds=abs(row.ours - published) <= LOCAL_ALLOWED,
+                )
+            )
+    return checks
 
 
 def _draw(dataset: str, cells: Cells, axes: Axes) -> None:

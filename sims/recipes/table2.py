@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sims.catalogue import Setting
 from sims.charts import draw_bars, focus
-from sims.outcome import Check, Outcome, Row
+from sims.outcome import Cell, Check, Figures, Outcome, Row, figures_of
 from sims.paper import OPTIONAL, SEEDS, SMALL, at_hand, described, keys_for, missing_note
 from sims.published import MODELS, TABLE_2
 from sims.trained import Trained
@@ -29,8 +29,10 @@ PURPOSE: Final = "accuracy of lazy and of standard training: RETEXO, table 2"
 DATASETS: Final = ("cora", "citeseer", "pubmed", "facebook_page_page", *OPTIONAL)
 QUICK_DATASETS: Final = ("cora", "citeseer")
 ALGORITHMS: Final = ("standard", "lazy")
-#: What lazy training may lose against standard training, on average.
+#: What lazy training may lose against standard training, on average; with few rounds and narrow
+#: layers.
 ALLOWED: Final = 0.01
+ALLOWED_QUICK: Final = 0.03
 #: Graphs on which it loses more, and what is tried there to see why.
 EXCEPTIONS: Final = ("facebook_page_page",)
 CLOSER: Final[Mapping[str, Mapping[str, int]]] = {
@@ -61,12 +63,7 @@ class Pair(NamedTuple):
     @property
     def differences(self) -> list[float]:
         """Lazy minus standard, of the same seed."""
-        return self.minus_standard(self.lazy)
-
-    def minus_standard(self, values: list[float]) -> list[float]:
-        """Return how far the first seeds' values are from standard training's, seed by seed."""
-        of_same_seeds = self.standard[: len(values)]
-        return [one - other for one, other in zip(values, of_same_seeds, strict=True)]
+        return [one - other for one, other in zip(self.lazy, self.standard, strict=True)]
 
 
 def run(setting: Setting) -> Outcome:
@@ -78,6 +75,7 @@ def run(setting: Setting) -> Outcome:
     cases = [*_cases(datasets, seeds), *_closer_cases(datasets, seeds)]
     found = trainings.all({case: _keys(setting, case) for case in cases})
     cells = {cell: _pair(found, *cell, seeds) for cell in product(datasets, MODELS)}
+    rows = [row for cell, pair in cells.items() for row in _rows(cell, pair)]
     return Outcome(
         title="RETEXO, table 2: micro-F1 of standard and of lazy training, two clients",
         setting=described(
@@ -90,8 +88,9 @@ def run(setting: Setting) -> Outcome:
             not_at_hand=missing_note(setting, wanted),
             lazy_above_standard_by_more_than_allowed=_above(cells),
         ),
-        rows=[row for cell, pair in cells.items() for row in _rows(cell, pair)],
-        checks=() if setting.quick else tuple(_check(*item) for item in cells.items()),
+        rows=rows,
+        checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
+        published=tuple(published_beside(figures_of(rows))),
         draw=lambda axes: _draw(axes, cells),
     )
 
@@ -134,7 +133,7 @@ def _pair(found: Mapping[Case, Trained], dataset: str, model: str, seeds: tuple[
 
 def _rows(cell: tuple[str, str], pair: Pair) -> list[Row]:
     name = ", ".join(cell)
-    standard, lazy = TABLE_2[cell]
+    standard, lazy = (score.mean for score in TABLE_2[cell])
     closer = [
         Row.of(
             f"micro-F1, {name}, lazy with {change}",
@@ -157,19 +156,59 @@ def _rows(cell: tuple[str, str], pair: Pair) -> list[Row]:
     ]
 
 
-def _check(cell: tuple[str, str], pair: Pair) -> Check:
+def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
+    """Return the lines that must hold."""
+    allowed = ALLOWED_QUICK if quick else ALLOWED
+    there = [cell for cell in TABLE_2 if f"micro-F1, {', '.join(cell)}, lazy" in figures]
+    return [_check(figures, cell, allowed) for cell in there]
+
+
+def _check(figures: Figures, cell: tuple[str, str], allowed: float) -> Check:
     """Say whether lazy training is near enough, or what brings it there."""
-    difference = fmean(pair.differences)
-    line = f"{', '.join(cell)}: lazy minus standard is {difference:+.4f} on average"
-    if difference >= -ALLOWED or not pair.closer:
-        return Check(line=f"{line}, at most {ALLOWED:g} below", holds=difference >= -ALLOWED)
-    tried = {name: fmean(pair.minus_standard(values)) for name, values in pair.closer.items()}
-    told = ", ".join(f"{name} {value:+.4f}" for name, value in tried.items())
+    name = ", ".join(cell)
+    difference = figures[f"lazy minus standard, same seed, {name}"].ours
+    line = f"{name}: lazy minus standard is {difference:+.4f} on average"
+    tried = {
+        change: _minus_standard(figures, name, change)
+        for change in CLOSER
+        if f"micro-F1, {name}, lazy with {change}" in figures
+    }
+    if difference >= -allowed or not tried:
+        return Check(line=f"{line}, at most {allowed:g} below", holds=difference >= -allowed)
+    told = ", ".join(f"{change} {value:+.4f}" for change, value in tried.items())
     return Check(
-        line=f"{line}, more than {ALLOWED:g} below; at most that with another setting of lazy "
+        line=f"{line}, more than {allowed:g} below; at most that with another setting of lazy "
         f"({told})",
-        holds=max(tried.values()) >= -ALLOWED,
+        holds=max(tried.values()) >= -allowed,
     )
+
+
+def _minus_standard(figures: Figures, name: str, change: str) -> float:
+    """Return the mean difference of the seeds that were looked at closer."""
+    closer = figures[f"micro-F1, {name}, lazy with {change}"].spread
+    standard = figures[f"micro-F1, {name}, standard"].spread
+    assert closer is not None
+    assert standard is not None
+    pairs = zip(closer.values, standard.values, strict=False)
+    return fmean(one - other for one, other in pairs)
+
+
+def published_beside(figures: Figures) -> list[Cell]:
+    """Return the whole table, ours beside it where the graph is at hand."""
+    cells = []
+    for (dataset, model), pair in TABLE_2.items():
+        for algorithm, score in zip(ALGORITHMS, pair, strict=True):
+            row = figures.get(f"micro-F1, {dataset}, {model}, {algorithm}")
+            cells.append(
+                Cell(
+                    name=f"{dataset}, {model}, {algorithm}",
+                    unit="micro-F1",
+                    published=score.mean,
+                    sd=score.sd,
+                    ours=None if row is None else row.ours,
+                )
+            )
+    return cells
 
 
 def _above(cells: Mapping[tuple[str, str], Pair]) -> str:
@@ -188,8 +227,8 @@ def _draw(axes: Axes, cells: Mapping[tuple[str, str], Pair]) -> None:
         "lazy": [pair.lazy for pair in cells.values()],
     }
     marks = {
-        "standard": [TABLE_2[cell][0] for cell in cells],
-        "lazy": [TABLE_2[cell][1] for cell in cells],
+        "standard": [TABLE_2[cell].standard.mean for cell in cells],
+        "lazy": [TABLE_2[cell].lazy.mean for cell in cells],
     }
     draw_bars(axes, groups, series, marks=marks)
     every = [value for pair in cells.values() for value in (*pair.standard, *pair.lazy)]

@@ -109,7 +109,7 @@ def run(setting: Setting) -> Outcome:
             *balance_rows(balanced),
             *skewed_rows(skewed),
         ],
-        checks=tuple(checks_of(measured, balanced, skewed)),
+        checks=tuple(checks_of(measured, balanced, skewed, quick=setting.quick)),
         draw=partial(_draw_epochs, measured[0]),
         beside=(
             *_further_axes(measured),
