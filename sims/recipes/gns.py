@@ -66,6 +66,8 @@ QUICK_GRAPHS: Final[Mapping[str, Size]] = MappingProxyType({"cora": Size(64, 2, 
 #: Of which an epoch's bytes are told as well; the first is the published one.
 OTHER_SHARES: Final = (0.01, 0.03, 0.1)
 MOST_BYTES: Final = 0.5
+#: Of one training of two epochs on a small graph, each of which fills the cache.
+MOST_BYTES_QUICK: Final = 0.8
 
 Costs = Mapping[Case, Cost]
 Traces = Mapping[Case, Trace]
@@ -74,6 +76,7 @@ Traces = Mapping[Case, Trace]
 def run(setting: Setting) -> Outcome:
     """Train by all methods on all graphs."""
     sizes = QUICK_GRAPHS if setting.quick else GRAPHS
+    most = MOST_BYTES_QUICK if setting.quick else MOST_BYTES
     kept = KeptTraces(setting.kept)
     traces: dict[Case, Trace] = {}
     costs: dict[Case, Cost] = {}
@@ -88,7 +91,7 @@ def run(setting: Setting) -> Outcome:
         title="Feature bytes to equal accuracy, by sampler",
         setting=_described(sizes, kept),
         rows=[row for name in sizes for row in _rows(name, traces, costs)] + epoch_rows,
-        checks=tuple(_check(name, costs) for name in sizes),
+        checks=tuple(_check(name, costs, most) for name in sizes),
         draw=lambda axes: _draw_bytes(list(sizes), costs, axes),
         beside=(partial(_draw_curves, next(iter(sizes)), traces),),
     )
@@ -184,14 +187,14 @@ def _rows_of_epoch(
     return copied
 
 
-def _check(name: str, costs: Costs) -> Check:
+def _check(name: str, costs: Costs, most: float = MOST_BYTES) -> Check:
     plain, ours = (_of(name, method, costs) for method in (NEIGHBOUR, "gns"))
     shares = [own.copied_bytes / other.copied_bytes for own, other in zip(ours, plain, strict=True)]
     listed = ", ".join(f"{share:.2f}" for share in shares)
     return Check(
-        line=f"{name}: to equal accuracy, gns copies at most {MOST_BYTES:.0%} of what neighbour "
+        line=f"{name}: to equal accuracy, gns copies at most {most:.0%} of what neighbour "
         f"sampling does, with every seed (share: {listed})",
-        holds=all(cost.reached for cost in ours) and max(shares) <= MOST_BYTES,
+        holds=all(cost.reached for cost in ours) and max(shares) <= most,
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ def test_recipe_writes_its_three_files(
     folder = data_dir()
     done = sims(name, "--quick", "--data-dir", folder, "--out", tmp_path)
     files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "md", "png")]
-    assert done.stdout.splitlines() == [str(path) for path in files]
+    told = done.stdout.splitlines()
+    assert told[:3] == [str(path) for path in files]
     text = files[0].read_text(encoding="utf-8")
     assert str(folder) not in text
     facts: dict[str, Any] = json.loads(text)
@@ -90,6 +92,8 @@ def test_recipe_writes_its_three_files(
     assert {"metric", "unit", "reference", "ours", "spread"} == set(facts["rows"][0])
     assert all(np.isfinite(row["ours"]) for row in facts["rows"])
     assert files[1].read_text(encoding="utf-8") == markdown(facts)
+    assert facts["checks"]
+    assert told[3:] == [f"holds: {check['line']}" for check in facts["checks"]]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -105,6 +109,62 @@ def test_every_recipe_has_a_whole_result_whose_lines_hold(name: str) -> None:
     assert (results / f"{name}.md").read_text(encoding="utf-8") == markdown(facts)
     assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert [check["line"] for check in facts["checks"] if not check["holds"]] == []
+
+
+class Made(NamedTuple):
+    """A recipe that trains nothing."""
+
+    outcome: Outcome
+
+    def run(self, setting: Setting) -> Outcome:
+        return self.outcome
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_line_that_fails_is_printed_and_ends_with_1(
+    sims: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    monkeypatch.setattr("sims.__main__.load_recipe", lambda name: Made(OUTCOME))
+    done = sims("fig3", *["--quick"] * quick, "--out", tmp_path, code=1)
+    assert done.stdout.splitlines()[3:] == ["holds: more than nothing", "FAILS: all"]
+    assert done.stderr == "sims: fig3: 1 of 2 lines fail\n"
+    assert (tmp_path / "fig3.json").is_file()
+    held = replace(OUTCOME, checks=OUTCOME.checks[:1])
+    monkeypatch.setattr("sims.__main__.load_recipe", lambda name: Made(held))
+    sims("fig3", *["--quick"] * quick, "--out", tmp_path)
+
+
+def test_small_sizes_do_not_take_the_place_of_whole_results(
+    sims: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sims.__main__.load_recipe", lambda name: Made(OUTCOME))
+    sims("fig3", "--quick", code=1)
+    assert not (tmp_path / "sims").exists()
+    assert (tmp_path / "build" / "sims-quick" / "fig3.json").is_file()
+    sims("fig3", code=1)
+    assert (tmp_path / "sims" / "results" / "fig3.json").is_file()
+
+
+def test_a_written_result_is_checked_anew_without_training(
+    sims: Callable[..., Ended], tmp_path: Path
+) -> None:
+    results = REPOSITORY / "sims" / "results"
+    facts = json.loads((results / "table3.json").read_text(encoding="utf-8"))
+    for row in facts["rows"]:
+        if "gat, bns 0.01, scaled" in row["metric"]:
+            row["ours"] = 1.0
+    stale = {**facts, "checks": [], "published": []}
+    (tmp_path / "table3.json").write_text(json.dumps(stale), encoding="utf-8")
+    done = sims("table3", "--restate", "--out", tmp_path, code=1)
+    assert "FAILS: amazon_computers: scaling costs GAT" in done.stdout
+    made = json.loads((tmp_path / "table3.json").read_text(encoding="utf-8"))
+    assert made["rows"] == facts["rows"]
+    assert len(made["published"]) == len(facts["published"]) > 0
+    assert (tmp_path / "table3.md").read_text(encoding="utf-8") == markdown(made)
+    missing = sims("table3", "--restate", "--out", tmp_path / "none", code=2)
+    assert missing.stderr.startswith("sims: error: --restate: ")
+    assert missing.stderr.count("\n") == 1
 
 
 def test_results_hold_rows_checks_and_their_origin(tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def test_claim_holds_only_with_every_seed(ours: list[Cost], holds: bool) -> None
     assert f"0.40, {ours[1].copied_bytes / 100:.2f}" in check.line
 
 
-def test_training_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
+def test_training_that_is_kept_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     traces = iter([Trace(points=[point(0.5)], most_rows=3), Trace(points=[point(0.9)])])
     facts = {"graph": "small", "method": "gns", "seed": 0}
     first = KeptTraces(tmp_path / "kept").one(facts, lambda: next(traces))
@@ -141,6 +143,9 @@ def test_training_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
     other = again.one({**facts, "seed": 1}, lambda: next(traces))
     assert other.points == [point(0.9)]
     assert KeptTraces(None).one(facts, lambda: first) is first
+    monkeypatch.setattr("sims.kept_traces.code_state", lambda: "another commit")
+    new = Trace(points=[point(0.1)])
+    assert KeptTraces(tmp_path / "kept").one(facts, lambda: new).points == new.points
 
 
 def test_graph_is_split_and_its_rows_are_narrow_and_centred() -> None:

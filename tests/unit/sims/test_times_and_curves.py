@@ -6,7 +6,7 @@ import pytest
 
 from sims.curves import accuracy_curve, bytes_until
 from sims.extrapolation import at_rounds, measured_prediction
-from sims.times import network_time
+from sims.times import delays, network_time
 from sims.training import train_whole
 
 KEYS: dict[str, Any] = {
@@ -47,3 +47,16 @@ def test_network_time_is_split_and_greeting_left_out() -> None:
     assert time.message_passing_s == pytest.approx(facts["exchange_s"] + 6)
     # Validation took three forward passes more.
     assert time.total_s == facts["exchange_s"] + facts["train_s"] - 3
+    assert time.validation_s == pytest.approx(3)
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns"])
+@pytest.mark.parametrize(("layers", "rounds"), [(2, 3), (3, 4)])
+def test_a_delay_costs_as_often_as_messages_wait_for_each_other(
+    algorithm: str, layers: int, rounds: int
+) -> None:
+    keys = {**KEYS, "clients": 3, "algorithm": algorithm, "layers": layers, "rounds": rounds}
+    if algorithm == "bns":
+        keys["boundary-rate"] = 0.5
+    time = network_time(train_whole({**keys, "links": "delay:1s"}))
+    assert time == pytest.approx(delays(algorithm, layers=layers, rounds=rounds))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import fcntl
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from sims.measured import MeasuredVolume
+from sims.origin import code_state, commit
 from sims.trained import Trained
 from sims.trainings import Keys, Trainings
 from tests.support.runs import train
@@ -48,6 +50,65 @@ def test_the_folder_of_the_graph_decides_nothing_and_the_way_of_training_does(
     Trainings(tmp_path).all({0: {**KEYS, "data-dir": "there"}}, how)
     Trainings(tmp_path).all({0: KEYS}, other)
     assert (len(how.asked), len(other.asked)) == (1, 1)
+
+
+def test_another_state_of_the_code_or_another_file_of_the_graph_trains_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how, data = Counted(), tmp_path / "data"
+    data.mkdir()
+    (data / "mine.npz").write_bytes(b"one")
+    keys = {**KEYS, "dataset": "mine", "data-dir": str(data)}
+    kept = tmp_path / "kept"
+    for _ in range(2):
+        Trainings(kept).all({0: keys}, how)
+    assert len(how.asked) == 1
+    (data / "mine.npz").write_bytes(b"another")
+    Trainings(kept).all({0: keys}, how)
+    assert len(how.asked) == 2
+    monkeypatch.setattr("sims.trainings.code_state", lambda: "another commit")
+    Trainings(kept).all({0: keys}, how)
+    assert len(how.asked) == 3
+    other = {**keys, "weight-decay": 0.25}
+    Trainings(kept).all({0: other}, how)
+    assert len(how.asked) == 4
+
+
+def test_the_state_of_the_code_is_its_commit_and_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        named = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", "-C", str(tmp_path), *named, *words], check=True)
+
+    def state() -> tuple[str, str]:
+        commit.cache_clear()
+        code_state.cache_clear()
+        return commit(), code_state()
+
+    monkeypatch.setattr("sims.origin._REPOSITORY", tmp_path)
+    code, result = tmp_path / "sims" / "recipe.py", tmp_path / "sims" / "results" / "one.json"
+    result.parent.mkdir(parents=True)
+    code.write_text("a = 1\n")
+    try:
+        assert state()[0] == "unknown"
+        git("init", "-q")
+        result.write_text("{}")
+        git("add", "-A")
+        git("commit", "-q", "-m", "first")
+        clean = state()
+        assert len(clean[0]) == 12
+        result.write_text("{1}")
+        assert state() == clean
+        code.write_text("a = 2\n")
+        dirty = state()
+        assert dirty[0] == f"{clean[0]}-dirty"
+        code.write_text("a = 3\n")
+        assert state()[0] == dirty[0]
+        assert len({clean[1], dirty[1], state()[1]}) == 3
+    finally:
+        commit.cache_clear()
+        code_state.cache_clear()
 
 
 def test_a_training_of_another_process_is_waited_for(

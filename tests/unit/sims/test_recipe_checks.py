@@ -1,0 +1,117 @@
+"""The lines of recipes hold on the written results, and fail on figures that contradict them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sims.catalogue import load_recipe
+from sims.outcome import Check, Figures, Row, figures_of, rows_of
+from sims.results_files import markdown, restated
+
+RESULTS = Path(__file__).resolve().parents[3] / "sims" / "results"
+Facts = dict[str, object]
+
+#: By recipe: figures that are made wrong, and a part of the line that must fail then.
+WRONG = [
+    ("fig3", {"modelled: message passing, cora, sage, lazy": 9.0}, "waits less"),
+    ("fig3", {"modelled: aggregation, pubmed, gcn, bns 0.1": 8.0}, "as long as standard"),
+    ("fig3", {"measured: computing of a client, cora, gcn, lazy": 4.0}, "computes less"),
+    ("fig6", {"moved in all, cora, lazy": 1300.0}, "moves more than dropping"),
+    ("fig6", {"test accuracy, pubmed, lazy": 0.85}, "less accurate"),
+    ("fig6", {"moved until within 0.01 of standard's best, cora, lazy": 460.0}, "fewer bytes"),
+    ("gamma", {"smaller graph, measured: gamma, reddit, 8 clients, sage": 190.0}, "off equation"),
+    ("gamma", {"full size, by formula: gamma, products, 4 clients, sage": 340.0}, "the published"),
+    ("local_steps", {"test accuracy, metis, 50 rounds, 1 local steps": 0.80}, "trains the same"),
+    ("local_steps", {"moved, random, 5 rounds, 10 local steps": 60.0}, "bytes of a round"),
+    ("local_steps", {"test accuracy, random, 5 rounds, 10 local steps": 0.80}, "lose at most"),
+    ("local_steps", {"test accuracy, louvain, 50 rounds, 10 local steps": 0.86}, "communities"),
+    ("openfgl", {"global score, citeseer, metis, lazy, 1 step": 0.70}, "than central"),
+    ("openfgl", {"global score, pubmed, random, drop, 1 step": 0.90}, "costs accuracy"),
+    ("openfgl", {"moved, cora, louvain, lazy, 1 step": 700.0}, "moves more"),
+    ("openfgl", {"local score, cora, louvain, drop, 3 steps": 0.70}, "local score"),
+    ("table2", {"lazy minus standard, same seed, cora, sage": -0.02}, "cora, sage"),
+    (
+        "table3",
+        {
+            "accuracy against lazy's of the same seed, amazon_computers, gat, "
+            "bns 0.01, unscaled": 0.5
+        },
+        "scaling costs GAT",
+    ),
+    (
+        "table3",
+        {"accuracy against lazy's of the same seed, amazon_computers, sage, bns 0.1, scaled": 0.9},
+        "GraphSAGE keeps",
+    ),
+    (
+        "table3",
+        {"accuracy against lazy's of the same seed, amazon_computers, sage, bns 0.01, scaled": 1.1},
+        "loses less",
+    ),
+]
+
+
+def facts_of(name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def lines_of(name: str, figures: Figures, *, quick: bool = False) -> list[Check]:
+    checks_from: Callable[..., list[Check]] = vars(load_recipe(name))["checks_from"]
+    return checks_from(figures, quick=quick)
+
+
+def figures_in(name: str) -> dict[str, Row]:
+    return dict(figures_of(rows_of(facts_of(name)["rows"])))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "wrong", "line"), WRONG)
+def test_a_result_that_contradicts_a_line_fails_it(
+    name: str, wrong: dict[str, float], line: str
+) -> None:
+    figures = figures_in(name)
+    assert [check.text for check in lines_of(name, figures) if not check.holds] == []
+    for metric, value in wrong.items():
+        figures[metric] = replace(figures[metric], ours=value)
+    failing = [check.line for check in lines_of(name, figures) if not check.holds]
+    assert any(line in each for each in failing), failing
+
+
+def test_table_2_forgives_what_another_setting_of_lazy_training_brings_back() -> None:
+    figures = figures_in("table2")
+    cell = "facebook_page_page, gcn"
+    for change in ("300 rounds a layer", "three layers"):
+        metric = f"micro-F1, {cell}, lazy with {change}"
+        row = figures[metric]
+        assert row.spread is not None
+        worse = [value - 0.05 for value in row.spread.values]
+        figures[metric] = Row.of(metric, worse, unit=row.unit)
+    assert [
+        check.line.split(":")[0] for check in lines_of("table2", figures) if not check.holds
+    ] == [cell]
+
+
+def test_few_rounds_may_lose_more_but_not_anything() -> None:
+    metric = "lazy minus standard, same seed, cora, gcn"
+    figures = {metric: Row(metric=metric, unit="share", ours=-0.02)}
+    figures |= {"micro-F1, cora, gcn, lazy": Row(metric="", unit="share", ours=0.8)}
+    assert [check.holds for check in lines_of("table2", figures)] == [False]
+    assert [check.holds for check in lines_of("table2", figures, quick=True)] == [True]
+    figures[metric] = replace(figures[metric], ours=-0.04)
+    assert [check.holds for check in lines_of("table2", figures, quick=True)] == [False]
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in WRONG}))
+def test_written_results_are_what_the_code_makes_of_their_figures(name: str) -> None:
+    facts = facts_of(name)
+    assert restated(facts) == facts
+    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert text == markdown(facts)
+    cells = facts["published"]
+    assert isinstance(cells, list)
+    assert text.count("\n") > len(cells)
