@@ -127,7 +127,7 @@ class RunConfig:
     )
     batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1)
     cache_share: float = number(
-        0.01, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
+        0.2, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
     )
     cache_epochs: int = whole(1, "Epochs before gns draws its cache anew.", least=1)
     devices: str = formed("cpu", "What a client computes on, if it is there.", DEVICES)

@@ -38,6 +38,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
+from retexo_fl.layers.base import layer_class
 from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")
@@ -259,10 +260,29 @@ class AgentJob:
             if not self.book.has_block(stage, peer, way):
                 self.book.enter_block(self._channel.attempt, stage, peer, traffic, way=way)
 
-        all_needed = self.config.missing_peers == "wait"
-        port = ports.open(folder, all_needed=all_needed, counted=counted)
+        port = ports.open(
+            folder,
+            all_needed=self.config.missing_peers == "wait",
+            counted=counted,
+            unadded=self._why_unadded(),
+        )
         self.client.use_datagrams(port)
         return port
+
+    def _why_unadded(self) -> str:
+        """Return why no vector is added to another on arrival, and what to do; or nothing."""
+        plan, config = self.client.plan, self.config
+        if self.exchanges_in_rounds and plan.num_added_back:
+            return ""
+        if config.missing_peers != "wait":
+            return (
+                f"missing-peers = {config.missing_peers} keeps peers' vectors apart; TCP costs less"
+            )
+        if plan.num_added:
+            return ""
+        if config.boundary_plan == "rows" and layer_class(config.model).sums_messages:
+            return "the plan of rows sends no sums; run with --boundary-plan cover, or over TCP"
+        return "model and part have no sums of several peers for one node; TCP costs less"
 
     def _runner(
         self, request: TrainRequest | EvaluateRequest, steps: Steps[Answer]

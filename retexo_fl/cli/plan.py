@@ -15,7 +15,7 @@ from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig
-from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted
+from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,6 +81,7 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         _client_table(facts["clients"]),
         "Boundary nodes belong to peers and have an edge to the client's own.",
         _vector_table(facts),
+        _added_sentence(config, planned),
         "The first exchange carries input features, predicted exactly for all codecs.\n"
         "Hidden states take at most their dense bytes.",
         _volume_table(volumes),
@@ -121,17 +122,35 @@ def _client_table(rows: list[dict[str, int]]) -> Table:
 
 def _vector_table(facts: dict[str, Any]) -> Table:
     """Compare plans and codecs; what is configured is bold and stands first."""
-    table = figures("boundary plan", "vectors", "first exchange, dense", "lossless", "fixed")
+    table = figures("boundary plan", "vectors", "added", "features, dense", "lossless", "fixed")
     chosen = facts["boundary_plan"]
     for kind in sorted(facts["plans"], key=lambda kind: kind != chosen):
         plan = facts["plans"][kind]
         sizes = (format_bytes(plan["first_exchange"][codec]) for codec in _CODECS)
         style = "bold" if kind == chosen else None
-        table.add_row(_PLAN_WORDS[kind], format_count(plan["vectors"]), *sizes, style=style)
+        added = format_share(_share_added(plan, "vectors_added"))
+        count = format_count(plan["vectors"])
+        table.add_row(_PLAN_WORDS[kind], count, added, *sizes, style=style)
     better = facts["better_of_rows_and_sums"]
     if better is not None:
-        table.add_row("rows or sums, pair by pair", format_count(better), *[UNKNOWN] * len(_CODECS))
+        unknown = [UNKNOWN] * (1 + len(_CODECS))
+        table.add_row("rows or sums, pair by pair", format_count(better), *unknown)
     return table
+
+
+def _share_added(plan: Mapping[str, Any], what: str) -> float:
+    return plan[what] / plan["vectors"] if plan["vectors"] else 0.0
+
+
+def _added_sentence(config: RunConfig, planned: Mapping[str, Any]) -> str:
+    text = (
+        "Added: vectors that agents at udp:// or xdp:// (codec fixed) may add to others as they\n"
+        "arrive; the rest is stored as it comes."
+    )
+    if config.algorithm in {"standard", "bns"}:
+        share = format_share(_share_added(planned, "gradients_added"))
+        text += f" Of the gradients that come back: {share}."
+    return text
 
 
 def _volume_table(volumes: Mapping[str, Any]) -> Table:

@@ -94,6 +94,7 @@ def _plan_facts(
     lazy = lazy_volume(shape, size)
     return {
         "vectors": size.vectors,
+        **_added(config, plans),
         "sampled_vectors": size.sampled_vectors,
         "first_exchange": asdict(first),
         "algorithms": {
@@ -101,6 +102,16 @@ def _plan_facts(
             for name in ordered
             for volume in (volumes[name],)
         },
+    }
+
+
+def _added(config: RunConfig, plans: list[BoundaryPlan]) -> dict[str, int]:
+    """Return how many vectors, and gradients of vectors, datagrams may add up as they arrive."""
+    # Where a peer may stay away, each has rows of its own; a round cannot do without any.
+    is_needed = config.missing_peers == "wait"
+    return {
+        "vectors_added": sum(plan.num_added for plan in plans) if is_needed else 0,
+        "gradients_added": sum(plan.num_added_back for plan in plans),
     }
 
 

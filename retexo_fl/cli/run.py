@@ -147,6 +147,17 @@ def _say_devices(config: RunConfig) -> None:
         complain(ClientDevices.of(config).settled.sentence)
 
 
+def _say_what_is_not_added(config: RunConfig) -> None:
+    """Say that datagrams, where agents take them, gain nothing from this run's plan."""
+    from retexo_fl.training.effective_plan import effective_plan
+
+    if config.codec == "fixed" and config.algorithm == "lazy" and effective_plan(config) == "rows":
+        complain(
+            "boundary-plan: rows has no sums, so agents at xdp:// or udp:// add nothing up; "
+            "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// alone"
+        )
+
+
 def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool) -> bool:
     """Train; return whether the run directory is on this machine."""
     table = LiveTable(
@@ -155,6 +166,7 @@ def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet:
     if address is not None:
         from retexo_fl.cli.deployed_run import run_deployed
 
+        _say_what_is_not_added(config)
         return run_deployed(config, run_path, table, address=address, quiet=quiet)
     if config.engine == "flower":
         from retexo_fl.cli.flower_run import run_on_flower

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -100,6 +100,19 @@ class BoundaryPlan:
         """By peer, what the gradients of the vectors sent to it are only ever added to."""
         return {peer.peer: peer.send.targets for peer in self.peers}
 
+    @property
+    def num_added(self) -> int:
+        """Received vectors that are only ever added to another peer's: c for one node are c - 1.
+
+        So many may be added as they arrive, by the kernel or the agent.
+        """
+        return _num_added(self.incoming_targets or {})
+
+    @property
+    def num_added_back(self) -> int:
+        """The same of the gradients of all vectors sent, which come back end to end."""
+        return _num_added(self.returning_targets)
+
     def peer(self, index: int) -> PeerPlan:
         """Return the plan for one peer.
 
@@ -125,6 +138,14 @@ def _row_plans(edges: CutEdges, digests: Iterator[bytes]) -> Iterator[PeerPlan]:
             send=OutgoingVectors(rows=edges.sent_rows[slice(*sent)]),
             receive=IncomingVectors(slots=slots[slice(*received)]),
         )
+
+
+def _num_added(targets: Mapping[int, np.ndarray]) -> int:
+    if not targets:
+        return 0
+    into = np.concatenate(list(targets.values()))
+    into = into[into >= 0]
+    return len(into) - len(np.unique(into))
 
 
 def _digests(partition: GraphPartition, edges: CutEdges, kind: str) -> Iterator[bytes]:

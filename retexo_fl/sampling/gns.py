@@ -83,7 +83,7 @@ class GnsSampler:
         fanouts: Sequence[int],
         *,
         seed: int,
-        cache_share: float = 0.01,
+        cache_share: float = 0.2,
         cache_epochs: int = 1,
         train_nodes: np.ndarray | None = None,
     ) -> None:

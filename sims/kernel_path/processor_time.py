@@ -16,10 +16,15 @@ def thread_that_serves(interface: str) -> int:
     Raises:
         LookupError: There is not exactly one.
     """
-    (found,) = _threads(lambda name: name.startswith(f"napi/{interface}-")) or (0,)
+    (found,) = threads_that_serve(interface) or (0,)
     if not found:
         raise LookupError(f"{interface}: no kernel thread takes its packets")
     return found
+
+
+def threads_that_serve(interface: str) -> list[int]:
+    """Return the kernel threads that take packets of interfaces of this name, in any namespace."""
+    return _threads(lambda name: name.startswith(f"napi/{interface}-"))
 
 
 def softirq_threads() -> list[int]:

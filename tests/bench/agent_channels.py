@@ -1,17 +1,18 @@
 """Whole agents that exchange by TCP, by datagrams in user space, and with the kernel's program.
 
 Each on a host of its own (a network namespace); the same training, to the bit. Processor time of
-all agents, with what they compute; of the kernel only what it does in their time, so that XDP's
-and TCP's work on arriving packets is in neither.
+all agents, with what they compute, and of the kernel threads that take their packets (threaded
+NAPI): XDP's and TCP's work on what arrives is in both. The switch between them is in neither. Ways
+take turns, so that what else happens on the machine meets them all.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +20,16 @@ import numpy as np
 
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
+from sims.kernel_path.offloads import JOINING, set_features
+from sims.kernel_path.processor_time import softirq_threads, threads_that_serve, used_s
+from sims.kernel_path.runs import in_turn
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
 from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.host import Host, call
 from tests.support.hosts import Hosts
-from tests.support.loss import bad_cables
+from tests.support.inside import inside
+from tests.support.loss import bad_cables, switch_of
 from tests.support.runs import configured
 
 _TCP_PORT: Final = 7411
@@ -34,77 +40,150 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A training: ``nodes`` of a random graph, 0 for the digits that come with the library."""
+    """Trainings of the same agents.
 
-    name: str
+    Attributes:
+        clients: How many.
+        nodes: Of a random graph; 0 for the digits that come with the library.
+        trainings: By name, what each is configured with.
+    """
+
     clients: int
     nodes: int
-    keys: dict[str, Any]
+    trainings: Mapping[str, dict[str, Any]]
 
 
 _SMALL: Final = _Case(
-    name="standard, 4 clients, small exchanges",
     clients=4,
     nodes=0,
-    keys={"algorithm": "standard", "hidden": 64, "rounds": 30},
+    trainings={
+        "standard, 4 clients, small exchanges": {
+            "algorithm": "standard",
+            "hidden": 64,
+            "rounds": 30,
+        }
+    },
 )
+_DEEP: Final = {"hidden": 256, "rounds": 2, "layers": 4}
 _LARGE: Final = _Case(
-    name="lazy, 6 clients, 95 MB an exchange",
     clients=6,
     nodes=20_000,
-    keys={"hidden": 256, "rounds": 2, "layers": 4},
+    trainings={
+        "lazy, 6 clients, large exchanges of rows": _DEEP,
+        "lazy, 6 clients, large exchanges of rows and sums": {**_DEEP, "boundary-plan": "cover"},
+    },
 )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Spent:
+    """CPU seconds of trainings, one entry for each.
+
+    Attributes:
+        agents: All agents' processes.
+        packets: The kernel threads that take their packets.
+        others: The kernel's threads for what interrupts left undone, of the whole machine.
+    """
+
+    agents: list[float] = field(default_factory=list)
+    packets: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> list[float]:
+        """Agents and the threads that take their packets."""
+        return [sum(both) for both in zip(self.agents, self.packets, strict=True)]
 
 
 def run(quick: bool, data_dir: Path | None) -> Outcome:
     """Measure all cases."""
     del data_dir
-    cases = [_Case(name=_SMALL.name, clients=2, nodes=0, keys={**_SMALL.keys, "rounds": 2})]
-    if not quick:
-        cases = [_SMALL, _LARGE]
-    ratios, times = [], []
+    small = {name: {**keys, "rounds": 2} for name, keys in _SMALL.trainings.items()}
+    cases = [_Case(clients=2, nodes=0, trainings=small)] if quick else [_SMALL, _LARGE]
+    found: dict[tuple[str, str], _Spent] = {}
+    load = [os.getloadavg()[0]]
     for case in cases:
-        found = {way: _seconds(case, way, repeats=2 if quick else 3) for way in _WAYS}
-        for way in _WAYS[1:]:
-            pairs = zip(found[way], found["tcp"], strict=True)
-            spread = Spread.of([seconds / of_tcp for seconds, of_tcp in pairs])
-            ratios.append(Row(metric=f"{case.name}: {way} / tcp", unit="x", spread=spread))
-        times += [
-            Row(metric=f"{case.name}: {way}", unit="s", spread=Spread.of(found[way]))
-            for way in _WAYS
-        ]
+        found |= _measured(case, repeats=2 if quick else 3)
+    names = [name for case in cases for name in case.trainings]
     return Outcome(
         name="agent_channels",
         setting={
-            "times": "CPU seconds of all agents for a training, with what they compute",
-            "wire": "virtual cables, MTU 1,500; codec fixed",
+            "times": "CPU seconds of all agents for a training, with what they compute, and of the "
+            "kernel threads that take their packets",
+            "wire": "virtual cables, MTU 1,500, packets joined on arrival (GRO); codec fixed",
+            "load": f"{load[0]:.1f} before",
         },
-        ratios=ratios,
-        times=times,
+        ratios=[
+            Row(metric=f"{name}: {way} / tcp", unit="x", spread=_ratio(found, name, way))
+            for name in names
+            for way in _WAYS[1:]
+        ],
+        times=[
+            Row(metric=f"{name}: {way}{what}", unit="s", spread=Spread.of(seconds))
+            for name in names
+            for way in _WAYS
+            for what, seconds in _parts(found[name, way])
+        ],
     )
 
 
-def _seconds(case: _Case, way: str, *, repeats: int) -> list[float]:
-    """Return the CPU seconds of each of several trainings, after one that warms up."""
-    with tempfile.TemporaryDirectory() as folder:
+def _ratio(found: Mapping[tuple[str, str], _Spent], name: str, way: str) -> Spread:
+    pairs = zip(found[name, way].total, found[name, "tcp"].total, strict=True)
+    return Spread.of([seconds / of_tcp for seconds, of_tcp in pairs])
+
+
+def _parts(spent: _Spent) -> Iterator[tuple[str, list[float]]]:
+    yield "", spent.total
+    yield ", of which kernel threads", spent.packets
+    yield ", not in it: ksoftirqd, whole machine", spent.others
+
+
+def _measured(case: _Case, *, repeats: int) -> dict[tuple[str, str], _Spent]:
+    """Train by all ways in turn, after one training of each that warms up."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
-        keys = {"clients": case.clients, "codec": "fixed", **case.keys}
+        keys: dict[str, Any] = {"clients": case.clients, "codec": "fixed"}
         if case.nodes:
             _write_graph(root / "random.npz", case.nodes)
             keys |= {"dataset": "random", "data-dir": str(root), "split": "random:0.4/0.3/0.3"}
-        with _federation(root, keys, way) as made:
-            seconds = []
-            for turn in range(repeats + 1):
-                before = _spent(made)
-                # Other vectors in each turn: none is answered from the cache.
-                run = configured(root / f"run-{turn}", **keys, dropout=0.1 * turn)
-                train_with(made, run)
-                seconds.append(_spent(made) - before)
-    return seconds[1:]
+        made = {way: stack.enter_context(_federation(root / way, keys, way)) for way in _WAYS}
+        found = {(name, way): _Spent() for name in case.trainings for way in _WAYS}
+        for number, (name, way) in enumerate(in_turn(list(found), repeats + 1)):
+            turn = number // len(found)
+            # Other vectors in each turn: none is answered from the cache.
+            own = {**keys, **case.trainings[name], "dropout": 0.1 * turn}
+            before = made[way].spent()
+            train_with(made[way].agents, configured(root / f"run-{number}", **own))
+            if turn:
+                for seconds, then, now in zip(
+                    (found[name, way].agents, found[name, way].packets, found[name, way].others),
+                    before,
+                    made[way].spent(),
+                    strict=True,
+                ):
+                    seconds.append(now - then)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Federation:
+    """Agents, and the kernel threads that take their packets."""
+
+    agents: list[AgentProcess]
+    threads: Sequence[int]
+
+    def spent(self) -> tuple[float, float, float]:
+        """Return the CPU seconds so far, as :class:`_Spent` has them."""
+        return (
+            sum(map(_process_s, self.agents)),
+            sum(map(used_s, self.threads)),
+            sum(map(used_s, softirq_threads())),
+        )
 
 
 @contextmanager
-def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[list[AgentProcess]]:
+def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[_Federation]:
+    root.mkdir()
     parts = make_parts(make_config(keys))
     with ExitStack() as stack:
         hosts = list(stack.enter_context(Hosts([f"client-{part.client}" for part in parts])))
@@ -115,7 +194,8 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[list[Age
             else (f"tcp://{host.address}:{_TCP_PORT}", f"{way}://{host.address}:{_UDP_PORT}")
             for host in hosts
         ]
-        yield stack.enter_context(
+        threads = _take_in_threads(hosts)
+        made = stack.enter_context(
             agents(
                 root,
                 parts,
@@ -124,16 +204,31 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[list[Age
                 settings={"datagram-memory-mib": 256.0},
             )
         )
+        yield _Federation(agents=made, threads=threads)
 
 
-def _spent(made: Sequence[AgentProcess]) -> float:
-    total = 0
-    for agent in made:
-        assert agent.process is not None
-        text = Path(f"/proc/{agent.process.pid}/stat").read_text(encoding="ascii")
-        fields = text.rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
+def _take_in_threads(hosts: Sequence[Host]) -> list[int]:
+    """Have kernel threads take what arrives at hosts, and others what arrives at their switch."""
+    before = set(threads_that_serve("eth0"))
+    for host in hosts:
+        for namespace, name in ((host.namespace, "eth0"), (switch_of(host), host.port)):
+            with inside(namespace):
+                # It gives the interface NAPI, without which it has no thread.
+                set_features(name, JOINING, on=True)
+            folder = f"/sys/class/net/{name}"
+            orders = f"echo 1 > {folder}/threaded; echo 0 | tee {folder}/queues/rx-*/rps_cpus"
+            call(["ip", "netns", "exec", namespace, "sh", "-ec", orders])
+    found = sorted(set(threads_that_serve("eth0")) - before)
+    if len(found) < len(hosts):
+        raise LookupError(f"{len(found)} kernel threads for {len(hosts)} hosts")
+    return found
+
+
+def _process_s(agent: AgentProcess) -> float:
+    assert agent.process is not None
+    text = Path(f"/proc/{agent.process.pid}/stat").read_text(encoding="ascii")
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _write_graph(path: Path, nodes: int) -> None:

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.system
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 2, "codec": "fixed"}
 
 
+#: What an agent logs where datagrams gain nothing, and what is to be done.
+UNADDED = (
+    'added=0 reason="the plan of rows sends no sums; run with --boundary-plan cover, or over TCP"'
+)
+
+
 @pytest.fixture(scope="module")
 def parts() -> list[GraphPartition]:
     return make_parts(make_config(KEYS))
@@ -65,13 +71,25 @@ def test_agents_train_by_datagrams_as_one_process_does(
     tmp_path: Path, three: list[AgentProcess], algorithm: str, plan: str
 ) -> None:
     keys = {**KEYS, "algorithm": algorithm, "boundary-plan": plan}
-    before = counted(three, "data_new")
+    before, logged = counted(three, "data_new"), [len(agent.log) for agent in three]
 
     train_with(three, configured(tmp_path / "agents", **keys))
 
     train(tmp_path / "inline", **keys)
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
     assert counted(three, "data_new") > before
+    warned = [agent.log[at:].count(UNADDED) for agent, at in zip(three, logged, strict=True)]
+    assert warned == [int((algorithm, plan) == ("lazy", "rows"))] * 3
+
+
+def test_peers_that_may_stay_away_have_nothing_added(
+    tmp_path: Path, three: list[AgentProcess]
+) -> None:
+    logged = [len(agent.log) for agent in three]
+    keys = {**KEYS, "boundary-plan": "cover", "missing-peers": "drop"}
+    train_with(three, configured(tmp_path / "agents", **keys))
+    for agent, at in zip(three, logged, strict=True):
+        assert 'added=0 reason="missing-peers = drop keeps' in agent.log[at:]
 
 
 def test_other_codecs_take_no_datagrams(tmp_path: Path, three: list[AgentProcess]) -> None:

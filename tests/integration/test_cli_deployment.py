@@ -64,6 +64,33 @@ def test_superlink_that_cannot_be_reached_ends_in_a_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ((), True),
+        (("--model", "gat", "--boundary-plan", "cover"), True),
+        (("--boundary-plan", "cover"), False),
+        (("--algorithm", "standard"), False),
+        (("--codec", "lossless"), False),
+    ],
+)
+def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
+    nowhere: str,
+    options: tuple[str, ...],
+    is_said: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deployed = ("--superlink", nowhere, "--insecure", "--clients", "2", "--codec", "fixed")
+    assert run_command(["run", "--out", str(tmp_path / "run"), *deployed, *options]) == 2
+    *said, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("retexo: error: superlink: ")
+    assert said == [
+        "retexo: boundary-plan: rows has no sums, so agents at xdp:// or udp:// add nothing up; "
+        "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// alone"
+    ] * int(is_said)
+
+
 def test_resume_in_a_deployment_takes_no_path_along(
     nowhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

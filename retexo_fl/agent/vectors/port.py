@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from retexo_fl.agent.api import Traffic
+from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.vectors.broadcasts import alone, together
 from retexo_fl.agent.vectors.control import ExchangeId
 from retexo_fl.agent.vectors.traffic import datagram_traffic
@@ -22,6 +24,8 @@ from retexo_fl.files import write_whole
 if TYPE_CHECKING:
     # It loads numba, which agents that take no datagrams do without.
     from retexo_fl.agent.vectors.path import VectorPath
+
+logger = logging.getLogger(__name__)
 
 #: Told of what went to (``out``) or came from (``in``) a peer: stage, peer, bytes, direction.
 Counted = Callable[[int, int, Traffic, str], None]
@@ -41,7 +45,9 @@ class VectorPorts:
         self._path = path
         self._broadcasts = broadcasts
 
-    def open(self, folder: Path, *, all_needed: bool, counted: Counted) -> JobVectors:
+    def open(
+        self, folder: Path, *, all_needed: bool, counted: Counted, unadded: str = ""
+    ) -> JobVectors:
         """Return a job's end; see there."""
         return JobVectors(
             self._path,
@@ -49,6 +55,7 @@ class VectorPorts:
             all_needed=all_needed,
             broadcasts=self._broadcasts,
             counted=counted,
+            unadded=unadded,
         )
 
     def forget_job(self, job: str) -> None:
@@ -65,6 +72,8 @@ class JobVectors:
         all_needed: No peer may stay away, so vectors of different peers may be added as they come.
         broadcasts: Serve peers that need the same rows with the same packets.
         counted: Told of every block of vectors before a stage.
+        unadded: Why vectors are stored one by one, none added to another, and what to do; empty
+            where some are. Logged when the first have come.
     """
 
     def __init__(
@@ -75,8 +84,10 @@ class JobVectors:
         all_needed: bool,
         broadcasts: bool,
         counted: Counted,
+        unadded: str = "",
     ) -> None:
         self.counted = counted
+        self._unadded = unadded
         self._path = path
         self._folder = folder
         self._all_needed = all_needed
@@ -154,12 +165,16 @@ class JobVectors:
         Raises:
             RetexoError: What went wrong with the exchange.
         """
+        units = self._path.arrived(exchange)
+        if units and self._unadded:
+            logger.warning(line("datagrams", job=exchange[0], added=0, reason=self._unadded))
+            self._unadded = ""
         return [
             {
                 peer: (vectors, datagram_traffic(header, notice))
                 for peer, (vectors, header, notice) in unit.items()
             }
-            for unit in self._path.arrived(exchange)
+            for unit in units
         ]
 
     def keep(self, exchange: ExchangeId, vectors: Mapping[int, np.ndarray]) -> None:

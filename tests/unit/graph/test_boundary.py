@@ -37,6 +37,17 @@ def test_plan_lists_rows_and_slots_in_key_order() -> None:
     assert plan.peer(1).send.count == other.peer(0).receive.count == 2
 
 
+def test_a_plan_of_rows_adds_gradients_alone() -> None:
+    parts = cut_graph(small_graph(), np.array([0, 2, 1, 1, 2, 0]), SMALL_SPLIT)
+    plan = BoundaryPlan.from_partition(parts[0])  # a and d, which have edges to both others
+    assert plan.incoming_targets is None
+    assert plan.num_added == 0
+    sent = np.concatenate([peer.send.rows for peer in plan.peers]).tolist()
+    assert plan.num_added_back == len(sent) - len(set(sent)) == 1
+    alone = BoundaryPlan.from_partition(small_parts()[0], "cover")  # sums of one peer
+    assert alone.num_added == 0
+
+
 def test_plan_splits_slots_by_owner() -> None:
     parts = cut_graph(small_graph(), np.array([0, 2, 1, 1, 2, 0]), SMALL_SPLIT)
     plan = BoundaryPlan.from_partition(parts[1])  # b and c; b-d(0), c-a(2)

@@ -126,6 +126,18 @@ def test_real_partitions_agree_after_a_trip_to_disk(tmp_path: Path, partitioner:
     assert sum(part.train for part in report.parts) == 662  # floor(0.2 * 3312)
 
 
+@pytest.mark.parametrize(
+    ("kind", "vectors", "added"), [("rows", 216_791, 0), ("cover", 140_584, 48_554)]
+)
+def test_vectors_of_a_large_graph_that_can_be_added(kind: str, vectors: int, added: int) -> None:
+    graph = load_dataset("github", data_dir=data_dir())
+    owners = assign_nodes(graph, partitioner="random", clients=16, seed=0)
+    split = make_split(graph, owners, split="random:0.2/0.1/0.7", seed=0)
+    plans = [BoundaryPlan.from_partition(part, kind) for part in cut_graph(graph, owners, split)]
+    assert sum(plan.num_receive for plan in plans) == vectors
+    assert sum(plan.num_added for plan in plans) == added
+
+
 @pytest.mark.system
 def test_largest_graph_can_be_cut() -> None:
     graph = load_dataset("fb100_union8", data_dir=data_dir())

@@ -7,11 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.sampling import NeighbourSampler
+from retexo_fl.config import RunConfig
+from retexo_fl.sampling import GnsSampler, NeighbourSampler
 from retexo_fl.sampling.feature_cache import FeatureCache, FixedOrder, by_degree
 from retexo_fl.sampling.features import FeatureStore
 from retexo_fl.sampling.lru import LruOrder
-from sims.equal_accuracy import METHODS, NEIGHBOUR, Case, Cost, _cost, _feed
+from sims.equal_accuracy import (
+    CACHE_SHARE,
+    GNS_SHARES,
+    METHODS,
+    NEIGHBOUR,
+    Case,
+    Cost,
+    _cost,
+    _feed,
+)
 from sims.feeds import PlainFeed, RootOrder
 from sims.kept_traces import KeptTraces
 from sims.mini_batch_graphs import WIDTH, read_graph
@@ -129,6 +139,12 @@ def test_claim_holds_only_with_every_seed(ours: list[Cost], holds: bool) -> None
     check = _check("small", costs)
     assert check.holds == holds
     assert f"0.40, {ours[1].copied_bytes / 100:.2f}" in check.line
+
+
+def test_the_default_cache_is_the_one_that_was_measured() -> None:
+    sampler = GnsSampler(GRAPH.adjacency, (3, 2), seed=0)
+    assert f"cache-share={CACHE_SHARE} " in sampler.spec
+    assert RunConfig().cache_share == GNS_SHARES["gns"] == CACHE_SHARE
 
 
 def test_training_that_is_kept_is_not_done_again(

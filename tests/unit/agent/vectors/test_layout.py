@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.vectors.control import Notice
 from retexo_fl.agent.vectors.layout import ExchangeLayout, cache_key
+from retexo_fl.config import make_config
 from retexo_fl.exchange.exact_sums import sum_shared
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
 
 _WIDTH = 3
 
@@ -55,6 +59,20 @@ def test_what_is_read_back_sums_to_what_the_senders_vectors_do(
     found = sum_shared([came[s].astype(np.float64) for s in order], [targets[s] for s in order])
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", PLAN_KINDS)
+def test_a_plan_counts_the_vectors_that_the_accumulator_adds_to_others(kind: str) -> None:
+    parts = make_parts(make_config({"clients": 4}))
+    plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
+    for plan in plans:
+        notices = {peer.peer: _notice(peer.receive.count, 3) for peer in plan.peers}
+        came = ExchangeLayout.of(notices, plan.incoming_targets)
+        assert plan.num_receive - came.rows == plan.num_added
+        notices = {peer.peer: _notice(peer.send.count, 3) for peer in plan.peers}
+        came_back = ExchangeLayout.of(notices, plan.returning_targets)
+        assert plan.num_send - came_back.rows == plan.num_added_back > 0
+    assert (sum(plan.num_added for plan in plans) > 0) == (kind == "cover")
 
 
 def test_vectors_that_nobody_shares_come_in_the_dtype_of_the_run() -> None:
