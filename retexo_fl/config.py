@@ -130,6 +130,11 @@ class RunConfig:
         0.2, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
     )
     cache_epochs: int = whole(1, "Epochs before gns draws its cache anew.", least=1)
+    gpu_cache: str = one_of(
+        "degree",
+        "Rows that a GPU keeps beside mini-batches: of largest degree, or last used; not with gns.",
+        *("degree", "lru"),
+    )
     devices: str = formed("cpu", "What a client computes on, if it is there.", DEVICES)
     balance: str = one_of("dynamic", "Devices' shares: by speed, or equal.", "dynamic", "static")
 

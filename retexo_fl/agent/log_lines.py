@@ -13,7 +13,11 @@ from typing import Final
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
 #: Of what is said about devices and the balance between them.
-_OF_DEVICES: Final = ("retexo_fl.agent.trainers", "retexo_fl.training.balance_log")
+_OF_DEVICES: Final = (
+    "retexo_fl.agent.trainers",
+    "retexo_fl.training.balance_log",
+    "retexo_fl.training.sampled_trainer",
+)
 _DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
 
 

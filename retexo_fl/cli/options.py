@@ -34,7 +34,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "Mini-batches and devices": (
             *("sampler", "fanouts", "batch-nodes", "cache-share", "cache-epochs"),
-            *("devices", "balance"),
+            *("gpu-cache", "devices", "balance"),
         ),
         "Exchange": ("boundary-plan", "codec"),
         "Faults and time": (

@@ -66,6 +66,7 @@ class LocalTask:
             times=(result.times,),
             reduce_s=0.0,
             step_s=time.perf_counter() - begun,
+            notes=tuple(f"cpu: {note}" for note in result.notes),
         )
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ class WorkerSettings:
         place: Its row among the sums.
         threads: That it computes with.
         ahead: Announced shares that it prepares ahead.
+        preparers: Threads that prepare them.
         parent: Process number of the host if that is to take the worker with it, else 0.
     """
 
@@ -35,6 +36,7 @@ class WorkerSettings:
     place: int
     threads: int
     ahead: int
+    preparers: int
     parent: int
 
 
@@ -107,6 +109,7 @@ class Done:
     has_gradient: bool
     numbers: Mapping[str, float]
     times: WorkerTimes
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,9 @@ class Source(Protocol):
     def prepare(self, items: np.ndarray, *, epoch: int, batch: int, device: torch.device) -> Any:
         """Return what the loss is computed on: sampled, gathered, and moved to ``device``.
 
-        Called in a thread beside the computing. What one item yields must not depend on which
-        others are prepared with it, or on where: key randomness by (epoch, batch, item).
+        Called in a thread beside the computing, or in several (``preparers``). What one item yields
+        must not depend on which others are prepared with it, or on where: key randomness by (epoch,
+        batch, item).
 
         Args:
             items: (n,) int64, at least one.

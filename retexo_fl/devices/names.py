@@ -16,6 +16,8 @@ MAX_CPU_WORKERS: Final = 256
 MAX_GPU_NUMBER: Final = 255
 #: Cores that a GPU's worker has for itself: it prepares mini-batches while the GPU computes.
 CORES_OF_GPU: Final = 2
+#: More threads would prepare more mini-batches ahead than a GPU should hold.
+_MOST_PREPARERS: Final = 4
 _ENTRY: Final = re.compile(r"(?P<kind>cpu|cuda)(?::(?P<number>\d{1,6}))?")
 
 
@@ -159,6 +161,27 @@ def threads_of(names: tuple[str, ...], *, num_cores: int, threads: int | None) -
         (next(counts) if threads is None else threads) if name.startswith("cpu") else 1
         for name in names
     )
+
+
+def preparers_of(
+    names: tuple[str, ...], *, num_cores: int, threads: tuple[int, ...], preparers: int | None
+) -> tuple[int, ...]:
+    """Return how many threads of each worker prepare shares.
+
+    Each GPU has its own cores for that, and its part of those on which no CPU worker computes, up
+    to :data:`_MOST_PREPARERS`. A CPU worker prepares with one.
+
+    Args:
+        names: Of :class:`Settled`.
+        num_cores: Of the machine.
+        threads: Of :func:`threads_of`.
+        preparers: Of each GPU, or None to divide.
+    """
+    is_gpu = [not name.startswith("cpu") for name in names]
+    computing = sum(count for count, gpu in zip(threads, is_gpu, strict=True) if not gpu)
+    part = (num_cores - computing) // max(1, sum(is_gpu))
+    each = min(max(part, CORES_OF_GPU), _MOST_PREPARERS) if preparers is None else preparers
+    return tuple(each if gpu else 1 for gpu in is_gpu)
 
 
 def cpu_workers(num_gpus: int, num_cores: int, *, threads: int = 1) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from retexo_fl.devices.local_task import LocalTask
 from retexo_fl.devices.messages import Ready
-from retexo_fl.devices.names import Settled, available_cores, threads_of
+from retexo_fl.devices.names import Settled, available_cores, preparers_of, threads_of
 from retexo_fl.devices.packing import pack_apart
 from retexo_fl.devices.process_task import ProcessTask
 from retexo_fl.devices.task import Share, TaskFactory
@@ -67,6 +67,7 @@ class WorkerPool:
         *,
         threads: int | None = None,
         ahead: int = 1,
+        preparers: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         """Set up; nothing is started.
@@ -74,13 +75,19 @@ class WorkerPool:
         Args:
             settled: The devices.
             threads: Of each CPU worker that is a process of its own; None divides the cores.
-            ahead: Announced shares that each worker prepares while it computes.
+            ahead: Announced shares that each worker prepares while it computes; a GPU's at least
+                one for each thread that prepares.
+            preparers: Such threads of each GPU's worker; None takes the cores that are left.
             timeout_s: How long the workers may take over one step, or over making a task.
         """
         self.settled = settled
         self.ahead = ahead
         self.timeout_s = timeout_s
-        self._threads = threads_of(settled.names, num_cores=available_cores(), threads=threads)
+        cores = available_cores()
+        self._threads = threads_of(settled.names, num_cores=cores, threads=threads)
+        self._preparers = preparers_of(
+            settled.names, num_cores=cores, threads=self._threads, preparers=preparers
+        )
         self._lock = threading.RLock()
         self._workers: tuple[WorkerProcess, ...] = ()
         self._failure: str | None = None
@@ -187,8 +194,18 @@ class WorkerPool:
         started: list[WorkerProcess] = []
         try:
             for place, name in enumerate(self.settled.names):
-                threads = self._threads[place]
-                started.append(WorkerProcess(name, place, threads=threads, ahead=self.ahead))
+                preparers = self._preparers[place]
+                # With one thread as ever; several have each a share to prepare.
+                ahead = self.ahead if preparers == 1 else max(self.ahead, preparers)
+                started.append(
+                    WorkerProcess(
+                        name,
+                        place,
+                        threads=self._threads[place],
+                        ahead=ahead,
+                        preparers=preparers,
+                    )
+                )
         finally:
             self._workers = tuple(started)
         answers_of(dict(enumerate(started)), Ready, timeout_s=START_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Prepares announced shares in one thread, while the share before them is computed."""
+"""Prepares announced shares in threads, while the share before them is computed."""
 
 from __future__ import annotations
 
@@ -38,31 +38,34 @@ class _Entry:
 class Prefetcher:
     """A queue of announced shares, of which the first ``ahead`` are prepared or being prepared.
 
-    The thread begins with the first announcement and does not hold the process.
+    The threads begin with the first announcement and do not hold the process.
     """
 
-    def __init__(self, prepare: Callable[[Share], object], *, ahead: int) -> None:
+    def __init__(self, prepare: Callable[[Share], object], *, ahead: int, threads: int = 1) -> None:
         """Set up.
 
         Args:
-            prepare: Makes a share ready; never called twice at once.
+            prepare: Makes a share ready; called so many times at once as there are threads.
             ahead: Shares that may wait prepared; with 0 none is prepared before it is asked for.
+            threads: That prepare, each a share of its own; more than ``ahead`` have nothing to do.
         """
         self._prepare = prepare
         self._ahead = ahead
         self._entries: list[_Entry] = []
         self._changed = threading.Condition()
-        self._one_at_a_time = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._at_once = threading.Semaphore(threads)
+        self._num_threads = min(threads, ahead)
+        self._threads: list[threading.Thread] = []
         self._is_closed = False
 
     def announce(self, keep: int, shares: Sequence[Share]) -> None:
         """Keep the first ``keep`` announced shares, and add ``shares`` behind them."""
         with self._changed:
             self._entries[keep:] = [_Entry(share=share) for share in shares]
-            if self._thread is None and self._ahead:
-                self._thread = threading.Thread(target=self._run, name="prepare", daemon=True)
-                self._thread.start()
+            while len(self._threads) < self._num_threads:
+                thread = threading.Thread(target=self._run, name="prepare", daemon=True)
+                thread.start()
+                self._threads.append(thread)
             self._changed.notify_all()
 
     def take(self, order: Share | int) -> Prepared:
@@ -80,13 +83,13 @@ class Prefetcher:
         return Prepared(content=entry.content, prepare_s=entry.prepare_s, waited_s=waited_s)
 
     def close(self) -> None:
-        """End the thread, once it has prepared what it is at."""
+        """End the threads, once they have prepared what they are at."""
         with self._changed:
             self._is_closed = True
             self._entries.clear()
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _made_now(self, share: Share) -> _Entry:
         entry = _Entry(share=share)
@@ -126,7 +129,7 @@ class Prefetcher:
         return next((entry for entry in window if not entry.is_begun), None)
 
     def _fill(self, entry: _Entry) -> None:
-        with self._one_at_a_time:
+        with self._at_once:
             begun = time.perf_counter()
             try:
                 entry.content = self._prepare(entry.share)

@@ -94,6 +94,11 @@ class ProcessTask:
             ),
             reduce_s=ended - reducing,
             step_s=ended - begun,
+            notes=tuple(
+                f"{busy[place].name}: {note}"
+                for place in sorted(done)
+                for note in done[place].notes
+            ),
         )
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from retexo_fl.devices.prefetch import Prefetcher
 from retexo_fl.devices.queues import Queue, preparation_queue
 from retexo_fl.devices.task import Share, Task
 from retexo_fl.devices.timings import WorkerTimes
+from retexo_fl.transfers import back, onto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +25,13 @@ class ShareResult:
         has_gradient: The gradient's sum was written.
         numbers: Further sums by name.
         times: Where the time went.
+        notes: What the task said.
     """
 
     has_gradient: bool
     numbers: Mapping[str, float]
     times: WorkerTimes
+    notes: tuple[str, ...] = ()
 
 
 class ShareRunner:
@@ -39,6 +43,7 @@ class ShareRunner:
         device: torch.device,
         *,
         ahead: int,
+        preparers: int = 1,
         make_queue: Callable[[torch.device], Queue | None] = preparation_queue,
     ) -> None:
         """Set up.
@@ -47,12 +52,14 @@ class ShareRunner:
             task: Made for ``device``.
             device: Where it computes.
             ahead: Announced shares that are prepared ahead.
-            make_queue: Makes what the device does for preparation in.
+            preparers: Threads that prepare them.
+            make_queue: Makes what the device does the preparation of one thread in.
         """
         self._task = task
         self._device = device
         # Not a method of this object: a ring of references would keep the task after its end.
-        self._prefetcher = Prefetcher(partial(_prepare, task, make_queue(device)), ahead=ahead)
+        prepare = _Preparation(task, partial(make_queue, device))
+        self._prefetcher = Prefetcher(prepare, ahead=ahead, threads=preparers)
 
     def announce(self, keep: int, shares: Sequence[Share]) -> None:
         """See :meth:`retexo_fl.devices.prefetch.Prefetcher.announce`."""
@@ -68,11 +75,11 @@ class ShareRunner:
         """
         prepared = self._prefetcher.take(order)
         begun = time.perf_counter()
-        found = self._task.sums(weights.to(self._device), prepared.content)
+        found = self._task.sums(onto(weights, self._device), prepared.content)
         if found.gradient_sum is not None:
             assert found.gradient_sum.shape == sums.shape, "a task's gradient has (P,) values"
             assert found.gradient_sum.dtype == sums.dtype, "a gradient is of its weights' dtype"
-            sums.copy_(found.gradient_sum)
+            sums.copy_(back(found.gradient_sum))
         self._finish()
         compute_s = time.perf_counter() - begun
         times = WorkerTimes(
@@ -82,10 +89,11 @@ class ShareRunner:
             has_gradient=found.gradient_sum is not None,
             numbers={name: float(value) for name, value in found.numbers.items()},
             times=times,
+            notes=found.notes,
         )
 
     def close(self) -> None:
-        """End the preparing thread."""
+        """End the preparing threads."""
         self._prefetcher.close()
 
     def _finish(self) -> None:
@@ -94,12 +102,27 @@ class ShareRunner:
             torch.cuda.current_stream(self._device).synchronize()
 
 
-def _prepare(task: Task, queue: Queue | None, share: Share) -> object:
-    if queue is None:
-        return task.prepare(share)
-    # In a queue of its own, copies run beside the kernels of the share before. It is waited for
-    # here, and compute in `run`: neither ever sees memory that the other still writes.
-    with queue.entered():
-        prepared = task.prepare(share)
-    queue.synchronize()
-    return prepared
+class _Preparation:
+    """Prepares shares, each thread in a queue of its own."""
+
+    def __init__(self, task: Task, make_queue: Callable[[], Queue | None]) -> None:
+        self._task = task
+        self._make_queue = make_queue
+        self._of_thread = threading.local()
+
+    def __call__(self, share: Share) -> object:
+        queue = self._queue()
+        if queue is None:
+            return self._task.prepare(share)
+        # In a queue of its own, copies run beside the kernels of the share before. It is waited
+        # for here, and compute in `run`: neither ever sees memory that the other still writes.
+        with queue.entered():
+            prepared = self._task.prepare(share)
+        queue.synchronize()
+        return prepared
+
+    def _queue(self) -> Queue | None:
+        if not hasattr(self._of_thread, "queue"):
+            self._of_thread.queue = self._make_queue()
+        found: Queue | None = self._of_thread.queue
+        return found

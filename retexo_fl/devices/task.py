@@ -49,10 +49,12 @@ class ShareSums:
         gradient_sum: (P,) of the summed loss, in the dtype of the weights, on any device; None
             where the purpose needs none.
         numbers: Further sums by name (``loss_sum``, ``count``, ``correct``).
+        notes: What the user should know of the device, a line each.
     """
 
     gradient_sum: torch.Tensor | None
     numbers: Mapping[str, float]
+    notes: tuple[str, ...] = ()
 
 
 class Task(Protocol):
@@ -63,10 +65,11 @@ class Task(Protocol):
     """
 
     def prepare(self, share: Share) -> object:
-        """Return all that :meth:`sums` needs; called ahead of time, in a thread of the worker.
+        """Return all that :meth:`sums` needs; called ahead of time, in threads of the worker.
 
-        Never called twice at once. At most ``1 + ahead`` results are alive at any time, so a task
-        that reuses buffers needs that many of each. On a GPU it runs in a stream of its own and has
+        Called by several at once on a GPU for which several prepare (``WorkerPool.preparers``), on
+        a CPU never. At most ``1 + ahead`` results are alive at any time, so a task that reuses
+        buffers needs that many of each. On a GPU it runs in a stream of the thread's own and has
         finished there before :meth:`sums` sees the result.
         """
 

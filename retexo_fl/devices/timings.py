@@ -39,6 +39,7 @@ class StepSums:
         times: Of each worker, in worker order; zeros where the share was empty.
         reduce_s: What the host spent on adding gradients.
         step_s: The whole step, seen by the host.
+        notes: What devices said, each with its name in front.
     """
 
     gradient_sum: np.ndarray | None
@@ -46,6 +47,7 @@ class StepSums:
     times: tuple[WorkerTimes, ...]
     reduce_s: float
     step_s: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,7 @@ class Unified:
         seed: int = 0,
         threads: int | None = None,
         ahead: int = 1,
+        preparers: int = 1,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         tell: Callable[[str], None] | None = None,
     ) -> None:
@@ -106,6 +107,8 @@ class Unified:
             seed: Of the order of items, and of what the model draws.
             threads: Of each CPU worker process; None divides the cores.
             ahead: Shares that each worker prepares while it computes.
+            preparers: Threads of each GPU's worker that prepare; with more than one,
+                ``source.prepare`` is called by several at once.
             timeout_s: How long the devices may take over one mini-batch.
             tell: Called with a sentence on the devices that are used.
 
@@ -118,7 +121,9 @@ class Unified:
         if tell is not None:
             tell(self.settled.sentence)
         self._balancer = Balancer(len(self.settled.names), mode=balance, speeds=speeds)
-        self._pool = WorkerPool(self.settled, threads=threads, ahead=ahead, timeout_s=timeout_s)
+        self._pool = WorkerPool(
+            self.settled, threads=threads, ahead=ahead, preparers=preparers, timeout_s=timeout_s
+        )
         self._settings = ModuleSettings(model=model, source=source, loss=loss, seed=seed)
         self._items = np.asarray(items, np.int64)
         self._workloads = workloads

@@ -69,7 +69,12 @@ class _Worker:
             exchange = shared.mapped("write")
         factory, settings = unpack_apart(message.maker, own)
         task = factory(self._device, not_packed(arrays), settings)
-        runner = ShareRunner(task, self._device, ahead=self._settings.ahead)
+        runner = ShareRunner(
+            task,
+            self._device,
+            ahead=self._settings.ahead,
+            preparers=self._settings.preparers,
+        )
         weights = torch.from_numpy(exchange[WEIGHTS])
         sums = torch.from_numpy(exchange[SUMS][self._settings.place])
         self._tasks[message.task] = (runner, weights, sums)
@@ -82,7 +87,12 @@ class _Worker:
         runner, weights, sums = self._tasks[message.task]
         result = runner.run(message.order, weights, sums)
         self._connection.send(
-            Done(has_gradient=result.has_gradient, numbers=result.numbers, times=result.times)
+            Done(
+                has_gradient=result.has_gradient,
+                numbers=result.numbers,
+                times=result.times,
+                notes=result.notes,
+            )
         )
 
     def close(self, message: Close) -> None:

@@ -32,7 +32,7 @@ _MAIN_HINT: Final = "a script that uses devices does its work under if __name__ 
 class WorkerProcess:
     """One child process and the pipe to it."""
 
-    def __init__(self, name: str, place: int, *, threads: int, ahead: int) -> None:
+    def __init__(self, name: str, place: int, *, threads: int, ahead: int, preparers: int) -> None:
         """Start the process.
 
         Args:
@@ -40,6 +40,7 @@ class WorkerProcess:
             place: Its number among the workers.
             threads: That it computes with.
             ahead: Announced shares that it prepares ahead.
+            preparers: Threads that prepare them.
 
         Raises:
             DeviceFailed: It could not be started.
@@ -58,6 +59,7 @@ class WorkerProcess:
             place=place,
             threads=threads,
             ahead=ahead,
+            preparers=preparers,
             parent=os.getpid() if is_main_thread else 0,
         )
         self._process = context.Process(

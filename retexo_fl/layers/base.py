@@ -17,8 +17,10 @@ from scipy.sparse import csr_array, vstack
 
 from retexo_fl.errors import PluginError
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.layers.segment_max import Segments
 from retexo_fl.layers.sparse import SparseRows
 from retexo_fl.plugins import is_plugin, load_plugin
+from retexo_fl.transfers import onto
 
 Batch = TypeVar("Batch")
 
@@ -217,7 +219,7 @@ def edge_numbers(rows: np.ndarray, indptr: np.ndarray) -> tuple[np.ndarray, np.n
 def moved(batch: Batch, device: torch.device) -> Batch:
     """Return a layer's batch with its tensors on a device.
 
-    Hashes stay where they are, and so do PyTorch's sparse matrices, whose maxima only a CPU takes.
+    Hashes stay where they are.
 
     Args:
         batch: What :meth:`GraphLayer.batch` returned: a tensor, or a frozen dataclass of them.
@@ -225,7 +227,9 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     """
     found: Any = batch
     if isinstance(batch, torch.Tensor):
-        found = batch.to(device) if batch.layout == torch.strided else batch
+        found = onto(batch, device) if batch.layout == torch.strided else batch
+    elif isinstance(batch, Segments):
+        found = batch.on(device)
     elif is_dataclass(batch) and not isinstance(batch, type):
         parts = {item.name: moved(getattr(batch, item.name), device) for item in fields(batch)}
         found = replace(batch, **parts)
@@ -269,7 +273,7 @@ def device_of(rows: Rows) -> torch.device:
 
 def places_on(places: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return (R,) places as int64 on a device."""
-    return torch.from_numpy(np.ascontiguousarray(places, np.int64)).to(device)
+    return onto(torch.from_numpy(np.ascontiguousarray(places, np.int64)), device)
 
 
 def make_layer(name: str, shape: LayerShape) -> GraphLayer:

@@ -14,12 +14,14 @@ from typing import Final
 import numpy as np
 import torch
 
+from retexo_fl.transfers import onto
+
 _INT32_LEAST: Final = -(2**31)
 
 
 def on_device(hashes: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return (R,) uint64 hashes as int64 of the same bits."""
-    return torch.from_numpy(np.ascontiguousarray(hashes).view(np.int64)).to(device)
+    return onto(torch.from_numpy(np.ascontiguousarray(hashes).view(np.int64)), device)
 
 
 def splitmix(values: torch.Tensor, constants: tuple[int, int, int]) -> torch.Tensor:

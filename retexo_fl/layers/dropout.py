@@ -17,6 +17,7 @@ import torch
 from retexo_fl.layers.device_masks import high_halves, kept_factors, on_device
 from retexo_fl.layers.device_masks import splitmix as splitmix_on_device
 from retexo_fl.layers.sparse import SparsePattern, SparseRows
+from retexo_fl.transfers import onto
 
 #: Multipliers of the 32-bit finaliser "lowbias32" (C. Wellons, hash prospector, 2018).
 _MULTIPLIER_1: Final = np.uint32(0x7FEB352D)
@@ -50,8 +51,8 @@ class EntryKeys:
         """Look up the key of each entry."""
         width = pattern.column_indptr.numel() - 1
         return cls(
-            counts=np.diff(pattern.indptr.cpu().numpy()),
-            column_keys=_column_keys(np.arange(width)).take(pattern.columns.cpu().numpy()),
+            counts=np.diff(pattern.indptr.numpy()),
+            column_keys=_column_keys(np.arange(width)).take(pattern.columns.numpy()),
         )
 
 
@@ -97,17 +98,24 @@ class KeyedDropout:
         return kept_factors(keys, _MULTIPLIERS, rate=self.rate, dtype=dtype)
 
     def sparse(self, rows: SparseRows, hashes: np.ndarray) -> torch.Tensor:
-        """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops.
-
-        The mask is made on the CPU and copied to the rows' device, with its pattern back from
-        there: sparse rows are few where there is another device.
-        """
+        """Return the (Z,) values of ``rows`` after dropout; drops what :meth:`dense` drops."""
         if self.rate == 0:
             return rows.values
+        if rows.values.device.type != "cpu":
+            return rows.values * self.sparse_factors_on_device(rows, hashes)
         entries = EntryKeys.of(rows.pattern)
         factors = torch.empty(rows.values.numel(), dtype=rows.values.dtype)
         self.fill_sparse(factors.numpy(), entries, hashes)
-        return factors.to(rows.values.device).mul_(rows.values)
+        return factors.mul_(rows.values)
+
+    def sparse_factors_on_device(self, rows: SparseRows, hashes: np.ndarray) -> torch.Tensor:
+        """Return the (Z,) factors of :meth:`sparse`, computed where ``rows`` are."""
+        pattern, device = rows.pattern, rows.values.device
+        row_keys = self._row_keys_on(on_device(hashes, device), "values")
+        column_keys = _column_keys_on(device, pattern.column_indptr.numel() - 1)
+        keys = row_keys.index_select(0, pattern.rows)
+        keys += column_keys.index_select(0, pattern.columns)
+        return kept_factors(keys, _MULTIPLIERS, rate=self.rate, dtype=rows.values.dtype)
 
     def fill_sparse(self, factors: np.ndarray, entries: EntryKeys, hashes: np.ndarray) -> None:
         """Write each entry's factor, 0 (dropped) or ``1 / (1 - rate)``, into (Z,) ``factors``."""
@@ -176,7 +184,7 @@ def _column_keys(columns: np.ndarray) -> np.ndarray:
 
 
 def _column_keys_on(device: torch.device, width: int) -> torch.Tensor:
-    return torch.from_numpy(_column_keys(np.arange(width)).view(np.int32)).to(device)
+    return onto(torch.from_numpy(_column_keys(np.arange(width)).view(np.int32)), device)
 
 
 def _finalise(keys: np.ndarray) -> np.ndarray:

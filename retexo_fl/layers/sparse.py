@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from retexo_fl.transfers import onto
+
 #: Entries whose products are formed at once in :func:`_entry_products`: both operands of 32 columns
 #: stay in the cache (0.5 MiB), which halves the time of whole-array passes.
 _ENTRIES_PER_CHUNK = 2**11
@@ -79,12 +81,12 @@ class SparsePattern:
         if self.indptr.device == device:
             return self
         return type(self)(
-            indptr=self.indptr.to(device),
-            rows=self.rows.to(device),
-            columns=self.columns.to(device),
-            column_indptr=self.column_indptr.to(device),
-            column_order=self.column_order.to(device),
-            column_rows=self.column_rows.to(device),
+            indptr=onto(self.indptr, device),
+            rows=onto(self.rows, device),
+            columns=onto(self.columns, device),
+            column_indptr=onto(self.column_indptr, device),
+            column_order=onto(self.column_order, device),
+            column_rows=onto(self.column_rows, device),
         )
 
 
@@ -109,7 +111,7 @@ class SparseRows:
 
     def to(self, device: torch.device) -> Self:
         """Return the matrix on a device."""
-        return type(self)(pattern=self.pattern.to(device), values=self.values.to(device))
+        return type(self)(pattern=self.pattern.to(device), values=onto(self.values, device))
 
 
 def sparse_product(

@@ -9,7 +9,7 @@ Sources: Lin, Deng and Prasanna (CF'24), section 4 (a feature cache on the GPU);
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,10 +19,13 @@ import torch
 from retexo_fl.sampling.features import FeatureStore
 from retexo_fl.sampling.free_memory import free_bytes
 from retexo_fl.sampling.lru import MISSED, Asked, checked_capacity
+from retexo_fl.transfers import onto
 
 #: What of the free memory a cache takes by default: the rest is for batches and activations.
 FREE_SHARE: Final = 0.5
 _NOTHING: Final = np.empty(0, np.int64)
+_budgets: Final[dict[torch.device, int]] = {}
+_first_asking: Final = threading.Lock()
 
 
 class CachePolicy(Protocol):
@@ -95,6 +98,18 @@ def rows_that_fit(device: torch.device, row_bytes: int, *, share: float = FREE_S
     return int(free_bytes(device) * share) // row_bytes
 
 
+def budget_bytes(device: torch.device) -> int:
+    """Return what all caches of this process may hold on a device.
+
+    That is :data:`FREE_SHARE` of what was free there when the process first asked: what its own
+    caches take does not make the budget of the next one smaller.
+    """
+    with _first_asking:
+        if device not in _budgets:
+            _budgets[device] = int(free_bytes(device) * FREE_SHARE)
+        return _budgets[device]
+
+
 @dataclass(slots=True, kw_only=True)
 class CacheCounts:
     """What a cache has done.
@@ -125,7 +140,8 @@ class CacheCounts:
 class FeatureCache:
     """Rows of a store on a device, some of which are there already.
 
-    Not for several threads at once.
+    Not for several threads at once. What is asked for is there when a call returns, so the next
+    call may come from another thread, and from another stream of the device.
 
     Args:
         store: All rows, in the host's memory.
@@ -142,7 +158,7 @@ class FeatureCache:
         self._device = device
         self._policy = policy
         self._table = self._empty(policy.capacity)
-        self._lane = _CopyLane(store, device)
+        self._buffer = store.buffer(pinned=device.type == "cuda")
 
     @property
     def capacity(self) -> int:
@@ -161,16 +177,16 @@ class FeatureCache:
             ids: Nodes; with LRU they are taken in this order.
             out: (n, D) on the device, to be written; None for fresh memory.
         """
-        with self._lane.copying():
-            found = self._empty(len(ids)) if out is None else out
-            asked = self._policy.ask(ids)
-            self._read(ids, asked, found)
-            if len(asked.written):
-                rows = found.index_select(0, self._on_device(asked.writers))
-                self._table.index_copy_(0, self._on_device(asked.written), rows)
+        found = self._empty(len(ids)) if out is None else out
+        asked = self._policy.ask(ids)
+        self._read(ids, asked, found)
+        if len(asked.written):
+            rows = found.index_select(0, self._on_device(asked.writers))
+            self._table.index_copy_(0, self._on_device(asked.written), rows)
         self.counts.hits += asked.hits()
         self.counts.misses += len(ids) - asked.hits()
-        return self._lane.handed_over(found)
+        self._finish()
+        return found
 
     def fill(self, ids: np.ndarray) -> None:
         """Let the table hold the rows of distinct ids; rows it holds already are not copied again.
@@ -179,71 +195,43 @@ class FeatureCache:
             ids: (m,) int64; what is beyond the capacity is left out. The policy is a fixed order.
         """
         assert isinstance(self._policy, FixedOrder), "other policies choose their rows themselves"
-        with self._lane.copying():
-            entering, places = self._policy.fill(ids)
-            if len(entering):
-                self._table.index_copy_(0, self._on_device(places), self._lane.copy(entering))
+        entering, places = self._policy.fill(ids)
+        if len(entering):
+            self._table.index_copy_(0, self._on_device(places), self._copied(entering))
         self.counts.refreshed += len(entering)
+        self._finish()
 
     def _read(self, ids: np.ndarray, asked: Asked, found: torch.Tensor) -> None:
         """Bring rows from the table, from the store, and from within the answer, in this order."""
         sources = asked.sources
         missing = np.flatnonzero(sources == MISSED)
         if len(missing) == len(ids):
-            self._lane.copy(ids, found)
+            self._copied(ids, found)
             return
         here = np.flatnonzero(sources > MISSED)
         rows = self._table.index_select(0, self._on_device(sources[here]))
         found.index_copy_(0, self._on_device(here), rows)
         if len(missing):
-            found.index_copy_(0, self._on_device(missing), self._lane.copy(ids[missing]))
+            found.index_copy_(0, self._on_device(missing), self._copied(ids[missing]))
         again = np.flatnonzero(sources < MISSED)
         if len(again):
             rows = found.index_select(0, self._on_device(MISSED - 1 - sources[again]))
             found.index_copy_(0, self._on_device(again), rows)
 
+    def _copied(self, ids: np.ndarray, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the (n, D) rows of ids from the store; once a call, without ``out`` until then."""
+        if self._device.type == "cpu":
+            return self._store.gather(ids, self._buffer.view(len(ids)) if out is None else out)
+        rows = self._store.gather(ids, self._buffer.view(len(ids)))
+        return rows.to(self._device, non_blocking=True) if out is None else out.copy_(rows, True)
+
+    def _finish(self) -> None:
+        """Wait for the copies: then the buffer is free, and every stream sees the table."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
     def _on_device(self, places: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(places).to(self._device)
+        return onto(torch.from_numpy(places), self._device)
 
     def _empty(self, count: int) -> torch.Tensor:
         return torch.empty((count, self._store.width), dtype=self._store.dtype, device=self._device)
-
-
-class _CopyLane:
-    """The way of rows from the store to a device: on a GPU pinned, and beside its computing."""
-
-    def __init__(self, store: FeatureStore, device: torch.device) -> None:
-        self._store = store
-        self._device = device
-        self._on_gpu = device.type == "cuda"
-        self._buffer = store.buffer(pinned=self._on_gpu)
-        stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
-        event = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
-        self._stream: torch.cuda.Stream | None = stream
-        self._copied: torch.cuda.Event | None = event
-
-    def copying(self) -> AbstractContextManager[object]:
-        """Queue what follows beside the device's computing."""
-        if self._stream is None:
-            return nullcontext()
-        # What the caller hands in may still be in use by what is queued until now.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        return torch.cuda.stream(self._stream)
-
-    def copy(self, ids: np.ndarray, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the (n, D) rows of ids on the device; without ``out`` until the next call."""
-        if self._copied is None:
-            return self._store.gather(ids, self._buffer.view(len(ids)) if out is None else out)
-        self._copied.synchronize()
-        rows = self._store.gather(ids, self._buffer.view(len(ids)))
-        moved = rows.to(self._device, non_blocking=True) if out is None else out.copy_(rows, True)
-        self._copied.record()
-        return moved
-
-    def handed_over(self, rows: torch.Tensor) -> torch.Tensor:
-        """Let the device's computing wait for rows that were brought beside it."""
-        if self._stream is not None:
-            computing = torch.cuda.current_stream(self._device)
-            computing.wait_stream(self._stream)
-            rows.record_stream(computing)
-        return rows

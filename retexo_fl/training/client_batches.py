@@ -14,6 +14,7 @@ from retexo_fl.graph.named.obtain import cache_folder
 from retexo_fl.layers.base import StageInput
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.training.device_rows import CacheChoice
 from retexo_fl.training.end_to_end import EndToEndTrainer
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.recipe import Recipe
@@ -49,6 +50,11 @@ def make_sampled_trainer(
         dropout=config.dropout,
         seed=config.seed,
         buffers=1 + devices.ahead,
+        cache=CacheChoice(
+            policy=config.gpu_cache,
+            # Agents are a process each; other engines may have all clients in one.
+            sharers=1 if config.engine == "deployment" else config.clients,
+        ),
     )
     batches = MiniBatches(
         settings=settings,

@@ -23,6 +23,7 @@ from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.sample import Block, Sample
 from retexo_fl.training.losses import Loss, check_loss, cross_entropy
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+from retexo_fl.transfers import onto
 
 #: Makes a layer's batch from the rows that it reads.
 _MakeBatch = Callable[[torch.Tensor], object]
@@ -204,6 +205,6 @@ def _maker(
         if inputs.edge_scales is not None:
             scales *= inputs.edge_scales
         return layer.trained_batches(replace(inputs, edge_scales=scales), targets)
-    of_rows = torch.from_numpy(factors[:, None]).to(inputs.dtype).to(inputs.device)
+    of_rows = onto(torch.from_numpy(factors[:, None]).to(inputs.dtype), inputs.device)
     make = layer.trained_batches(inputs, targets)
     return lambda rows: make(rows * of_rows)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.errors import DeviceFailed
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.adjacency import Adjacency
+from retexo_fl.sampling.base import Sampler
 from retexo_fl.sampling.features import FeatureStore
-from retexo_fl.training.device_rows import DeviceRows
+from retexo_fl.training.device_rows import CacheChoice, DeviceRows
 from retexo_fl.training.losses import make_loss
 from retexo_fl.training.sampled import SampledBatch, SampledModel
 from retexo_fl.training.sampler_choice import SamplerChoice
 from retexo_fl.training.stage_model import ModelShape
+
+Found = TypeVar("Found")
 
 #: Names of a share's numbers, which key dropout.
 ROUND: Final = "round"
@@ -36,6 +40,7 @@ class SampledSettings:
         dropout: Rate.
         seed: Of the training.
         buffers: Mini-batches that are in memory at once.
+        cache: What of its rows a GPU keeps.
     """
 
     shape: ModelShape
@@ -44,6 +49,7 @@ class SampledSettings:
     dropout: float
     seed: int
     buffers: int
+    cache: CacheChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +93,16 @@ class ClientGraph:
         )
 
 
-class _Rows(Protocol):
+class Rows(Protocol):
     """Brings input rows to where the model is."""
 
-    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor: ...
+    def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
+        """Return the (n, D) rows of (n,) nodes."""
+        ...
+
+    def retreat(self) -> str | None:
+        """Make room for a mini-batch, and say how; None where there is none to be made."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,25 +114,46 @@ class _Prepared:
 class SampledTask:
     """Implements :class:`~retexo_fl.devices.task.Task`; items are roots."""
 
-    def __init__(self, device: torch.device, graph: ClientGraph, settings: SampledSettings) -> None:
+    def __init__(
+        self, sampler: Sampler, model: SampledModel, rows: Rows, settings: SampledSettings
+    ) -> None:
+        self._sampler, self._model, self._rows = sampler, model, rows
         self._settings = settings
-        self._sampler = settings.choice.make(graph.adjacency, graph.train)
-        self._model = SampledModel(
-            settings.shape,
-            hashes=graph.hashes,
-            labels=graph.labels,
-            loss=make_loss(settings.loss),
-            device=device,
-        )
-        store = FeatureStore(graph.rows)
-        self._rows: _Rows
-        if device.type == "cpu":
-            self._rows = _HostRows(store, settings.buffers)
-        else:
-            self._rows = DeviceRows(store, device, self._sampler)
+        self._notes: list[str] = []
 
     def prepare(self, share: Share) -> object:
         """Sample, and bring the rows to the device."""
+        return self._in_memory(lambda: self._prepared(share))
+
+    def sums(self, weights: torch.Tensor, prepared: object) -> ShareSums:
+        """Differentiate the roots' losses."""
+        assert isinstance(prepared, _Prepared)
+        found = self._in_memory(lambda: self._model.sums(weights, prepared.batch, prepared.dropout))
+        numbers = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
+        notes, self._notes = self._notes, []
+        return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers, notes=tuple(notes))
+
+    def _in_memory(self, compute: Callable[[], Found]) -> Found:
+        """Compute; where memory is short, keep fewer rows and try again: the result is the same.
+
+        Raises:
+            DeviceFailed: It is short without any row kept.
+        """
+        while True:
+            try:
+                return compute()
+            except torch.OutOfMemoryError as error:
+                said = " ".join(str(error).split())
+            # Not within the handler, which holds on to what was computed until the error.
+            note = self._rows.retreat()
+            if note is None:
+                raise DeviceFailed(
+                    "out of memory for a mini-batch, with no features kept; expected fewer "
+                    f"batch-nodes, fanouts or a smaller hidden ({said})"
+                )
+            self._notes.append(note)
+
+    def _prepared(self, share: Share) -> _Prepared:
         sample = self._sampler.sample(share.items, epoch=share.epoch, batch=share.batch)
         rows = self._rows.of(sample.nodes, share.epoch)
         settings = self._settings
@@ -133,19 +166,24 @@ class SampledTask:
         )
         return _Prepared(batch=self._model.prepare(sample, rows), dropout=dropout)
 
-    def sums(self, weights: torch.Tensor, prepared: object) -> ShareSums:
-        """Differentiate the roots' losses."""
-        assert isinstance(prepared, _Prepared)
-        found = self._model.sums(weights, prepared.batch, prepared.dropout)
-        numbers = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
-        return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers)
-
 
 def make_sampled_task(
     device: torch.device, arrays: Mapping[str, np.ndarray], settings: SampledSettings
 ) -> SampledTask:
     """Make the task of a device; a :data:`~retexo_fl.devices.task.TaskFactory`."""
-    return SampledTask(device, ClientGraph.of(arrays), settings)
+    graph = ClientGraph.of(arrays)
+    sampler = settings.choice.make(graph.adjacency, graph.train)
+    model = SampledModel(
+        settings.shape,
+        hashes=graph.hashes,
+        labels=graph.labels,
+        loss=make_loss(settings.loss),
+        device=device,
+    )
+    store = FeatureStore(graph.rows)
+    if device.type == "cpu":
+        return SampledTask(sampler, model, _HostRows(store, settings.buffers), settings)
+    return SampledTask(sampler, model, DeviceRows(store, device, sampler, settings.cache), settings)
 
 
 class _HostRows:
@@ -159,3 +197,7 @@ class _HostRows:
         """Gather."""
         del epoch
         return self._store.gather(nodes, next(self._buffers).view(len(nodes)))
+
+    def retreat(self) -> str | None:
+        """Keep nothing, as before."""
+        return None

@@ -12,6 +12,7 @@ Symbols: P parameters of all layers, n train nodes, W devices.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +40,8 @@ from retexo_fl.training.sampled_task import (
     make_sampled_task,
 )
 from retexo_fl.training.tally import LayerUpdate, Tally
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +173,8 @@ class SampledTrainer:
             # The devices have ended; a resumed training asks for new ones.
             self._task = self._plan = None
             raise
+        for note in found.notes:
+            logger.warning("devices client=%d %s", self._batches.client, note)
         assert found.gradient_sum is not None, "a mini-batch has at least one root"
         assert found.numbers["count"] == plan.count(batch), "every root is computed once"
         self._learn(plan, batch, found)

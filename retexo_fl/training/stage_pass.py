@@ -20,6 +20,7 @@ from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, StageModel
 from retexo_fl.training.tally import Tally, tally
+from retexo_fl.transfers import back, onto
 
 #: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
 #: rows of 256 float32 values are 8 MiB, about a core's share of cache. Chosen; not tuned.
@@ -118,7 +119,7 @@ class StagePass:
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
             # A metric of the user's own may know no other device.
-            total += tally(logits.cpu(), batch.labels.cpu(), facts.recipe)
+            total += tally(back(logits), back(batch.labels), facts.recipe)
         facts.flat.release()
         return total
 
@@ -153,7 +154,7 @@ class StagePass:
         loss = facts.recipe.loss(logits, batch.labels)
         # Not backward(): it would add to a zeroed buffer, two more passes over P values.
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
+        flat = back(torch.cat([part.reshape(-1) for part in parts])).numpy()
         return PassSums(
             gradient_sum=flat, is_finite=all_finite(flat), train_loss=float(loss.detach())
         )
@@ -164,8 +165,9 @@ class StagePass:
             self._batches[which] = [
                 _LabelledBatch(
                     rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
-                    labels=torch.from_numpy(np.asarray(self._nodes.labels[rows], np.int64)).to(
-                        facts.device
+                    labels=onto(
+                        torch.from_numpy(np.asarray(self._nodes.labels[rows], np.int64)),
+                        facts.device,
                     ),
                 )
                 for rows in chunks(nodes)

@@ -246,6 +246,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
         **{"exchange-poll-s": "4"},
         **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
+        **{"gpu-cache": "lru"},
         # Where there is no such GPU, the client computes by itself.
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }

@@ -10,6 +10,7 @@ from retexo_fl.devices.names import (
     available_cores,
     cpu_workers,
     parse_devices,
+    preparers_of,
     threads_of,
 )
 from retexo_fl.errors import ConfigurationError
@@ -172,3 +173,23 @@ def test_cpu_workers_divide_the_cores(
     names: tuple[str, ...], num_cores: int, threads: int | None, expected: tuple[int, ...]
 ) -> None:
     assert threads_of(names, num_cores=num_cores, threads=threads) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "num_cores", "preparers", "expected"),
+    [
+        (("cpu:0", "cpu:1"), 8, None, (1, 1)),
+        (("cuda:0",), 1, None, (2,)),
+        (("cuda:0",), 3, None, (3,)),
+        (("cuda:0",), 16, None, (4,)),
+        (("cuda:0", "cuda:1"), 6, None, (3, 3)),
+        (("cuda:0", *(f"cpu:{place}" for place in range(14))), 16, None, (2, *[1] * 14)),
+        (("cuda:0", "cpu:0"), 16, 1, (1, 1)),
+    ],
+)
+def test_cores_on_which_nobody_computes_prepare_for_gpus(
+    names: tuple[str, ...], num_cores: int, preparers: int | None, expected: tuple[int, ...]
+) -> None:
+    threads = threads_of(names, num_cores=num_cores, threads=1)
+    found = preparers_of(names, num_cores=num_cores, threads=threads, preparers=preparers)
+    assert found == expected

@@ -154,3 +154,22 @@ def test_time_of_preparation_and_of_waiting_for_it_are_told_apart(
     assert first.prepare_s > 0
     assert first.waited_s > 0
     prefetcher.close()
+
+
+def test_several_threads_prepare_at_once_and_shares_come_in_order() -> None:
+    both, prepared = threading.Barrier(2), threading.Semaphore(0)
+
+    def prepare(share: Share) -> object:
+        # Goes on once another share is being prepared, too.
+        both.wait(WAIT_S)
+        prepared.release()
+        return f"batch {share.batch}"
+
+    prefetcher = Prefetcher(prepare, ahead=2, threads=2)
+    prefetcher.announce(0, [share(n) for n in range(6)])
+    for _ in range(2):
+        assert prepared.acquire(timeout=WAIT_S)
+    for pair in range(3):
+        found = [prefetcher.take(0).content for _ in range(2)]
+        assert found == [f"batch {2 * pair + place}" for place in range(2)]
+    prefetcher.close()

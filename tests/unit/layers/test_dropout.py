@@ -71,6 +71,9 @@ def test_sparse_drops_the_entries_that_dense_drops() -> None:
     result = torch.zeros(30, 11)
     result[rows.pattern.rows, rows.pattern.columns] = dropout.sparse(rows, keys)
     torch.testing.assert_close(result, dropout.dense(dense, keys), rtol=0, atol=0)
+    # Other devices draw the same mask where the rows are.
+    factors = dropout.sparse_factors_on_device(rows, keys)
+    torch.testing.assert_close(factors * rows.values, dropout.sparse(rows, keys), rtol=0, atol=0)
 
 
 def test_attention_tells_source_from_target() -> None:

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retexo_fl.layers.segment_max import Segments, segment_max
+from retexo_fl.layers import segment_max as module
+from retexo_fl.layers.segment_max import DeviceSegmentMax, Segments, segment_max
+from retexo_fl.layers.sparse import SparsePattern
 
 #: Segments {0, 1}, {}, {2}, {0, 2}, {} of a table of three rows.
 INDPTR, MEMBERS = np.array([0, 2, 2, 3, 5, 5]), np.array([0, 1, 2, 0, 2])
@@ -125,3 +127,42 @@ def peak_bytes() -> int:
     """Return the most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@pytest.mark.parametrize("gathered", [1, 7, 2**26])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_devices_find_the_maxima_and_winners_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, gathered: int, dtype: torch.dtype
+) -> None:
+    """Values are few, so that many are equal; some segments are empty."""
+    monkeypatch.setattr(module, "_GATHERED", gathered)
+    draws = np.random.default_rng(0)
+    lengths = draws.integers(0, 6, 40)
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    members = np.concatenate([np.sort(draws.permutation(30)[:n]) for n in lengths])
+    values = draws.integers(-2, 3, (30, 5)).astype(np.float64)
+    upstream = torch.from_numpy(draws.integers(-9, 9, (40, 5))).to(dtype)
+    segments = Segments.of(indptr, members, num_rows=30, dtype=dtype)
+    pattern = SparsePattern.from_csr(indptr, members, 30)
+    results = []
+    for find in (
+        lambda table: segment_max(segments, table),
+        lambda table: DeviceSegmentMax.apply(pattern, table),  # type: ignore[no-untyped-call]
+    ):
+        table = torch.from_numpy(values).to(dtype).requires_grad_()
+        maxima = find(table)
+        (gradient,) = torch.autograd.grad(maxima, table, upstream)
+        results.append((maxima.detach(), gradient))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_other_devices_hide_no_value_that_is_not_finite() -> None:
+    members, indptr = THREE.matrix.col_indices().numpy(), THREE.matrix.crow_indices().numpy()
+    pattern = SparsePattern.from_csr(indptr, members, 3)
+    rows = [[np.nan, 1.0, -np.inf], [1.0, np.nan, -np.inf], [0.0, 0.0, np.inf]]
+    values = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+    found = DeviceSegmentMax.apply(pattern, values)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(found, segment_max(THREE, values), equal_nan=True)
+    gradient = torch.autograd.grad(found.sum(), values)[0]
+    assert gradient[:, 2].tolist() == [0.0, 0.0, 2.0]

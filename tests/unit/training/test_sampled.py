@@ -23,6 +23,7 @@ from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import run_alone
 from retexo_fl.training.sampled import SampledModel, SampledSums
 from tests.support.sampled import SmallClient, small_client
+from tests.support.watched_copies import watched_copies
 
 MODELS = ("gcn", "sage", "gat", "gin", "sage-pool")
 DROPOUT = KeyedDropout(rate=0.3, seed=0, stage=0, round=4)
@@ -163,7 +164,10 @@ def test_all_of_a_pass_lies_on_the_models_device(model: str, sampler: str) -> No
     sample = SAMPLERS[sampler](client.adjacency).sample(client.nodes.train, epoch=0, batch=0)
     rows = torch.empty((len(sample.nodes), 5), dtype=torch.float64, device=meta)
     weights = torch.empty(found.num_weights, dtype=torch.float64, device=meta)
-    gradient, loss, _ = found.differentiated(weights, found.prepare(sample, rows), DROPOUT)
+    with watched_copies() as copies:
+        prepared = found.prepare(sample, rows)
+        gradient, loss, _ = found.differentiated(weights, prepared, DROPOUT)
+    copies.demand_locked()
     assert gradient.device == loss.device == meta
     assert gradient.shape == weights.shape
 

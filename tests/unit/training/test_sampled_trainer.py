@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from retexo_fl.devices.task import Share
 from retexo_fl.training.client_batches import client_graph
 from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.training.device_rows import CacheChoice
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.recipe import LocalSteps, Recipe
@@ -53,7 +54,13 @@ def trainer(
         kind=sampler, fanouts=(4, 3, 2), layers=3, seed=5, cache_share=0.3, cache_epochs=1
     )
     sampled = SampledSettings(
-        shape=made.shape, choice=choice, loss="cross-entropy", dropout=dropout, seed=0, buffers=2
+        shape=made.shape,
+        choice=choice,
+        loss="cross-entropy",
+        dropout=dropout,
+        seed=0,
+        buffers=2,
+        cache=CacheChoice(policy="lru"),
     )
     batches = MiniBatches(
         settings=sampled,

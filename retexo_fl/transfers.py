@@ -1,0 +1,33 @@
+"""Copies between the host's memory and a device.
+
+From ordinary memory a GPU copies by a detour, and the thread that asked waits; from page-locked
+memory it copies while thread and device go on. PyTorch keeps page-locked memory for reuse, and does
+not hand it out again before the copies from it have ended.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def onto(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device; what is there, or goes to a CPU, is as ``to`` returns it.
+
+    A copy from the host is ordered before what is asked of the device afterwards, in the same
+    stream; the tensor may be changed at once.
+    """
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    # Without CUDA there is nothing to lock pages for: what is not a CPU then holds no values.
+    locked = tensor.pin_memory() if torch.cuda.is_available() else tensor
+    return locked.to(device, non_blocking=True)
+
+
+def back(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a device's tensor in the host's memory, once it is there; itself from a CPU."""
+    if tensor.device.type == "cpu":
+        return tensor
+    locked = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    locked.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return locked
