@@ -7,7 +7,9 @@ are.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+
+logger = logging.getLogger(__name__)
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -43,7 +47,8 @@ def kernel_folder(room: Path) -> Path | None:
     """Return where a room's machine code is kept; None where no place can be written to.
 
     The places asked in turn: the folder that ``NUMBA_CACHE_DIR`` names, ``__pycache__`` beside the
-    modules, ``$XDG_CACHE_HOME/retexo-fl`` or ``~/.cache/retexo-fl``.
+    modules, ``$XDG_CACHE_HOME/retexo-fl`` or ``~/.cache/retexo-fl``. A folder that other users can
+    write to is refused with a warning: what lies there is run.
 
     Each state of the room's sources has a folder of its own there. numba asks only whether the file
     of a kernel has changed, but a kernel holds copies of those that it calls, in other files. A
@@ -51,7 +56,7 @@ def kernel_folder(room: Path) -> Path | None:
     """
     name = f"kernels-{sources_digest(room)}"
     folder = next(
-        (place / name for place in _places(room) if _is_writable(place / name)),
+        (place / name for place in _places(room) if _is_usable(place / name)),
         None,
     )
     if folder is not None:
@@ -81,13 +86,34 @@ def _places(room: Path) -> Iterator[Path]:
             yield Path.home() / ".cache" / "retexo-fl"
 
 
-def _is_writable(folder: Path) -> bool:
+def _is_usable(folder: Path) -> bool:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        open_to_others = _open_to_others(folder)
     except OSError:
         return False
-    return True
+    if open_to_others is not None:
+        logger.warning(
+            "%s: machine code is not kept there, since other users can write to %s",
+            folder,
+            open_to_others,
+        )
+    return open_to_others is None
+
+
+def _open_to_others(folder: Path) -> Path | None:
+    """Return the folder, or the one above it, in which others can put their own in its place."""
+    folder = folder.resolve()
+    status = folder.stat()
+    if status.st_mode & 0o022 or status.st_uid != os.geteuid():
+        return folder
+    for above in folder.parents:
+        mode = above.stat().st_mode
+        # In a sticky folder, such as /tmp, only the owner of a name takes it away.
+        if mode & 0o002 and not mode & stat.S_ISVTX:
+            return above
+    return None
 
 
 def _remove_empty(folder: Path) -> None:

@@ -22,6 +22,10 @@ from retexo_fl.files import write_whole
 _ROWS_AT_ONCE: Final = 65_536
 #: In a CSV field these need quotes (RFC 4180), as do blanks that a reader might strip.
 _NEEDS_QUOTES: Final = re.compile(r'[,"\r\n]|^\s|\s$|^$')
+#: At the beginning of a CSV field a spreadsheet takes these for a formula, also behind blanks.
+_STARTS_FORMULA: Final = re.compile(r"\s*[=+\-@]|[\t\r]")
+#: The form ``csv`` with keys that no spreadsheet takes for a formula.
+SPREADSHEET_CSV: Final = "spreadsheet-csv"
 #: The earliest time that zip files know, for all: equal predictions are equal bytes.
 _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -43,7 +47,7 @@ class Predictions:
 
 def predictions_name(client: int, form: str) -> str:
     """Return the name of a client's file."""
-    return f"predictions-{client}.{form}"
+    return f"predictions-{client}.{form.removeprefix('spreadsheet-')}"
 
 
 def check_form(form: str) -> None:
@@ -92,9 +96,9 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
         PartitionError: A node key is not text, which the form demands.
         CheckpointError: The folder is gone, or the file could not be written.
     """
-    if form not in FORMS:
+    if form not in _WRITERS:
         raise LocalProtocolError(
-            f"predictions are asked for as {form!r}; expected one of {', '.join(FORMS)}"
+            f"predictions are asked for as {form!r}; expected one of {', '.join(_WRITERS)}"
         )
     check_keys(predictions.keys, form, source=f"client {client}")
     path = folder / predictions_name(client, form)
@@ -102,12 +106,18 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
         # Made by who asked for predictions; gone when that process was ended and another began.
         raise CheckpointError(f"{path}: could not be written (its folder is gone)")
     try:
-        write_whole(path, FORMS[form](predictions), durable=True)
+        write_whole(path, _WRITERS[form](predictions), durable=True)
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
 
-def _csv(predictions: Predictions) -> Iterator[bytes]:
+def _spreadsheet_csv(predictions: Predictions) -> Iterator[bytes]:
+    return _csv(predictions, escape=_no_formula)
+
+
+def _csv(
+    predictions: Predictions, *, escape: Callable[[str], str] = lambda text: text
+) -> Iterator[bytes]:
     num_classes = predictions.probabilities.shape[1]
     names = ",".join(("key", "class", *(f"p{c}" for c in range(num_classes))))
     yield f"{names}\n".encode()
@@ -122,11 +132,17 @@ def _csv(predictions: Predictions) -> Iterator[bytes]:
             predictions.probabilities[rows].tolist(),
             strict=True,
         )
-        yield "".join(line % (_field(key), chosen, *row) for key, chosen, row in columns).encode()
+        yield "".join(
+            line % (_field(escape(key.decode())), chosen, *row) for key, chosen, row in columns
+        ).encode()
 
 
-def _field(key: bytes) -> str:
-    text = key.decode()
+def _no_formula(text: str) -> str:
+    """Return a text that a spreadsheet shows as it is: an apostrophe marks it as text."""
+    return f"'{text}" if _STARTS_FORMULA.match(text) else text
+
+
+def _field(text: str) -> str:
     if not _NEEDS_QUOTES.search(text):
         return text
     doubled = text.replace('"', '""')
@@ -179,3 +195,4 @@ def _row_ranges(predictions: Predictions) -> Iterator[slice]:
 FORMS: Final = MappingProxyType[str, Callable[[Predictions], Iterator[bytes]]](
     {"csv": _csv, "parquet": _parquet, "npz": _npz}
 )
+_WRITERS: Final = MappingProxyType({**FORMS, SPREADSHEET_CSV: _spreadsheet_csv})

@@ -61,7 +61,7 @@ class Inference:
         parts: All parts, by client.
         partitions: Their folder.
         out: Folder of the predictions.
-        form: ``csv``, ``parquet`` or ``npz``.
+        form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
         identity: What the summary says of predictions that need not be made again.
     """
 
@@ -74,7 +74,7 @@ class Inference:
     identity: Mapping[str, str]
 
 
-def _predict(
+def _predict(  # noqa: PLR0913 - so many options
     values: Values,
     *,
     run: Annotated[Path, typer.Argument(help="Directory of a finished run.", metavar="RUN")],
@@ -88,6 +88,13 @@ def _predict(
     form: Annotated[
         str, typer.Option("--format", help="csv, parquet or npz.", metavar="NAME")
     ] = "csv",
+    spreadsheet_safe: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet-safe",
+            help="In CSV, put ' before keys that begin with =, +, - or @, which spreadsheets run.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the predictions that are there.")
     ] = False,
@@ -99,7 +106,7 @@ def _predict(
         locked_folder,
     )
 
-    inference = _checked(values, run, partitions, out, form)
+    inference = _checked(values, run, partitions, out, _form(form, spreadsheet_safe))
     with locked_folder(inference.out):
         summary = None if overwrite else finished_summary(inference.out, inference.identity)
         if summary is None:
@@ -111,13 +118,23 @@ def _predict(
     _tell(inference, summary)
 
 
+def _form(form: str, spreadsheet_safe: bool) -> str:
+    from retexo_fl.agent.prediction_files import SPREADSHEET_CSV, check_form
+
+    check_form(form)
+    if not spreadsheet_safe:
+        return form
+    if form != "csv":
+        raise ConfigurationError(f"spreadsheet-safe: is for csv; got --format {form}")
+    return SPREADSHEET_CSV
+
+
 def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form: str) -> Inference:
     """Check everything that can be known before a client is asked."""
-    from retexo_fl.agent.prediction_files import check_form, check_keys
+    from retexo_fl.agent.prediction_files import check_keys
     from retexo_fl.agent.preparation import open_parts, part_paths
     from retexo_fl.federation.trained_model import read_trained_model
 
-    check_form(form)
     if values.get("engine") == "deployment":
         raise ConfigurationError(
             "engine: a deployment cannot predict, since all parts must be on one machine; expected "
@@ -229,17 +246,19 @@ def _facts(inference: Inference) -> dict[str, Any]:
 
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
+    from retexo_fl.agent.prediction_files import predictions_name
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
+    ending = Path(predictions_name(0, inference.form)).suffix
     lines = [
         f"predicted       {nodes} of {clients}",
         f"test accuracy   {_accuracy(test)}",
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
-        f"predictions     {inference.out / f'predictions-*.{inference.form}'}",
+        f"predictions     {inference.out / f'predictions-*{ending}'}",
         f"summary         {inference.out / SUMMARY_NAME}",
     ]
     if summary["missing_rows"]:
@@ -257,11 +276,15 @@ def _accuracy(labelled: Mapping[str, int]) -> str:
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     """Return the command that makes these predictions."""
+    from retexo_fl.agent.prediction_files import SPREADSHEET_CSV
+
     words = ["retexo", "predict", str(inference.model.run)]
     words += ["--partitions", str(inference.partitions)]
     if inference.out != inference.partitions:
         words += ["--out", str(inference.out)]
-    if inference.form != "csv":
+    if inference.form == SPREADSHEET_CSV:
+        words += ["--spreadsheet-safe"]
+    elif inference.form != "csv":
         words += ["--format", inference.form]
     for key, value in values.items():
         words += [f"--{key}", str(value)]

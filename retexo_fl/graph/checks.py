@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -26,6 +26,20 @@ _KIND_NAMES: Final = {
 }
 
 
+class HasForm(Protocol):
+    """An array, or the header of one."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the array."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayChecks:
     """Raises ``error`` for the arrays of ``source``.
@@ -43,7 +57,7 @@ class ArrayChecks:
         raise self.error(f"{self.source}: {name}: {problem}")
 
     def form(
-        self, name: str, values: np.ndarray, *, kinds: str, shape: tuple[int | None, ...]
+        self, name: str, values: HasForm, *, kinds: str, shape: tuple[int | None, ...]
     ) -> None:
         """Check the dtype's kind (``iu``, ``i``, ``b``, ``S``) and the shape (None: any length)."""
         if values.dtype.kind not in kinds:
@@ -95,14 +109,17 @@ class ArrayChecks:
                 f"expected 0 to {num_columns - 1}",
             )
 
-    def features(self, name: str, features: np.ndarray | csr_array, *, num_nodes: int) -> None:
-        """Check features: float32, one row for each node, at least one column, finite."""
+    def feature_form(self, name: str, features: HasForm, *, num_nodes: int) -> None:
+        """Check of features, or of what a header says: float32, [num_nodes, F], F at least 1."""
         if features.dtype != np.float32:
             self.fail(name, f"got {features.dtype}; expected float32")
-        if features.ndim != 2 or features.shape[0] != num_nodes or features.shape[1] == 0:
-            self.fail(
-                name, f"got shape {features.shape}; expected ({num_nodes}, F) with F at least 1"
-            )
+        shape = features.shape
+        if len(shape) != 2 or shape[0] != num_nodes or shape[1] == 0:
+            self.fail(name, f"got shape {shape}; expected ({num_nodes}, F) with F at least 1")
+
+    def features(self, name: str, features: np.ndarray | csr_array, *, num_nodes: int) -> None:
+        """Check features: float32, one row for each node, at least one column, finite."""
+        self.feature_form(name, features, num_nodes=num_nodes)
         if isinstance(features, np.ndarray):
             row = _first_nonfinite_row(features)
         else:

@@ -31,8 +31,8 @@ class DatasetInfo:
         nodes: N.
         edges: Undirected edges, each counted once.
         features: F.
-        classes: C.
-        split: Nodes of the published split, ``140/500/1000``, or ``none``.
+        classes: C; None where a file has so many labels that they are not read for a list.
+        split: Nodes of the published split, ``140/500/1000``, or ``none``; ``-`` as for classes.
         place: Where it is.
         source: The file, the address of its first source file, or what it is made from.
     """
@@ -41,7 +41,7 @@ class DatasetInfo:
     nodes: int
     edges: int
     features: int
-    classes: int
+    classes: int | None
     split: str
     place: Place
     source: str

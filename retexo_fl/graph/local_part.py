@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.key_split import split_by_key
 from retexo_fl.graph.keys import hash_keys, narrow_keys
+from retexo_fl.graph.npy import memory_bytes
 from retexo_fl.graph.partition import GraphPartition, check_partition
 from retexo_fl.graph.peers import Peers
 from retexo_fl.graph.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
@@ -227,11 +227,10 @@ def _stored_features(nodes: NodeTable, peers: Peers) -> Features:
     if not isinstance(features, csr_array):
         return csr_array(features)
     dense_bytes = features.shape[0] * features.shape[1] * features.dtype.itemsize
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if dense_bytes > memory_bytes // 2:
+    if dense_bytes > memory_bytes() // 2:
         raise TableError(
             f"{nodes.source}: features take {format_bytes(dense_bytes)} as dense rows, and the "
-            f"machine has {format_bytes(memory_bytes)}; expected sparse-features = true in "
+            f"machine has {format_bytes(memory_bytes())}; expected sparse-features = true in "
             f"{peers.source}, at all clients"
         )
     dense: np.ndarray = features.toarray()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import tokenize
 import warnings
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from retexo_fl.errors import RetexoError
-from retexo_fl.units import counted
+from retexo_fl.units import counted, format_bytes
 
 #: Smaller arrays are read into memory. A mapping keeps a file descriptor open, and thousands of
 #: clients in one process would run out of them. Chosen; not tuned.
@@ -27,6 +28,10 @@ MAPPED_FROM_BYTES: Final = 2**20
 #: Of an array's header, as in NumPy; that of a plain array has 118.
 _MOST_HEADER_BYTES: Final = 10_000
 
+#: What is read of a compressed array in one go.
+_CHUNK_BYTES: Final = 2**20
+#: The others unpack without bound as soon as a byte is asked for.
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: That every NumPy takes.
 _MOST_DIMENSIONS: Final = 32
 #: By version: what reads a header, and how its length stands before it.
@@ -60,6 +65,11 @@ class ArrayHeader:
     def array(self, content: bytes) -> np.ndarray:
         """Return the array whose data are ``content``, read-only."""
         return np.frombuffer(content, dtype=self.dtype).reshape(self.shape, order=self.order)
+
+
+def memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_npy(path: Path, *, error: type[RetexoError]) -> np.ndarray:
@@ -112,16 +122,45 @@ class NpzArchive:
             return self._header(name, file, size_bytes)
 
     def read(self, name: str) -> np.ndarray:
-        """Read an array."""
+        """Read an array; refuse one that this machine's memory does not hold."""
         with self._member(name) as (file, size_bytes):
             header = self._header(name, file, size_bytes)
+            self.check_memory(header)
             content = file.read(header.data_bytes)
-        if len(content) != header.data_bytes:
+        self._check_whole(name, len(content), header)
+        return header.array(content)
+
+    def chunks(self, name: str) -> Iterator[np.ndarray]:
+        """Read an array [N] or [N, ...] of C order as flat arrays of about 1 MiB, one by one."""
+        with self._member(name) as (file, size_bytes):
+            header = self._header(name, file, size_bytes)
+            at_once = max(1, _CHUNK_BYTES // header.dtype.itemsize) * header.dtype.itemsize
+            found = 0
+            while content := file.read(min(at_once, header.data_bytes - found)):
+                found += len(content)
+                if len(content) % header.dtype.itemsize:
+                    break
+                yield np.frombuffer(content, dtype=header.dtype)
+        self._check_whole(name, found, header)
+
+    def check_memory(self, *headers: ArrayHeader) -> None:
+        """Refuse arrays that are together larger than this machine's memory.
+
+        A file of 1 MB may claim, and unpack to, a thousand times as much.
+        """
+        claimed = sum(header.data_bytes for header in headers)
+        if claimed > memory_bytes():
             raise self._error(
-                f"{self._path}: {name}: got {counted(len(content), 'byte')}; expected "
+                f"{self._path}: its arrays take {format_bytes(claimed)}, and the machine has "
+                f"{format_bytes(memory_bytes())}"
+            )
+
+    def _check_whole(self, name: str, found_bytes: int, header: ArrayHeader) -> None:
+        if found_bytes != header.data_bytes:
+            raise self._error(
+                f"{self._path}: {name}: got {counted(found_bytes, 'byte')}; expected "
                 f"{header.data_bytes}"
             )
-        return header.array(content)
 
     def _header(self, name: str, file: IO[bytes], size_bytes: int) -> ArrayHeader:
         where = f"{self._path}: {name}"
@@ -135,6 +174,11 @@ class NpzArchive:
             )
         try:
             info = self._archive.getinfo(f"{name}.npy")
+            if info.compress_type not in _METHODS:
+                raise self._error(
+                    f"{self._path}: {name}: compressed by method {info.compress_type}; expected "
+                    "none or deflate, as NumPy does"
+                )
             with self._archive.open(info) as file:
                 yield file, info.file_size
         except (
@@ -144,6 +188,8 @@ class NpzArchive:
             zlib.error,
             NotImplementedError,  # a compression method that Python does not know
             RuntimeError,  # an encrypted member
+            struct.error,  # a header that is cut off
+            ValueError,  # an offset before the file
         ) as problem:
             raise self._error(f"{self._path}: {name}: damaged ({problem})") from problem
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -13,10 +13,15 @@ from retexo_fl.graph.attributes import count_values
 from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
-from retexo_fl.graph.npy import NpzArchive, open_npz
+from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
+from retexo_fl.units import counted
 
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
 _SPARSE: Final = ("indptr", "indices", "data")
+
+
+#: Labels of a file whose list line says classes and split; a longer array is not read for it.
+_MOST_LISTED_BYTES: Final = 2**26
 
 
 class NpzSummary(TypedDict):
@@ -25,7 +30,7 @@ class NpzSummary(TypedDict):
     nodes: int
     edges: int
     features: int
-    classes: int
+    classes: int | None
     split: str
 
 
@@ -41,6 +46,7 @@ def read_npz_graph(path: Path, *, attributes: Sequence[str] = ()) -> Graph:
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
+        archive.check_memory(*_checked_headers(archive, checks, attributes))
         given = EdgeListGraph(
             name=path.stem,
             edges=archive.read("edge_index"),
@@ -64,29 +70,74 @@ def count_npz_values(path: Path, attribute: str) -> int:
 
 
 def describe_npz_graph(path: Path) -> NpzSummary:
-    """Return the sizes of a graph; reads labels and masks only.
+    """Return the sizes of a graph, from headers.
+
+    Classes and split are counted, 1 MiB at a time, where labels take at most 64 MiB; else they are
+    None and ``-``.
 
     Raises:
         DatasetError: The file cannot be a graph.
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
-        labels = archive.read("y")
-        checks.form("y", labels, kinds="iu", shape=(None,))
-        split = _split(archive, checks)
-        edges = archive.header("edge_index").shape
-        if _is_sparse(archive, checks):
-            width = _sparse_shape(archive, checks)[1]
-        else:
-            width = (0, *archive.header("x").shape)[-1]
-        masks = [] if split is None else split.named().values()
+        labels, edges, *_ = _checked_headers(archive, checks, ())
+        sparse = _is_sparse(archive, checks)
+        width = _sparse_shape(archive, checks)[1] if sparse else archive.header("x").shape[1]
+        masks = _masks_there(archive, checks)
+        listed = labels.data_bytes <= _MOST_LISTED_BYTES
         return NpzSummary(
-            nodes=len(labels),
-            edges=(0, *edges)[-1],
+            nodes=labels.shape[0],
+            edges=edges.shape[1],
             features=width,
-            classes=largest_label(labels) + 1,
-            split="/".join(str(np.count_nonzero(mask)) for mask in masks) or "none",
+            classes=_count_classes(archive) if listed else None,
+            split=_count_split(archive, masks) if listed else "-" if masks else "none",
         )
+
+
+def _count_classes(archive: NpzArchive) -> int:
+    return max((largest_label(part) for part in archive.chunks("y")), default=-1) + 1
+
+
+def _count_split(archive: NpzArchive, masks: Sequence[str]) -> str:
+    counts = (sum(map(np.count_nonzero, archive.chunks(name))) for name in masks)
+    return "/".join(map(str, counts)) or "none"
+
+
+def _checked_headers(
+    archive: NpzArchive, checks: ArrayChecks, attributes: Sequence[str]
+) -> list[ArrayHeader]:
+    """Check the forms of arrays before one is read, since a file may claim any size.
+
+    Returns:
+        The headers of labels, of edges, and of everything else that a graph is read from.
+    """
+    labels, edges = archive.header("y"), archive.header("edge_index")
+    checks.form("y", labels, kinds="iu", shape=(None,))
+    (num_nodes,) = labels.shape
+    checks.form("edge_index", edges, kinds="iu", shape=(2, None))
+    if edges.shape[1] > num_nodes * (num_nodes - 1) // 2:
+        pairs = counted(num_nodes * (num_nodes - 1) // 2, "pair")
+        checks.fail("edge_index", f"has {counted(edges.shape[1], 'edge')} for {pairs} of nodes")
+    masks = {name: archive.header(name) for name in _masks_there(archive, checks)}
+    for name, mask in masks.items():
+        checks.form(name, mask, kinds="b", shape=(num_nodes,))
+    if _is_sparse(archive, checks):
+        features = [archive.header(f"x_{part}") for part in _SPARSE]
+        checks.form("x_shape", archive.header("x_shape"), kinds="iu", shape=(2,))
+    else:
+        features = [archive.header("x")]
+        checks.feature_form("x", features[0], num_nodes=num_nodes)
+    named = [archive.header(name) for name in attributes]
+    return [labels, edges, *masks.values(), *features, *named]
+
+
+def _masks_there(archive: NpzArchive, checks: ArrayChecks) -> Sequence[str]:
+    """Return the names of all three masks, or none."""
+    there = [name for name in _MASKS if name in archive.names]
+    missing = [name for name in _MASKS if name not in there]
+    if there and missing:
+        checks.fail(missing[0], f"missing; expected it beside {there[0]}")
+    return there
 
 
 def _is_sparse(archive: NpzArchive, checks: ArrayChecks) -> bool:
@@ -116,11 +167,7 @@ def _features(archive: NpzArchive, checks: ArrayChecks) -> Features:
 
 
 def _split(archive: NpzArchive, checks: ArrayChecks) -> Split | None:
-    there = [name for name in _MASKS if name in archive.names]
-    if not there:
+    masks = {name: archive.read(name) for name in _masks_there(archive, checks)}
+    if not masks:
         return None
-    missing = [name for name in _MASKS if name not in there]
-    if missing:
-        checks.fail(missing[0], f"missing; expected it beside {there[0]}")
-    masks: Mapping[str, np.ndarray] = {name: archive.read(name) for name in _MASKS}
     return Split(train=masks["train_mask"], val=masks["val_mask"], test=masks["test_mask"])

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -40,7 +40,7 @@ _SPARSE_DTYPES: Final = {"indptr": "<i8", "indices": "<i4", "data": "<f4"}
 
 
 def write_partition(partition: GraphPartition, directory: Path) -> None:
-    """Store one partition.
+    """Store one partition in files of mode 0600, in a folder of mode 0700.
 
     Args:
         partition: To be stored.
@@ -56,7 +56,7 @@ def write_partition(partition: GraphPartition, directory: Path) -> None:
 def write_partitions(
     parts: Sequence[GraphPartition], out: Path, *, beside: Mapping[str, str] | None = None
 ) -> None:
-    """Store all partitions of a graph as ``out/part-0``, ``out/part-1``, ...
+    """Store all partitions of a graph as ``out/part-0``, ``out/part-1``, ...; for this user alone.
 
     Args:
         parts: To be stored.
@@ -69,10 +69,10 @@ def write_partitions(
     with _new_folder(out) as place:
         for partition in parts:
             folder = place / part_name(partition.client)
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
             _write_arrays(partition, folder)
         for name, text in (beside or {}).items():
-            (place / name).write_text(text, encoding="utf-8")
+            _write_private(place / name, text.encode())
 
 
 def part_name(client: int) -> str:
@@ -149,7 +149,7 @@ def _new_folder(target: Path) -> Iterator[Path]:
     made: list[Path] = []
     try:
         made = [parent for parent in place.parents if not parent.exists()]
-        beside.mkdir(parents=True)
+        beside.mkdir(mode=0o700, parents=True)
         yield beside
         beside.replace(place)
     except OSError as error:
@@ -167,7 +167,8 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
     stored = {}
     for name, array in _stored_form(partition).items():
         path = folder / f"{name}.npy"
-        np.save(path, array, allow_pickle=False)
+        with _new_private(path) as file:
+            np.save(file, array, allow_pickle=False)
         stored[name] = StoredArray(
             shape=array.shape,
             dtype=array.dtype.str,
@@ -182,7 +183,17 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
         num_features=partition.num_features,
         arrays=stored,
     )
-    (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="ascii")
+    _write_private(folder / MANIFEST_NAME, manifest.to_json().encode("ascii"))
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with _new_private(path) as file:
+        file.write(content)
+
+
+def _new_private(path: Path) -> BinaryIO:
+    """Open a new file that no other user reads: features, labels and edges are the client's own."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def _stored_form(partition: GraphPartition) -> dict[str, np.ndarray]:

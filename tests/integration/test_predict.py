@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,25 @@ def test_all_forms_hold_the_same(tmp_path: Path, retexo: CommandLine, small_run:
     assert not list((tmp_path / "parts").glob("predictions*"))
 
 
+def test_keys_are_marked_for_spreadsheets_when_asked(
+    tmp_path: Path, retexo: CommandLine, small_run: Path
+) -> None:
+    write_small(tmp_path / "small.npz")
+    cut(tmp_path / "one", **SMALL, data_dir=tmp_path, clients=1)
+    (part,) = open_parts(tmp_path / "one")
+    keys = np.array([b"=%d" % row for row in range(10, 50)])
+    write_partitions([replace(part, node_keys=keys, node_hashes=hash_keys(keys))], tmp_path / "eq")
+    command = ("predict", small_run, "--partitions", "eq", "--quiet")
+    retexo.done(*command)
+    assert read_csv(tmp_path / "eq").keys == keys.tolist()
+    assert "expected none" in retexo.refused(*command, "--spreadsheet-safe")
+    told = retexo.done(*command, "--spreadsheet-safe", "--overwrite")
+    assert "eq/predictions-*.csv" in told
+    assert read_csv(tmp_path / "eq").keys == [b"'" + key for key in keys.tolist()]
+    told = retexo.refused(*command, "--spreadsheet-safe", "--format", "npz")
+    assert told == "spreadsheet-safe: is for csv; got --format npz"
+
+
 def test_predictions_that_are_there_are_kept_unless_told(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
@@ -286,8 +306,6 @@ def test_files_of_that_name_that_are_not_ours_are_kept(
 def test_keys_that_are_no_text_are_told_for_csv_and_kept_in_npz(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
-    from dataclasses import replace
-
     write_small(tmp_path / "small.npz")
     cut(tmp_path / "one", **SMALL, data_dir=tmp_path, clients=1)
     (part,) = open_parts(tmp_path / "one")

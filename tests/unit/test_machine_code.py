@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numba
@@ -35,3 +36,48 @@ def test_each_room_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         folders.add(kernel_folder(tmp_path / name))
     assert len(folders) == 2
     assert all(folder is not None and folder.parent == tmp_path / "kept" for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "above", "kept"),
+    [
+        (0o700, 0o755, True),
+        (0o755, 0o1777, True),  # as below /tmp
+        (0o770, 0o755, False),
+        (0o702, 0o755, False),
+        (0o700, 0o777, False),
+    ],
+)
+def test_a_folder_that_others_can_write_to_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernels: int,
+    above: int,
+    kept: bool,
+) -> None:
+    room, named, home = (tmp_path / name for name in ("room", "named", "home"))
+    (room / "__pycache__").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(named))
+    folder = kernel_folder(room)
+    assert folder is not None
+    assert folder.parent == named
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(kernels)
+    named.chmod(above)
+    again = kernel_folder(room)
+    assert again == (folder if kept else room / "__pycache__" / folder.name)
+    assert ("other users can write to" in caplog.text) is not kept
+
+
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert kernel_folder(tmp_path) is not None
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert kernel_folder(tmp_path) is None

@@ -50,6 +50,7 @@ class NpzSource:
             TableError: One is damaged, or holds Python objects.
         """
         with open_npz(self.path, error=TableError) as archive:
+            archive.check_memory(*(archive.header(name) for name in names))
             return {name: archive.read(name) for name in names}
 
     def place(self, row: int) -> str:

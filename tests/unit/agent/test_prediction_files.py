@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyarrow import parquet
 from retexo_fl.agent import prediction_files
 from retexo_fl.agent.prediction_files import (
     FORMS,
+    SPREADSHEET_CSV,
     Predictions,
     check_form,
     check_keys,
@@ -120,3 +122,27 @@ def test_write_refuses_what_cannot_be_written_and_leaves_nothing(tmp_path: Path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_csv_for_spreadsheets_marks_keys_that_would_be_formulas(tmp_path: Path) -> None:
+    keys = [
+        "=1+1",
+        "+1",
+        "-1",
+        "@x",
+        " =1",
+        "\t=1",
+        "\rx",
+        "a=1",
+        "'q",
+        "12",
+        '=HYPERLINK("x","y")',
+    ]
+    given = predictions(rows=len(keys))
+    given = replace(given, keys=np.array([key.encode() for key in keys]))
+    for form in (SPREADSHEET_CSV, "csv"):
+        write_predictions(tmp_path, 0, given, form)
+        with (tmp_path / "predictions-0.csv").open(encoding="utf-8", newline="") as file:
+            _, *rows = csv.reader(file)
+        marked = [f"'{key}" for key in keys[:7]] + keys[7:10] + [f"'{keys[10]}"]
+        assert [row[0] for row in rows] == (marked if form == SPREADSHEET_CSV else keys)

@@ -166,3 +166,23 @@ def test_open_npz_reads_headers_alone(tmp_path: Path) -> None:
         assert archive.names == {"y"}
         header = archive.header("y")
     assert (header.shape, header.dtype, header.data_bytes) == ((5, 2), np.dtype("i2"), 20)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_open_npz_refuses_methods_that_unpack_without_bound(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("y.npy", npy_bytes(np.zeros(5)))
+    with pytest.raises(DatasetError, match=rf"y: compressed by method {method}; expected none or"):
+        _read(path, "y")
+
+
+def test_open_npz_reads_an_array_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    values = np.arange(300_001, dtype=np.float64)
+    np.savez_compressed(path, y=values, none=np.zeros(0))
+    with open_npz(path, error=DatasetError) as archive:
+        pieces = list(archive.chunks("y"))
+        assert list(archive.chunks("none")) == []
+    assert [piece.nbytes for piece in pieces] == [2**20, 2**20, values.nbytes - 2**21]
+    np.testing.assert_array_equal(np.concatenate(pieces), values)

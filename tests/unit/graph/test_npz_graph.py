@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy_format
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.npz_graph import describe_npz_graph, read_npz_graph
+from retexo_fl.graph import npy
+from retexo_fl.graph.npz_graph import NpzSummary, describe_npz_graph, read_npz_graph
 
 SMALL: dict[str, np.ndarray] = {
     "edge_index": np.array([[0, 1, 0], [1, 2, 3]], dtype=np.int32),
@@ -170,3 +176,95 @@ def test_describe_npz_graph_takes_shapes_from_headers(tmp_path: Path) -> None:
         "classes": 2,
         "split": "1/1/1",
     }
+
+
+def _zeros_npz(path: Path, **arrays: tuple[str, tuple[int, ...]]) -> None:
+    """Write arrays of zeros by dtype and shape, 16 MiB at a time, compressed."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (dtype, shape) in arrays.items():
+            left = math.prod(shape) * np.dtype(dtype).itemsize
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": dtype, "fortran_order": False, "shape": shape}
+                npy_format.write_array_header_1_0(file, header)
+                while left:
+                    left -= file.write(bytes(min(left, 2**24)))
+
+
+def _peak_bytes(call: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_describe_npz_graph_of_a_bomb_takes_no_memory(tmp_path: Path) -> None:
+    path, nodes = tmp_path / "bomb.npz", 2**25
+    _zeros_npz(path, y=("<i8", (nodes,)), x=("<f4", (nodes, 1)), edge_index=("<i4", (2, 2**20)))
+    assert path.stat().st_size < 2**19
+    found: list[NpzSummary] = []
+    peak_bytes = _peak_bytes(lambda: found.append(describe_npz_graph(path)))
+    assert peak_bytes < 2**22
+    expected = {"nodes": nodes, "edges": 2**20, "features": 1, "classes": None, "split": "none"}
+    assert found == [expected]
+
+
+def test_describe_npz_graph_counts_labels_piece_by_piece(tmp_path: Path) -> None:
+    path, nodes = tmp_path / "g.npz", 2**20
+    labels = np.arange(nodes, dtype=np.int64) % 7
+    mask = np.arange(nodes) % 4 == 1
+    arrays = {"train_mask": mask, "val_mask": ~mask, "test_mask": mask & False}
+    write_npz(path, y=labels, x=np.zeros((nodes, 1), dtype=np.float32), **arrays)
+    found: list[NpzSummary] = []
+    assert _peak_bytes(lambda: found.append(describe_npz_graph(path))) < 2**22
+    assert found[0]["classes"] == 7
+    assert found[0]["split"] == f"{nodes // 4}/{3 * nodes // 4}/0"
+
+
+def test_describe_npz_graph_hides_split_where_labels_are_too_many(tmp_path: Path) -> None:
+    path, nodes = tmp_path / "g.npz", 2**23 + 1
+    masks = dict.fromkeys(("train_mask", "val_mask", "test_mask"), ("|b1", (nodes,)))
+    rest = {"y": ("<i8", (nodes,)), "x": ("<f4", (nodes, 1)), "edge_index": ("<i4", (2, 5))}
+    _zeros_npz(path, **masks, **rest)  # type: ignore[arg-type]
+    assert describe_npz_graph(path)["split"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"edge_index": ("<i4", (2, 2**25))}, "has 33554432 edges for 6 pairs of nodes"),
+        ({"train_mask": ("|b1", (2**26,))}, "train_mask: got shape (67108864,); expected (4)"),
+        ({"x": ("<f4", (2**24, 2))}, "x: got shape (16777216, 2); expected (4, F)"),
+        ({"y": ("<i8", (2**23, 2))}, "y: got shape (8388608, 2); expected (any)"),
+    ],
+)
+def test_sizes_that_disagree_are_refused_before_memory_is_taken(
+    tmp_path: Path, arrays: dict[str, tuple[str, tuple[int, ...]]], sentence: str
+) -> None:
+    path = tmp_path / "g.npz"
+    small: dict[str, tuple[str, tuple[int, ...]]] = {
+        "edge_index": ("<i4", (2, 3)),
+        "y": ("<i8", (4,)),
+        "x": ("<f4", (4, 2)),
+        **dict.fromkeys(("train_mask", "val_mask", "test_mask"), ("|b1", (4,))),
+    }
+    _zeros_npz(path, **{**small, **arrays})
+
+    def read() -> None:
+        with pytest.raises(DatasetError) as caught:
+            read_npz_graph(path)
+        assert sentence in str(caught.value)
+
+    assert _peak_bytes(read) < 2**22
+
+
+def test_arrays_larger_than_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = 2**20
+    arrays = {"y": ("<i8", (nodes,)), "x": ("<f4", (nodes, 4)), "edge_index": ("<i4", (2, nodes))}
+    _zeros_npz(tmp_path / "g.npz", **arrays)  # type: ignore[arg-type]
+    monkeypatch.setattr(npy, "memory_bytes", lambda: 30_000_000)
+    with pytest.raises(DatasetError, match=r"its arrays take 33\.6 MB, and the machine has 30\.0"):
+        read_npz_graph(tmp_path / "g.npz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 from collections.abc import Callable
@@ -323,3 +324,18 @@ def test_open_partition_refuses_a_folder_that_was_copied_in_part(
         damage(copy / path.name)
         assert path.name in _refused(copy)
         shutil.rmtree(copy)
+
+
+def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
+    parts = small_parts()
+    before = os.umask(0)
+    try:
+        write_partitions(parts, tmp_path / "parts", beside={"note.txt": "x"})
+        write_partition(parts[0], tmp_path / "alone")
+    finally:
+        os.umask(before)
+    for top in (tmp_path / "parts", tmp_path / "alone"):
+        found = [top, *top.rglob("*")]
+        assert len(found) > 10
+        for path in found:
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
