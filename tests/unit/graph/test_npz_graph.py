@@ -226,7 +226,7 @@ def test_describe_npz_graph_hides_split_where_labels_are_too_many(tmp_path: Path
     path, nodes = tmp_path / "g.npz", 2**23 + 1
     masks = dict.fromkeys(("train_mask", "val_mask", "test_mask"), ("|b1", (nodes,)))
     rest = {"y": ("<i8", (nodes,)), "x": ("<f4", (nodes, 1)), "edge_index": ("<i4", (2, 5))}
-    _zeros_npz(path, **masks, **rest)  # type: ignore[arg-type]
+    _zeros_npz(path, **masks, **rest)
     assert describe_npz_graph(path)["split"] == "-"
 
 
@@ -264,7 +264,7 @@ def test_arrays_larger_than_memory_are_refused(
 ) -> None:
     nodes = 2**20
     arrays = {"y": ("<i8", (nodes,)), "x": ("<f4", (nodes, 4)), "edge_index": ("<i4", (2, nodes))}
-    _zeros_npz(tmp_path / "g.npz", **arrays)  # type: ignore[arg-type]
+    _zeros_npz(tmp_path / "g.npz", **arrays)
     monkeypatch.setattr(npy, "memory_bytes", lambda: 30_000_000)
     with pytest.raises(DatasetError, match=r"its arrays take 33\.6 MB, and the machine has 30\.0"):
         read_npz_graph(tmp_path / "g.npz")
