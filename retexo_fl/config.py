@@ -31,6 +31,7 @@ from retexo_fl.config_keys import (
 )
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
+from retexo_fl.plugins import is_plugin
 from retexo_fl.value_forms import AGGREGATOR, DEVICES, FANOUTS, LINKS, PARTITIONER, SPLIT
 
 
@@ -220,6 +221,8 @@ class RunConfig:
         return bare_name(Path(self.nodes)) if self.nodes else self.dataset
 
 
+#: Keys whose plug-ins a client imports, in a training and in an inference.
+_CLIENT_PLUGINS: Final = ("model", "loss", "metric")
 #: Keys that say where a run lives, not what it computes; they are not replayed.
 PLACE_KEYS: Final = frozenset({"out", "resume"})
 
@@ -293,6 +296,12 @@ def parse_value(key: str, text: str) -> Scalar:
 def config_values(config: RunConfig) -> dict[str, Scalar]:
     """Return a configuration as kebab-case keys: the inverse of :func:`make_config`."""
     return {key_of(item.name): getattr(config, item.name) for item in fields(config)}
+
+
+def client_plugins(config: RunConfig) -> dict[str, str]:
+    """Return the plug-ins ``module:attribute`` that a client of a run imports, by key."""
+    values = config_values(config)
+    return {key: str(values[key]) for key in _CLIENT_PLUGINS if is_plugin(str(values[key]))}
 
 
 def check_value(key: str, value: object) -> None:

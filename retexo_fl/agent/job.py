@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 import torch
 
 from retexo_fl.agent import wire
+from retexo_fl.agent.admission import Questions
 from retexo_fl.agent.api import (
     CollectAnswer,
     CollectRequest,
@@ -97,6 +98,7 @@ class AgentJob:
         depot: JobDepot,
         *,
         folders: JobFolders,
+        most_rounds: int,
         ports: VectorPorts | None = None,
     ) -> None:
         self.name = name
@@ -129,6 +131,8 @@ class AgentJob:
             end_to_end=self._end_to_end,
         )
         depot.admit_job(name, self._gate)
+        stages = 1 if self._end_to_end else config.layers
+        self._questions = Questions(stages=stages, most_rounds=most_rounds)
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         self._round_keys: list[set[BlockKey]] = []
@@ -144,6 +148,7 @@ class AgentJob:
 
         Raises:
             StaleAttempt: A later attempt was seen.
+            LocalProtocolError: It is one more than its owner allows.
         """
         ticket = request.ticket
         if ticket.attempt < self.attempt:
@@ -153,6 +158,7 @@ class AgentJob:
             )
         if ticket.attempt > self.attempt:
             self._kept.clear()
+        self._questions.count(request.asked, client=self._partition.client)
         # Another job may have set its own.
         torch.set_num_threads(self.config.threads)
         self.attempt = self._channel.attempt = ticket.attempt

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
+from retexo_fl.agent.admission import admit
 from retexo_fl.agent.api import EvaluateRequest, PredictRequest
-from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
+from retexo_fl.agent.job import PREDICTION_PREFIX, AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same
+from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.vectors.port import VectorPorts
-from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config import RunConfig, config_values
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import (
     CheckpointError,
@@ -59,7 +61,7 @@ class AgentJobs:
         depot: Its blocks.
         state: Folder for everything that is kept.
         predictions: Folder for predictions, None where the client makes none.
-        devices: What jobs compute on; empty leaves it to the run.
+        limits: What a run may ask.
         ports: Let jobs exchange by datagrams, where the agent takes them.
     """
 
@@ -70,14 +72,14 @@ class AgentJobs:
         *,
         state: Path,
         predictions: Path | None = None,
-        devices: str = "",
+        limits: Limits,
         ports: VectorPorts | None = None,
     ) -> None:
         self._partition = partition
         self._depot = depot
         self._state = state
         self._predictions = predictions
-        self._devices = devices
+        self._limits = limits
         self._ports = ports
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
@@ -111,7 +113,8 @@ class AgentJobs:
 
         Raises:
             LocalProtocolError: Its name is none, or there is no such job.
-            ConfigurationError: It has begun with another configuration.
+            ConfigurationError: It has begun with another configuration, or asks for more than the
+                client's owner allows.
         """
         name = request.ticket.job
         if not _NAME.fullmatch(name):
@@ -126,7 +129,7 @@ class AgentJobs:
         job = self._jobs[name]
         if self._asked_with.get(name) != request.config:
             check_same(name, config_values(job.config), request.config)
-            job.client.follow(self._on_own_devices(request.config))
+            job.client.follow(self._admitted(name, request.config))
             self._asked_with[name] = request.config
         job.begin(request)
         os.utime(self._file(name))
@@ -210,7 +213,7 @@ class AgentJobs:
     def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
         return AgentJob(
             name,
-            self._on_own_devices(config),
+            self._admitted(name, config),
             self._partition,
             self._depot,
             folders=JobFolders(
@@ -218,13 +221,13 @@ class AgentJobs:
                 traffic=self._state / "traffic" / f"{name}.csv",
                 predictions=self._predictions,
             ),
+            most_rounds=self._limits.most_rounds,
             ports=self._ports,
         )
 
-    def _on_own_devices(self, config: Mapping[str, Any]) -> RunConfig:
-        """Return a run's configuration with what this machine's owner says it computes on."""
-        own = {"devices": self._devices} if self._devices else {}
-        return make_config({**config, **own})
+    def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:
+        predicts = name.startswith(PREDICTION_PREFIX)
+        return admit(config, self._partition, self._limits, predicts=predicts)
 
     def _let_go(self, name: str) -> None:
         job = self._jobs.pop(name, None)

@@ -125,7 +125,7 @@ class _Agent:
                 depot,
                 state=state,
                 predictions=Path(settings.predictions) if settings.predictions else None,
-                devices=settings.devices,
+                limits=settings,
                 ports=None
                 if path is None
                 else VectorPorts(path, broadcasts=settings.broadcast == "tc"),

@@ -13,8 +13,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.value_forms import DEVICES
 
 #: A Unix socket's path has this many bytes at most.
 _MAX_SOCKET_BYTES: Final = 107
@@ -26,6 +26,7 @@ _BROADCASTS: Final = ("gso", "tc")
 _EXPECTED: Final = {
     "str": "a text",
     "bool": "true or false",
+    "int": "a whole number",
     "float": "a number",
     "tuple[str, ...]": "a list of texts",
 }
@@ -33,8 +34,8 @@ _FILES: Final = ("partition", "state", "socket", "key", "certificate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """One agent.
+class AgentSettings(Limits):
+    """One agent: where things lie and, as :class:`Limits`, what runs may ask of it.
 
     Attributes:
         partition: Folder of its part.
@@ -55,8 +56,6 @@ class AgentSettings:
         meter: HOST:PORT at which the SuperNode then connects to the agent.
         look_every_s: About how often a peer that is owed something and is away is looked for; 0
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
-        devices: What trainings compute on here, such as ``cuda:0,cpu``, whatever a run says; empty
-            leaves it to the run.
         datagram_memory_mib: For sums of vectors that come as datagrams, open and kept.
         broadcast: How several peers get the same vectors as datagrams: ``gso``, sent to each, or
             ``tc``, cloned in the kernel.
@@ -75,12 +74,12 @@ class AgentSettings:
     superlink: str = ""
     meter: str = ""
     look_every_s: float = 0.0
-    devices: str = ""
     datagram_memory_mib: float = 64.0
     broadcast: str = "gso"
 
     def __post_init__(self) -> None:
         """Check what keys demand of each other."""
+        Limits.__post_init__(self)
         for name in _FILES:
             if not getattr(self, name):
                 raise ConfigurationError(f"{name}: is empty; expected a path")
@@ -106,10 +105,6 @@ class AgentSettings:
                 "to the channel"
             )
         self._check_datagrams()
-        if self.devices and not DEVICES.allows(self.devices):
-            raise ConfigurationError(
-                f"devices: got {self.devices[:_MOST_SHOWN]!r}; expected {DEVICES.expected}"
-            )
 
     def _check_datagrams(self) -> None:
         if not 1 <= self.datagram_memory_mib <= _MOST_MIB:

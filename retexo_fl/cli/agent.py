@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,8 @@ def _run(config: _Config = _DEFAULT) -> None:
     from retexo_fl.agent.state_folder import owned_state
 
     settings = _settings(config)
+    # Plug-ins of allow-plugins come from what is installed, not from where this was started.
+    sys.path[:] = [place for place in sys.path if Path(place).is_absolute()]
     with owned_state(Path(settings.state)):
         # Imported by the owner of the state only: torch takes seconds and memory.
         from retexo_fl.agent.process import run_agent

@@ -26,7 +26,8 @@ _HELP = """Predict the nodes of partitioned graphs with the model of a finished 
 
 Neighbours swap their vectors once for each layer; then each client writes its predictions to \
 predictions-CLIENT.csv beside its part: key, class, and the probability of each class. DIR may \
-hold other parts than those of the training, with new nodes and edges. RUN is only read.
+hold other parts than those of the training, with new nodes and edges. RUN is only read; a module \
+that its configuration names is imported with --allow-plugins alone.
 """
 _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
@@ -62,6 +63,7 @@ class Inference:
         partitions: Their folder.
         out: Folder of the predictions.
         form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
+        allow_plugins: What the run's configuration names is imported.
         identity: What the summary says of predictions that need not be made again.
     """
 
@@ -71,6 +73,7 @@ class Inference:
     partitions: Path
     out: Path
     form: str
+    allow_plugins: bool
     identity: Mapping[str, str]
 
 
@@ -98,6 +101,12 @@ def _predict(  # noqa: PLR0913 - so many options
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the predictions that are there.")
     ] = False,
+    allow_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plugins", help="Import the module:attribute that RUN's configuration names."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     from retexo_fl.simulation.prediction_set import (
@@ -106,7 +115,8 @@ def _predict(  # noqa: PLR0913 - so many options
         locked_folder,
     )
 
-    inference = _checked(values, run, partitions, out, _form(form, spreadsheet_safe))
+    form = _form(form, spreadsheet_safe)
+    inference = _checked(values, run, partitions, out, form, allow_plugins=allow_plugins)
     with locked_folder(inference.out):
         summary = None if overwrite else finished_summary(inference.out, inference.identity)
         if summary is None:
@@ -129,7 +139,15 @@ def _form(form: str, spreadsheet_safe: bool) -> str:
     return SPREADSHEET_CSV
 
 
-def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form: str) -> Inference:
+def _checked(
+    values: Values,
+    run: Path,
+    partitions: Path,
+    out: Path | None,
+    form: str,
+    *,
+    allow_plugins: bool,
+) -> Inference:
     """Check everything that can be known before a client is asked."""
     from retexo_fl.agent.prediction_files import check_keys
     from retexo_fl.agent.preparation import open_parts, part_paths
@@ -140,7 +158,7 @@ def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form
             "engine: a deployment cannot predict, since all parts must be on one machine; expected "
             "inline or flower"
         )
-    model = read_trained_model(run)
+    model = read_trained_model(run, allow_plugins=allow_plugins)
     parts = open_parts(partitions)
     model.check_fits(
         features=parts[0].num_features, classes=parts[0].num_classes, source=str(partitions)
@@ -157,6 +175,7 @@ def _checked(values: Values, run: Path, partitions: Path, out: Path | None, form
         partitions=partitions,
         out=partitions if out is None else out,
         form=form,
+        allow_plugins=allow_plugins,
         identity={
             "model_digest": model.digest,
             "parts_digest": _parts_digest(partitions),
@@ -286,6 +305,8 @@ def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
         words += ["--spreadsheet-safe"]
     elif inference.form != "csv":
         words += ["--format", inference.form]
+    if inference.allow_plugins:
+        words.append("--allow-plugins")
     for key, value in values.items():
         words += [f"--{key}", str(value)]
     return shlex.join([*words, "--overwrite"] if overwrite else words)

@@ -63,7 +63,8 @@ def make_prediction_app(
             for listener in listeners:
                 listener(event)
 
-        model = read_trained_model(Path(task.run))
+        # Whoever makes this app has read the model before, and asked where plug-ins were named.
+        model = read_trained_model(Path(task.run), allow_plugins=True)
         loop = PredictionLoop(grid=grid, config=config, model=model, form=task.form, tell=tell)
         try:
             _write_outcome(folder, loop.run().facts())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from retexo_fl.agent.api import Ticket, chain_digest
-from retexo_fl.config import RunConfig, make_config
+from retexo_fl.config import RunConfig, client_plugins, make_config
 from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
 from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
@@ -72,17 +72,23 @@ class TrainedModel:
                 )
 
 
-def read_trained_model(run: Path) -> TrainedModel:
+def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedModel:
     """Read configuration and layers of a finished run.
+
+    Args:
+        run: Its directory, whoever wrote it.
+        allow_plugins: Import the plug-ins that its configuration names.
 
     Raises:
         RunDirectoryError: There is no run, it has not finished, or a layer is missing, damaged or
             not of this run.
         ConfigurationError: Its configuration cannot be read.
-        PluginError: Its layer is a plug-in that cannot be imported here.
+        PluginError: It names a plug-in that is not allowed, or cannot be imported here.
     """
     _check_finished(run)
     config = make_config(read_config_file(run / "config.toml"))
+    if not allow_plugins:
+        _check_no_plugins(config, run)
     try:
         layer_class(config.model)
     except PluginError as error:
@@ -100,6 +106,16 @@ def read_trained_model(run: Path) -> TrainedModel:
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
     return TrainedModel(run=run, config=config, shape=shape, weights=weights)
+
+
+def _check_no_plugins(config: RunConfig, run: Path) -> None:
+    """Refuse a configuration that would have this process import what somebody else has named."""
+    named = [f"{key} {name!r}" for key, name in client_plugins(config).items()]
+    if named:
+        raise PluginError(
+            f"{run / 'config.toml'}: names plug-ins ({', '.join(named)}), which are programs; "
+            "expected none, or --allow-plugins if you trust them and whoever wrote the directory"
+        )
 
 
 def _check_finished(run: Path) -> None:

@@ -31,6 +31,7 @@ from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.contacts import Country, address_of
+from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.virtual_loop import VirtualLoop
 
 #: Unix time at which virtual time begins.
@@ -157,7 +158,7 @@ class MeetingFederation:
             for depot in self.depots
         ]
         self._jobs = [
-            AgentJobs(part, depot, state=root / str(part.client))
+            AgentJobs(part, depot, state=root / str(part.client), limits=PERMISSIVE_LIMITS)
             for part, depot in zip(parts, self.depots, strict=True)
         ]
         for jobs in self._jobs:

@@ -53,6 +53,7 @@ from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
+from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.loopback import connected, make_members
 from tests.support.peer_networks import until
 
@@ -92,7 +93,7 @@ class Ends:
         self.values = config_values(self.config)
         self.depots = [BlockDepot(root / str(p.client) / "depot", p.client) for p in parts]
         self.jobs = [
-            AgentJobs(part, depot, state=root / str(part.client))
+            AgentJobs(part, depot, state=root / str(part.client), limits=PERMISSIVE_LIMITS)
             for part, depot in zip(parts, self.depots, strict=True)
         ]
         for jobs in self.jobs:

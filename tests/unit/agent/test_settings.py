@@ -66,6 +66,15 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
             "devices: got 'gpu'; expected auto, or one or more of cpu",
         ),
         ({"devices": '"cpu:0"'}, "devices: got 'cpu:0'; expected auto, or one or more of cpu"),
+        ({"allow-devices": '""'}, "allow-devices: got ''; expected auto, or one or more of cpu"),
+        ({"allow-plugins": '["os"]'}, "allow-plugins: got 'os'; expected .* module:attribute"),
+        ({"allow-plugins": '"a:b"'}, "allow-plugins: got 'a:b'; expected a list of texts"),
+        ({"allow-algorithms": '["lasy"]'}, "allow-algorithms: got 'lasy'; expected some of lazy"),
+        ({"least-train-nodes": "0"}, "least-train-nodes: got 0; expected 1 to"),
+        ({"least-train-nodes": "1.5"}, "least-train-nodes: got 1.5; expected a whole number"),
+        ({"most-rounds": "true"}, "most-rounds: got True; expected a whole number"),
+        ({"most-memory-mib": "-1"}, "most-memory-mib: got -1.0; expected a number from 0"),
+        ({"most-memory-mib": "nan"}, "most-memory-mib: got nan; expected a number from 0"),
         ({"look_every_s": "30"}, "look_every_s: unknown key; did you mean 'look-every-s'"),
     ],
 )
@@ -82,6 +91,32 @@ def test_errors_name_file_and_key(
 def test_devices_are_left_to_the_run_or_named(tmp_path: Path, devices: str) -> None:
     assert read_settings(written(tmp_path, devices=f'"{devices}"')).devices == devices
     assert read_settings(written(tmp_path)).devices == ""
+
+
+def test_an_owner_who_says_nothing_allows_lazy_training_of_ten_nodes_and_no_plugin(
+    tmp_path: Path,
+) -> None:
+    settings = read_settings(written(tmp_path))
+    assert (settings.allow_algorithms, settings.allow_plugins) == (("lazy",), ())
+    assert (settings.least_train_nodes, settings.most_rounds) == (10, 1000)
+    assert (settings.allow_devices, settings.most_memory_mib) == ("auto", 0.0)
+
+
+def test_an_owner_says_what_runs_may_ask(tmp_path: Path) -> None:
+    lines = {
+        "allow-algorithms": '["lazy", "drop"]',
+        "allow-plugins": '["mine.layers:Own", "mine:loss"]',
+        "allow-devices": '"cuda:0,cpu:2"',
+        "least-train-nodes": "1",
+        "most-rounds": "200",
+        "most-memory-mib": "512",
+    }
+    settings = read_settings(written(tmp_path, **lines))
+    assert settings.allow_algorithms == ("lazy", "drop")
+    assert settings.allow_plugins == ("mine.layers:Own", "mine:loss")
+    assert settings.allow_devices == "cuda:0,cpu:2"
+    assert (settings.least_train_nodes, settings.most_rounds) == (1, 200)
+    assert settings.most_memory_mib == 512.0
 
 
 def test_introductions_need_no_roster(tmp_path: Path) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.trainers import ClientTrainers
-from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.config import make_config
 from retexo_fl.devices.names import Machine
 from retexo_fl.errors import ConfigurationError
@@ -113,13 +109,3 @@ def test_sampler_and_model_that_do_not_go_together_are_refused() -> None:
     of = trainers(algorithm="central", sampler="gns", model="sage-pool", fanouts="5/5/5")
     with pytest.raises(ConfigurationError, match="^sampler: 'gns' draws neighbours unevenly"):
         whole_of(of)
-
-
-@pytest.mark.parametrize(("own", "used"), [("", "cpu:3"), ("cpu:2", "cpu:2")])
-def test_what_the_machines_owner_says_wins_over_the_run(
-    tmp_path: Path, own: str, used: str
-) -> None:
-    config = config_of(devices="cpu:3")
-    (part,) = make_parts(config)
-    jobs = AgentJobs(part, BlockDepot(tmp_path / "depot", 0), state=tmp_path, devices=own)
-    assert jobs._on_own_devices({"devices": "cpu:3"}).devices == used

@@ -1,0 +1,186 @@
+"""Whether a training may begin here: its configuration against the limits of the client's owner.
+
+The server writes the configuration. It is compared before a plug-in is imported, a file is written,
+or a row is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from retexo_fl.agent.api import EvaluateRequest, TrainRequest
+from retexo_fl.agent.limits import Limits
+from retexo_fl.agent.memory_estimate import available_bytes, training_bytes
+from retexo_fl.algorithms import check_algorithm
+from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
+from retexo_fl.devices.names import available_cores, parse_devices
+from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.graph import GraphPartition
+from retexo_fl.units import counted, format_bytes
+
+_JUDGED: Final = ("validation", "test")
+_MIB: Final = 2**20
+
+
+def admit(
+    asked: Mapping[str, Any], part: GraphPartition, limits: Limits, *, predicts: bool = False
+) -> RunConfig:
+    """Return a run's configuration, on the devices that it gets here.
+
+    Args:
+        asked: The configuration as it came, by kebab-case keys.
+        part: The client's.
+        limits: What its owner allows.
+        predicts: The run predicts: keys that only a training reads may contradict each other. What
+            is allowed stays the same, since nothing else keeps the server from training.
+
+    Raises:
+        ConfigurationError: It is none, or asks more than is allowed; the message names the client,
+            the key, and what was expected.
+    """
+    try:
+        config = make_config(asked)
+        if not predicts:
+            check_algorithm(config_values(config))
+        _check_names(config, limits)
+        _check_updates(config, int(part.train_mask.sum()), limits)
+        config = make_config({**asked, "devices": _devices_of(config, limits)})
+        _check_memory(config, part, limits)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"client {part.client}: {error}") from error
+    return config
+
+
+def _check_names(config: RunConfig, limits: Limits) -> None:
+    for key, name in client_plugins(config).items():
+        if name not in limits.allow_plugins:
+            allowed = ", ".join(limits.allow_plugins) or "none"
+            raise ConfigurationError(
+                f"{key}: {name!r} may not be imported here; expected a built-in name, or one that "
+                f"allow-plugins in this client's agent.toml lists ({allowed})"
+            )
+    if config.algorithm not in limits.allow_algorithms:
+        raise ConfigurationError(
+            f"algorithm: {config.algorithm!r}; expected one that allow-algorithms in this client's "
+            f"agent.toml lists ({', '.join(limits.allow_algorithms) or 'none'})"
+        )
+    if config.rounds > limits.most_rounds:
+        raise ConfigurationError(
+            f"rounds: {config.rounds}; expected at most {limits.most_rounds} (most-rounds in this "
+            "client's agent.toml)"
+        )
+
+
+def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:
+    if not train and not config.traits.exchanges_in_rounds:
+        return  # Updates are zeros, and carry nothing of peers' nodes.
+    fewest = _fewest_summed(config, train)
+    if fewest >= limits.least_train_nodes:
+        return
+    what = f"an update would be of {counted(fewest, 'train node')}"
+    if fewest < train:
+        what = (
+            f"batch-nodes: {config.batch_nodes} leaves a mini-batch of {fewest} out of "
+            f"{counted(train, 'train node')}"
+        )
+    raise ConfigurationError(
+        f"{what}; expected at least {limits.least_train_nodes} (least-train-nodes in this client's "
+        "agent.toml)"
+    )
+
+
+def _devices_of(config: RunConfig, limits: Limits) -> str:
+    """Return what is computed on: the owner's choice, or the run's within what is allowed."""
+    if limits.devices:
+        return limits.devices
+    if config.devices == "auto":
+        return limits.allow_devices
+    asked, most = parse_devices(config.devices), parse_devices(limits.allow_devices)
+    workers = available_cores() if most.is_auto else most.cpu_workers
+    is_alone = asked.cpu_is_own_process and not asked.gpus
+    has_gpus = most.is_auto or {*asked.gpus} <= {*most.gpus}
+    if has_gpus and (is_alone or asked.cpu_workers <= workers):
+        return config.devices
+    cores = f", on {counted(workers, 'core')}" if most.is_auto else ""
+    raise ConfigurationError(
+        f"devices: {config.devices!r}; expected no more than {limits.allow_devices!r}{cores} "
+        "(allow-devices in this client's agent.toml)"
+    )
+
+
+def _check_memory(config: RunConfig, part: GraphPartition, limits: Limits) -> None:
+    cores = available_cores()
+    if config.threads > cores:
+        raise ConfigurationError(
+            f"threads: {config.threads}; expected at most {cores}, one for each core of this client"
+        )
+    needed = training_bytes(config, part)
+    most = limits.most_memory_mib * _MIB or available_bytes()
+    if needed > most:
+        raise ConfigurationError(
+            f"hidden: {config.hidden} with model {config.model} and layers {config.layers} takes "
+            f"about {format_bytes(needed)} of memory; expected at most {format_bytes(most)} "
+            "(most-memory-mib in this client's agent.toml)"
+        )
+
+
+def _fewest_summed(config: RunConfig, train: int) -> int:
+    """Return how many train nodes the smallest gradient of a run is a sum over, of ``train``.
+
+    A round without mini-batches sums over all of them, in every local step. Mini-batches have
+    ``batch-nodes`` each, and the last of an epoch has what is left.
+    """
+    if config.sampler == "none" or train <= config.batch_nodes:
+        return train
+    return train % config.batch_nodes or config.batch_nodes
+
+
+@dataclass(slots=True, kw_only=True)
+class Questions:
+    """What one job has asked of a client's nodes since the agent started.
+
+    A server that asks a round again, with other weights, learns as much as from another round.
+
+    Attributes:
+        stages: How many the training has.
+        most_rounds: Of each.
+    """
+
+    stages: int
+    most_rounds: int
+    _asked: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)
+
+    def count(self, asked: object, *, client: int) -> None:
+        """Count a question about the client's nodes, once however often the same one is asked.
+
+        Raises:
+            LocalProtocolError: It is of a stage that is none, of nodes that are not judged, or one
+                too many.
+        """
+        if not isinstance(asked, TrainRequest | EvaluateRequest):
+            return
+        stage, most = asked.ticket.stage, self.most_rounds
+        where = f"client {client}: stage {stage}"
+        if not 0 <= stage < self.stages:
+            raise LocalProtocolError(f"{where}: expected 0 to {self.stages - 1}")
+        kind, nodes = "updates", ""
+        if isinstance(asked, EvaluateRequest):
+            # The last weights on validation nodes, and the best on test nodes.
+            kind, nodes, most = "judgements", asked.nodes, most + 1
+            if nodes not in _JUDGED:
+                raise LocalProtocolError(
+                    f"{where}: asked to judge {nodes[:40]!r} nodes; expected {' or '.join(_JUDGED)}"
+                )
+        digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
+        digest.update(asked.weights.tobytes())
+        known = self._asked.setdefault((stage, kind), set())
+        known.add(digest.digest())
+        if len(known) > most:
+            known.discard(digest.digest())
+            raise LocalProtocolError(
+                f"{where}: asked for more than {most} {kind}; expected no more (most-rounds = "
+                f"{self.most_rounds} in its agent.toml)"
+            )

@@ -1,0 +1,68 @@
+"""What a client's owner allows a run; the keys of ``agent.toml`` that say so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.plugins import is_plugin
+from retexo_fl.value_forms import DEVICES
+
+_MOST_SHOWN: Final = 60
+_MOST_COUNT: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run may ask of one client; :mod:`retexo_fl.agent.admission` compares.
+
+    Attributes:
+        devices: What trainings compute on here, such as ``cuda:0,cpu``, whatever a run says; empty
+            leaves it to the run, within ``allow_devices``.
+        allow_devices: At most these GPUs and so many CPU workers; ``auto`` allows all GPUs and a
+            worker for each core.
+        allow_plugins: Extensions ``module:attribute`` that a run may have this agent import.
+        allow_algorithms: Algorithms that a run may train by.
+        least_train_nodes: Fewest train nodes that an update, or a mini-batch in it, may be of.
+        most_rounds: Rounds of a layer.
+        most_memory_mib: Estimated memory of a training; 0 for all that the agent may have.
+    """
+
+    devices: str = ""
+    allow_devices: str = "auto"
+    allow_plugins: tuple[str, ...] = ()
+    allow_algorithms: tuple[str, ...] = ("lazy",)
+    least_train_nodes: int = 10
+    most_rounds: int = 1000
+    most_memory_mib: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check each key."""
+        for key, text in (
+            ("devices", self.devices or "auto"),
+            ("allow-devices", self.allow_devices),
+        ):
+            if not DEVICES.allows(text):
+                raise _unusable(key, text, DEVICES.expected)
+        for name in self.allow_plugins:
+            if not is_plugin(name):
+                raise _unusable("allow-plugins", name, "texts of the form module:attribute")
+        for name in self.allow_algorithms:
+            if name not in ALGORITHMS:
+                raise _unusable("allow-algorithms", name, f"some of {', '.join(ALGORITHMS)}")
+        for key, count in (
+            ("least-train-nodes", self.least_train_nodes),
+            ("most-rounds", self.most_rounds),
+        ):
+            if not 1 <= count <= _MOST_COUNT:
+                raise _unusable(key, count, f"1 to {_MOST_COUNT}")
+        if not 0 <= self.most_memory_mib < math.inf:
+            raise _unusable("most-memory-mib", self.most_memory_mib, "a number from 0")
+
+
+def _unusable(key: str, value: object, expected: str) -> ConfigurationError:
+    shown = repr(value[:_MOST_SHOWN] if isinstance(value, str) else value)
+    return ConfigurationError(f"{key}: got {shown}; expected {expected}")

@@ -1,0 +1,86 @@
+"""About how much memory a training takes at a client, and how much there is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.config import RunConfig
+from retexo_fl.devices.names import parse_devices
+from retexo_fl.graph import GraphPartition
+from retexo_fl.layers.base import layer_class
+from retexo_fl.training.stage_model import ModelShape, StageModel
+
+#: An agent without a part; a worker process takes about as much again.
+_PROCESS_BYTES: Final = 300_000_000
+#: Copies of a model's weights at once: as they came, bound, gradient, optimizer, update, answer.
+_WEIGHT_COPIES: Final = 8
+_CONTROL_GROUP: Final = Path("/proc/self/cgroup")
+_CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def training_bytes(config: RunConfig, part: GraphPartition) -> float:
+    """Return about how many bytes of memory a training takes.
+
+    The formula of ``docs/edge.md``, which was fitted to measurements of lazy training by GraphSAGE
+    with two layers, extended to more layers in memory at once, to attention, weights and workers.
+
+    Args:
+        config: Its model's plug-in, if it is one, is imported.
+        part: The client's.
+
+    Raises:
+        PluginError: The model is no layer.
+    """
+    item = np.dtype(config.dtype).itemsize
+    nodes, boundary, edges = part.num_inner, part.num_boundary, len(part.indices)
+    layers_at_once = max(config.layers - 1, 1) if config.traits.end_to_end else 1
+    width = _feature_width(config, part) + layers_at_once * config.hidden
+    entries = (6 * nodes + 3 * boundary) * width + 70 * nodes + 13 * edges
+    if layer_class(config.model).uses_heads:
+        entries += 8 * edges * config.heads
+    asked = parse_devices(config.devices)
+    workers = 1 + len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
+    weights = _WEIGHT_COPIES * _weight_count(config, part)
+    return float(_PROCESS_BYTES * workers + item * (entries + weights))
+
+
+def available_bytes() -> int:
+    """Return the memory that this process may have: the machine's, or its control groups' limit."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        name = _CONTROL_GROUP.read_text(encoding="utf-8").rpartition("::/")[2].strip()
+    except OSError:
+        return found
+    group = _CONTROL_GROUPS / name
+    for folder in (group, *group.parents):
+        try:
+            found = min(found, int((folder / "memory.max").read_text(encoding="ascii")))
+        except (OSError, ValueError):  # Not there, or "max".
+            continue
+    return found
+
+
+def _feature_width(config: RunConfig, part: GraphPartition) -> float:
+    """Return the numbers that a row of input features takes, once rows are aggregated."""
+    features = part.features
+    if not isinstance(features, csr_array) or config.sampler != "none":
+        return part.num_features
+    nodes = max(part.num_inner, 1)
+    filled = features.nnz / nodes * (1 + len(part.indices) / nodes)
+    # A place beside each value.
+    return min(2 * filled, part.num_features)
+
+
+def _weight_count(config: RunConfig, part: GraphPartition) -> int:
+    """Return how many weights a message has: of the largest stage, or end to end of all."""
+    shape = ModelShape.of(config, inputs=part.num_features, classes=part.num_classes)
+    with torch.device("meta"):  # Sizes without values.
+        models = (StageModel(shape, stage) for stage in range(shape.layers))
+        counts = [sum(item.numel() for item in model.parameters()) for model in models]
+    return sum(counts) if config.traits.end_to_end else max(counts)

@@ -1,0 +1,201 @@
+"""A live agent and a server that asks for more than its owner allows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, TrainRequest, chain_digest
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import ConfigurationError, LocalProtocolError, RetexoError
+from retexo_fl.graph import GraphPartition
+from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.stage_model import ModelShape
+from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.commands import program
+from tests.support.runs import configured
+
+pytestmark = pytest.mark.system
+
+KEYS: dict[str, Any] = {"clients": 1, "hidden": 4, "rounds": 2}
+TICKET = Ticket(job="job-00000000000c", attempt=1, weights_digest=chain_digest(b"", None))
+#: Whoever imports it leaves a file.
+SPY = """
+import pathlib, sys
+from torch.nn.functional import cross_entropy
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+def loss(logits, labels):
+    return cross_entropy(logits, labels, reduction="sum")
+"""
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config(KEYS))
+
+
+@pytest.fixture(scope="module")
+def agent(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[AgentProcess]:
+    """An agent whose owner has said nothing."""
+    with agents(tmp_path_factory.mktemp("agents"), parts) as made:
+        yield made[0]
+
+
+def ask(agent: AgentProcess, **keys: Any) -> RemoteClient:
+    """Return what speaks with an agent as a ClientApp does, for a server that wants ``keys``."""
+    values = {**config_values(make_config(KEYS)), **{k.replace("_", "-"): keys[k] for k in keys}}
+    return RemoteClient(agent.socket, values)
+
+
+def children(agent: AgentProcess) -> list[str]:
+    assert agent.process is not None
+    pid = agent.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def refused(agent: AgentProcess, expected: str, **keys: Any) -> None:
+    """Expect a refusal at hello, of an agent that lives on and has begun nothing."""
+    jobs = [job["job"] for job in agent.status()["jobs"]]
+    with pytest.raises(ConfigurationError, match=f"^client 0: {expected}"):
+        ask(agent, **keys).hello(TICKET)
+    assert agent.process is not None
+    assert agent.process.poll() is None
+    assert [job["job"] for job in agent.status()["jobs"]] == jobs
+    assert not (agent.state / "jobs" / TICKET.job).exists()
+    assert children(agent) == []
+
+
+@pytest.mark.parametrize("key", ["model", "loss", "metric"])
+@pytest.mark.parametrize("name", ["os:fork", "builtins:breakpoint", "unittest.__main__:x"])
+def test_what_the_server_names_is_neither_imported_nor_called(
+    agent: AgentProcess, key: str, name: str
+) -> None:
+    refused(agent, f"{key}: {name!r} may not be imported here", **{key: name})
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"algorithm": "drop", "sampler": "full", "batch_nodes": 1}, "algorithm: 'drop'; expected"),
+        ({"rounds": 100_000}, "rounds: 100000; expected at most 1000"),
+        ({"devices": "cpu:999"}, "devices is 'cpu:999'; expected numbers from 1 to 256"),
+        ({"devices": "cpu:255"}, "devices: 'cpu:255'; expected no more than 'auto', on"),
+        ({"hidden": 65_536, "layers": 32}, "hidden: 65536 .* of memory; expected at most"),
+    ],
+)
+def test_what_the_owner_did_not_allow_is_refused_at_hello(
+    agent: AgentProcess, keys: Mapping[str, Any], expected: str
+) -> None:
+    refused(agent, expected, **keys)
+
+
+def test_the_server_names_the_client_and_what_it_expected(
+    tmp_path: Path, agent: AgentProcess
+) -> None:
+    config = configured(tmp_path / "run", **KEYS, algorithm="central")
+    with pytest.raises(RetexoError, match="^client 0: algorithm: 'central'; expected .*lazy"):
+        train_with([agent], config)
+
+
+@pytest.fixture
+def spied(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a folder of extensions that is on the path, and one that is not, both with ``spy``."""
+    folders = tmp_path / "path", tmp_path / "current"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "spy.py").write_text(SPY)
+    return folders
+
+
+def test_an_agent_imports_what_its_owner_lists(
+    tmp_path: Path, parts: list[GraphPartition], spied: tuple[Path, Path]
+) -> None:
+    path, _ = spied
+    settings = {"allow-plugins": ["spy:loss"]}
+    environment = {"PYTHONPATH": str(path)}
+    with agents(tmp_path / "made", parts, settings=settings, extra=environment) as (agent,):
+        refused(agent, "loss: 'spy:other' may not be imported here; .*(spy:loss)", loss="spy:other")
+        refused(agent, "model: 'spy:loss' may not|model: ", model="os:fork")
+        assert not (path / "imported").exists()
+        ask(agent, loss="spy:loss").hello(TICKET)
+        assert (path / "imported").exists()
+
+
+def test_nothing_is_imported_from_where_an_agent_was_started(
+    tmp_path: Path, parts: list[GraphPartition], spied: tuple[Path, Path]
+) -> None:
+    _, current = spied
+    settings = {"allow-plugins": ["spy:loss"]}
+    with agents(tmp_path / "made", parts, settings=settings, start=False) as (agent,):
+        agent.program = ["env", "-C", str(current), program("retexo")]
+        agent.start()
+        with pytest.raises(RetexoError, match="loss 'spy:loss': cannot import 'spy'"):
+            ask(agent, loss="spy:loss").hello(TICKET)
+        assert agent.status()["jobs"] == []
+    assert not (current / "imported").exists()
+    # The module is one that this interpreter imports, where it lies on the path.
+    subprocess.run([sys.executable, "-c", "import spy"], cwd=current, check=True, timeout=60)
+    assert (current / "imported").exists()
+
+
+def test_an_owner_who_allows_less_ends_what_had_begun(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    settings = {"allow-algorithms": ["lazy", "central"]}
+    with agents(tmp_path / "made", parts, settings=settings) as (agent,):
+        ask(agent, algorithm="central").hello(TICKET)
+        assert agent.stop() == 0
+        text = agent.settings.read_text()
+        agent.settings.write_text(text.replace(', "central"', ""))
+        agent.start()
+        assert agent.status()["jobs"] == []
+        assert "client 0: algorithm: 'central'; expected" in agent.log
+
+
+def test_a_round_gives_one_update_however_often_it_is_asked(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with agents(tmp_path / "made", parts, settings={"most-rounds": 2}) as (agent,):
+        client = ask(agent)
+        client.hello(TICKET)
+        client.publish(PublishRequest(ticket=TICKET))
+        assert client.collect(CollectRequest(ticket=TICKET, wait_s=20.0)).complete
+        shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
+        weights = Schedule(shape=shape).initial(0, seed=0)
+
+        def update(number: int) -> np.ndarray:
+            made = weights + np.float32(number)
+            answer = client.train_layer(TrainRequest(ticket=replace(TICKET, round=1), weights=made))
+            return answer.update_sum
+
+        first = update(0)
+        update(1)
+        with pytest.raises(LocalProtocolError, match="^client 0: stage 0: asked for more than 2"):
+            update(2)
+        np.testing.assert_array_equal(update(0), first)
+
+
+def test_mini_batches_of_one_node_are_refused_where_they_would_tell_rows(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    allowed = {"allow-algorithms": ["lazy", "central"]}
+    keys: dict[str, Any] = {"algorithm": "central", "sampler": "full", "layers": 1, "dropout": 0.0}
+    with agents(tmp_path / "made", parts, settings=allowed) as (agent,):
+        refused(agent, "batch-nodes: 1 leaves a mini-batch of 1 out of", **keys, batch_nodes=1)
+        ask(agent, **keys, batch_nodes=len(parts[0].train_mask)).hello(TICKET)
+        facts = json.loads((agent.state / "jobs" / TICKET.job / "job.json").read_bytes())
+        assert facts["config"]["batch-nodes"] > 1

@@ -1,0 +1,112 @@
+"""A run directory that somebody else has written: what is read of it, and that nothing is run."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from retexo_fl.errors import PluginError
+from retexo_fl.federation.trained_model import read_trained_model
+from tests.support.cli import CommandLine
+from tests.support.predictions import SMALL, cut, write_small
+from tests.support.runs import train
+
+#: A program, and an extension: importing it leaves a file where it is run.
+SPY = """
+from pathlib import Path
+from retexo_fl.layers.sage import SageLayer
+from torch.nn.functional import cross_entropy
+
+Path("imported").touch()
+
+class Layer(SageLayer):
+    pass
+
+def loss(logits, labels):
+    return cross_entropy(logits, labels, reduction="sum")
+"""
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandLine]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "spy.py").write_text(SPY)
+    yield CommandLine(capfd)
+    sys.modules.pop("spy", None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run on a small graph, over 2 clients whose parts lie in ``parts``."""
+    write_small(tmp_path / "small.npz")
+    keys = {**SMALL, "data_dir": tmp_path, "clients": 2}
+    cut(tmp_path / "parts", **keys)
+    return train(tmp_path / "run", **keys, rounds=2, hidden=4)
+
+
+def rewritten(run: Path, **keys: str) -> None:
+    """Have a run's configuration say something else."""
+    path = run / "config.toml"
+    values = tomllib.loads(path.read_text()) | keys
+    path.write_text(tomli_w.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("model", "spy:Layer"),
+        ("loss", "spy:loss"),
+        ("metric", "spy:Metric"),
+        ("model", "os:fork"),
+        ("loss", "builtins:breakpoint"),
+    ],
+)
+def test_predict_imports_nothing_that_a_run_directory_names(
+    tmp_path: Path, retexo: CommandLine, run: Path, key: str, name: str
+) -> None:
+    rewritten(run, **{key: name})
+    told = retexo.refused("predict", "run", "--partitions", "parts")
+    assert told.startswith(f"run/config.toml: names plug-ins ({key} {name!r}), which are programs")
+    assert "expected none, or --allow-plugins if you trust them" in told
+    assert not (tmp_path / "imported").exists()
+    assert not list((tmp_path / "parts").glob("predictions*"))
+    with pytest.raises(PluginError, match=f"{key} '{name}'"):
+        read_trained_model(run)
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("flower", marks=pytest.mark.system)])
+def test_predict_imports_what_its_user_allows(
+    tmp_path: Path, retexo: CommandLine, run: Path, engine: str
+) -> None:
+    retexo.done("predict", "run", "--partitions", "parts", "--out", "before")
+    rewritten(run, model="spy:Layer", loss="spy:loss")
+    more = ("--engine", engine, "--allow-plugins", "--out", "after")
+    retexo.done("predict", "run", "--partitions", "parts", *more)
+    assert (tmp_path / "imported").exists()
+    before, after = (tmp_path / name / "predictions-0.csv" for name in ("before", "after"))
+    assert after.read_bytes() == before.read_bytes()
+
+
+def test_keys_that_an_inference_does_not_read_are_not_imported(
+    tmp_path: Path, retexo: CommandLine, run: Path
+) -> None:
+    names = {"dataset": "spy:graph", "split": "spy:split", "partitioner": "spy:cut"}
+    rewritten(run, **names, aggregator="spy:Mean")
+    retexo.done("predict", "run", "--partitions", "parts")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_report_imports_nothing(tmp_path: Path, retexo: CommandLine, run: Path) -> None:
+    names = {"dataset": "spy:graph", "split": "spy:split", "aggregator": "spy:Mean"}
+    rewritten(run, **names, model="spy:Layer", loss="spy:loss", metric="spy:Metric")
+    retexo.done("report", "run")
+    assert "spy:Layer" in (run / "report.html").read_text()
+    assert not (tmp_path / "imported").exists()

@@ -1,0 +1,278 @@
+"""What a server may ask of a client whose owner has said nothing, or something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent import admission, memory_estimate
+from retexo_fl.agent.admission import Questions, admit
+from retexo_fl.agent.api import EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.agent.limits import Limits
+from retexo_fl.agent.memory_estimate import available_bytes, training_bytes
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.config import default_values, make_config
+from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.graph import GraphPartition
+
+ANY_ALGORITHM = tuple(ALGORITHMS)
+DROP: dict[str, Any] = {"algorithm": "drop", "sampler": "full"}
+UPDATES = Limits(allow_algorithms=ANY_ALGORITHM)
+
+
+@pytest.fixture(scope="module")
+def part() -> GraphPartition:
+    """Return the second of two, of the digits, with 180 train nodes."""
+    return with_train_nodes(make_parts(make_config({"clients": 2}))[1], 180)
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "available_cores", lambda: 2)
+
+
+def with_train_nodes(part: GraphPartition, count: int) -> GraphPartition:
+    mask = np.zeros_like(part.train_mask)
+    mask[np.flatnonzero(part.train_mask)[:count]] = True
+    return replace(part, train_mask=mask)
+
+
+def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition) -> None:
+    assert admit(default_values(), part, Limits()) == make_config({})
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits", "expected"),
+    [
+        *(
+            ({key: name}, Limits(), f"{key}: {name!r} may not be imported here; expected .*none")
+            for key in ("model", "loss", "metric")
+            for name in ("os:fork", "builtins:breakpoint", "unittest.__main__:x")
+        ),
+        (
+            {"loss": "mine:other"},
+            Limits(allow_plugins=("mine:loss",)),
+            r"loss: 'mine:other' may not be imported here; .* lists \(mine:loss\)",
+        ),
+        *(
+            ({"algorithm": name}, Limits(), f"algorithm: '{name}'; .* lists .lazy")
+            for name in ("standard", "bns", "drop")
+        ),
+        (DROP, Limits(), "algorithm: 'drop'"),
+        ({"rounds": 1001}, Limits(), "rounds: 1001; expected at most 1000 .most-rounds"),
+        ({"rounds": 3}, Limits(most_rounds=2), "rounds: 3; expected at most 2"),
+        (
+            {**DROP, "batch-nodes": 1},
+            UPDATES,
+            "batch-nodes: 1 leaves a mini-batch of 1 out of 180 train nodes; expected at least 10",
+        ),
+        ({**DROP, "batch-nodes": 9}, UPDATES, "batch-nodes: 9 leaves a mini-batch of 9"),
+        # 180 = 1 * 179 + 1: the last mini-batch of an epoch is what is left.
+        ({**DROP, "batch-nodes": 179}, UPDATES, "batch-nodes: 179 leaves a mini-batch of 1 out"),
+        ({**DROP, "batch-nodes": 1, "local-steps": 5}, UPDATES, "batch-nodes: 1 leaves"),
+        ({}, Limits(least_train_nodes=181), "an update would be of 180 train nodes; .* least 181"),
+        ({"devices": "cpu:999"}, Limits(), "devices is 'cpu:999'; expected numbers from 1 to 256"),
+        ({"devices": "cpu:8"}, Limits(), "devices: 'cpu:8'; expected .* 'auto', on 2 cores"),
+        ({"devices": "cuda:0,cpu:3"}, Limits(), "devices: 'cuda:0,cpu:3'; expected"),
+        ({"devices": "cpu:2"}, Limits(allow_devices="cpu"), "devices: 'cpu:2'; .* than 'cpu'"),
+        ({"devices": "cuda:0"}, Limits(allow_devices="cpu:2"), "devices: 'cuda:0'; expected"),
+        (
+            {"devices": "cuda:1,cpu"},
+            Limits(allow_devices="cuda:0,cpu"),
+            "devices: 'cuda:1,cpu'; expected",
+        ),
+        ({"threads": 3}, Limits(), "threads: 3; expected at most 2"),
+        ({"hidden": 65_536, "layers": 3}, Limits(), "hidden: 65536 .* of memory; expected at most"),
+        ({"layers": 2}, Limits(most_memory_mib=200), "hidden: 64 .* expected at most 210 MB"),
+        (
+            {"devices": "cpu:2"},
+            Limits(most_memory_mib=800),
+            "hidden: 64 .* takes about 9.. MB of memory; expected at most 839 MB",
+        ),
+        # What only the command line checked: agents ended in an assertion.
+        (
+            {"algorithm": "standard", "sampler": "full"},
+            UPDATES,
+            "sampler: 'full' does not go with algorithm standard",
+        ),
+        ({"rounds": 0}, Limits(), "rounds: got 0; expected a whole number"),
+    ],
+)
+def test_more_than_is_allowed_is_refused_by_name(
+    part: GraphPartition, asked: Mapping[str, Any], limits: Limits, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^client 1: {expected}"):
+        admit(asked, part, limits)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        ({"loss": "torch.nn.functional:cross_entropy"}, None),
+        ({**DROP, "batch-nodes": 10}, UPDATES),
+        ({**DROP, "batch-nodes": 170}, UPDATES),
+        ({**DROP, "batch-nodes": 1}, replace(UPDATES, least_train_nodes=1)),
+        (DROP, UPDATES),
+        ({"rounds": 1000}, Limits()),
+        ({}, Limits(least_train_nodes=180)),
+        ({"devices": "cpu:2"}, Limits()),
+        ({"devices": "cpu"}, Limits(allow_devices="cuda:0")),
+        ({"devices": "cuda:3,cpu"}, Limits()),
+        ({"devices": "cuda:0"}, Limits(allow_devices="cuda:0,cpu:2")),
+        ({"threads": 2}, Limits()),
+    ],
+)
+def test_what_is_allowed_is_what_is_trained(
+    part: GraphPartition, asked: Mapping[str, Any], limits: Limits | None
+) -> None:
+    if limits is None:
+        limits = Limits(allow_plugins=(asked["loss"],))
+    assert admit(asked, part, limits) == make_config(asked)
+
+
+@pytest.mark.parametrize(
+    ("own", "allowed", "asked", "used"),
+    [
+        ("", "auto", "cpu:2", "cpu:2"),
+        ("cpu:3", "auto", "cpu:2", "cpu:3"),
+        # What the owner has chosen counts, whatever a run says.
+        ("cpu", "auto", "cpu:8", "cpu"),
+        ("", "auto", "auto", "auto"),
+        ("", "cpu:1", "auto", "cpu:1"),
+    ],
+)
+def test_what_the_machines_owner_says_wins_over_the_run(
+    part: GraphPartition, own: str, allowed: str, asked: str, used: str
+) -> None:
+    limits = Limits(devices=own, allow_devices=allowed)
+    assert admit({"devices": asked}, part, limits).devices == used
+
+
+def test_a_client_without_train_nodes_sends_zeros_and_is_admitted(part: GraphPartition) -> None:
+    admit({}, with_train_nodes(part, 0), Limits())
+    for count, keys in ((9, {}), (0, {"algorithm": "standard"})):
+        with pytest.raises(ConfigurationError, match=f"an update would be of {count} train nodes"):
+            admit(keys, with_train_nodes(part, count), UPDATES)
+    admit({}, with_train_nodes(part, 1), Limits(least_train_nodes=1))
+
+
+def test_predictions_are_held_to_the_same_limits(part: GraphPartition) -> None:
+    # Of how a model was trained the server may say anything: its clients are others.
+    of_central = {"algorithm": "central", "clients": 2}
+    with pytest.raises(ConfigurationError, match="central trains on one client"):
+        admit(of_central, part, UPDATES)
+    assert admit(of_central, part, UPDATES, predicts=True).algorithm == "central"
+    # A job that is called a prediction trains, if the server asks it to.
+    for keys in ({"algorithm": "standard"}, {"loss": "os:fork"}):
+        with pytest.raises(ConfigurationError, match="^client 1: (algorithm|loss)"):
+            admit(keys, part, Limits(), predicts=True)
+
+
+def test_fewest_is_what_the_mini_batches_of_a_training_have(part: GraphPartition) -> None:
+    from retexo_fl.devices.plan import epoch_plan
+
+    nodes = np.flatnonzero(part.train_mask)
+    for batch_nodes in (7, 10, 100, 179, 180, 181, 1024):
+        plan = epoch_plan(nodes, None, batch_size=batch_nodes, ratios=[1.0], seed=3, epoch=2)
+        fewest = min(plan.count(batch) for batch in range(plan.num_batches))
+        keys = {**DROP, "batch-nodes": batch_nodes}
+        admit(keys, part, replace(UPDATES, least_train_nodes=fewest))
+        with pytest.raises(ConfigurationError, match="expected at least"):
+            admit(keys, part, replace(UPDATES, least_train_nodes=fewest + 1))
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def test_the_estimate_is_the_formula_of_the_documents() -> None:
+    # docs/edge.md: 50,000 nodes, 16 features, hidden 16.
+    config = make_config({"dataset": "synthetic:nodes=2000,edges=4000,features=16", "clients": 1})
+    (part,) = make_parts(config)
+    nodes, entries = part.num_inner, len(part.indices)
+    of_rows = 300e6 + 4 * (6 * nodes * (16 + 64) + 70 * nodes + 13 * entries)
+    assert of_rows < training_bytes(config, part) < 1.02 * of_rows
+
+
+def test_the_estimate_grows_with_what_a_training_holds(part: GraphPartition) -> None:
+    def takes(**keys: Any) -> float:
+        return training_bytes(make_config({k.replace("_", "-"): v for k, v in keys.items()}), part)
+
+    plain = takes()
+    assert takes(dtype="float64") - 300e6 == pytest.approx(2 * (plain - 300e6))
+    assert takes(devices="cpu:2") == pytest.approx(plain + 2 * 300e6)
+    assert takes(layers=4, algorithm="standard") > takes(layers=4)
+    assert takes(model="gat", heads=8) > takes(model="gat", heads=1)
+
+
+def test_a_control_group_bounds_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "groups" / "system.slice" / "retexo-agent.service"
+    group.mkdir(parents=True)
+    named = tmp_path / "cgroup"
+    named.write_text("0::/system.slice/retexo-agent.service\n")
+    monkeypatch.setattr(memory_estimate, "_CONTROL_GROUP", named)
+    monkeypatch.setattr(memory_estimate, "_CONTROL_GROUPS", tmp_path / "groups")
+    (group / "memory.max").write_text("max\n")
+    whole = available_bytes()
+    assert whole > 2**27
+    (group.parent / "memory.max").write_text(f"{2**27}\n")
+    assert available_bytes() == 2**27
+    (group / "memory.max").write_text(f"{2**20}\n")
+    assert available_bytes() == 2**20
+    named.unlink()
+    assert available_bytes() == whole
+
+
+# ---- questions ----------------------------------------------------------------------------------
+
+
+def train(number: float, *, stage: int = 0, round_number: int = 1) -> TrainRequest:
+    ticket = Ticket(job="job-0123456789ab", attempt=1, stage=stage, round=round_number)
+    return TrainRequest(ticket=ticket, weights=np.array([number]))
+
+
+def judge(number: float, nodes: str = "test") -> EvaluateRequest:
+    ticket = train(0).ticket
+    return EvaluateRequest(ticket=ticket, weights=np.array([number]), nodes=nodes)
+
+
+def test_a_round_that_is_asked_with_other_weights_is_another_one() -> None:
+    questions = Questions(stages=2, most_rounds=2)
+    for asked in (train(1), train(2), train(1), train(2), train(1, stage=1)):
+        questions.count(asked, client=3)
+    for asked in (train(3), train(1, round_number=2)):
+        with pytest.raises(LocalProtocolError, match="^client 3: stage 0: asked for more than 2"):
+            questions.count(asked, client=3)
+    # What was given once may be asked for again, as after a restart of the server.
+    questions.count(train(2), client=3)
+
+
+def test_judgements_are_counted_like_updates() -> None:
+    questions = Questions(stages=1, most_rounds=1)
+    for asked in (judge(1, "validation"), judge(1), judge(1), train(1)):
+        questions.count(asked, client=3)
+    with pytest.raises(LocalProtocolError, match="asked for more than 2 judgements"):
+        questions.count(judge(2), client=3)
+
+
+@pytest.mark.parametrize("nodes", ["train", "labels", ""])
+def test_only_validation_and_test_nodes_are_judged(nodes: str) -> None:
+    with pytest.raises(LocalProtocolError, match="asked to judge .* expected validation or test"):
+        Questions(stages=1, most_rounds=9).count(judge(1, nodes), client=3)
+
+
+@pytest.mark.parametrize("stage", [-1, 2])
+def test_stages_that_there_are_not_give_no_more_questions(stage: int) -> None:
+    with pytest.raises(LocalProtocolError, match=f"^client 3: stage {stage}: expected 0 to 1"):
+        Questions(stages=2, most_rounds=9).count(train(1, stage=stage), client=3)
+
+
+def test_what_is_no_question_about_nodes_is_not_counted() -> None:
+    Questions(stages=1, most_rounds=1).count(train(1).ticket, client=3)
