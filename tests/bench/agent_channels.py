@@ -29,6 +29,7 @@ from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.host import Host, call
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
+from tests.support.limits import PERMISSIVE
 from tests.support.loss import bad_cables, switch_of
 from tests.support.runs import configured
 
@@ -201,7 +202,7 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[_Federat
                 parts,
                 addresses=addresses,
                 hosts=hosts,
-                settings={"datagram-memory-mib": 256.0},
+                settings={**PERMISSIVE, "datagram-memory-mib": 256.0},
             )
         )
         yield _Federation(agents=made, threads=threads)

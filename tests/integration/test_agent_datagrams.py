@@ -17,6 +17,7 @@ from retexo_fl.errors import ExchangeIncomplete, PartitionError, RetexoError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.isolated import without_peers
 from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.limits import PERMISSIVE
 from tests.support.loopback import free_ports
 from tests.support.runs import configured, model_bytes, train
 
@@ -49,7 +50,8 @@ def three(
     tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
 ) -> Iterator[list[AgentProcess]]:
     root = tmp_path_factory.mktemp("agents")
-    with agents(root, parts, addresses=loopback_addresses(len(parts))) as made:
+    addresses = loopback_addresses(len(parts))
+    with agents(root, parts, addresses=addresses, settings=PERMISSIVE) as made:
         yield made
 
 

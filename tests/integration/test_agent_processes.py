@@ -25,6 +25,7 @@ from retexo_fl.exchange.link_messages import Offer, encode_greet, encode_offer, 
 from retexo_fl.exchange.states import FrameKind
 from retexo_fl.graph import GraphPartition
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
+from tests.support.limits import PERMISSIVE
 from tests.support.runs import configured, train
 
 pytestmark = pytest.mark.system
@@ -41,7 +42,7 @@ def parts() -> list[GraphPartition]:
 def pair(
     tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
 ) -> Iterator[list[AgentProcess]]:
-    with agents(tmp_path_factory.mktemp("agents"), parts) as made:
+    with agents(tmp_path_factory.mktemp("agents"), parts, settings=PERMISSIVE) as made:
         yield made
 
 

@@ -21,6 +21,7 @@ from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
 from tests.support.commands import environment
 from tests.support.data import data_dir
+from tests.support.limits import PERMISSIVE
 from tests.support.runs import (
     configured,
     events_of,
@@ -170,7 +171,8 @@ def test_agents_with_two_workers_train_the_bits_of_one_worker(tmp_path: Path) ->
     """One agent is told by the run, the other by its own settings, which win."""
     parts = make_parts(make_config({"clients": 2}))
     train(tmp_path / "inline", **GAT, devices="cpu:1")
-    with agents(tmp_path / "made", parts, start=False) as made:
+    settings = {**PERMISSIVE, "allow-devices": "cpu:2"}
+    with agents(tmp_path / "made", parts, settings=settings, start=False) as made:
         with made[1].settings.open("a") as file:
             file.write('devices = "cuda:200,cpu:2"\n')
         for agent in made:
@@ -197,7 +199,7 @@ def test_agents_with_two_workers_train_the_bits_of_one_worker(tmp_path: Path) ->
 def test_workers_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     parts = make_parts(make_config({"clients": 2}))
     keys = {**GAT, "rounds": 500, "devices": "cpu:2"}
-    with agents(tmp_path / "made", parts) as made:
+    with agents(tmp_path / "made", parts, settings={"allow-devices": "cpu:2"}) as made:
         found: list[int] = []
 
         def kill(event: Mapping[str, Any]) -> None:

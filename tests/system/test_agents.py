@@ -27,6 +27,7 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.data import data_dir
+from tests.support.limits import PERMISSIVE
 from tests.support.runs import configured, train
 
 pytestmark = pytest.mark.system
@@ -47,7 +48,7 @@ def test_an_agent_that_ends_in_a_round_is_waited_for(
     tmp_path: Path, parts: list[GraphPartition], end: Callable[[AgentProcess], object]
 ) -> None:
     keys = {**KEYS, "algorithm": "standard", "rounds": 3}
-    with agents(tmp_path / "made", parts) as made:
+    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
         calls = itertools.count()
 
         def restart() -> None:
@@ -166,7 +167,7 @@ def test_cora_is_trained_as_in_one_process(tmp_path: Path, algorithm: str) -> No
         "algorithm": algorithm,
     }
     config = configured(tmp_path / "agents", **keys)
-    with agents(tmp_path / "made", make_parts(config)) as made:
+    with agents(tmp_path / "made", make_parts(config), settings=PERMISSIVE) as made:
         train_with(made, config)
         peaks = [agent.status()["memory"]["peak_rss_bytes"] for agent in made]
     train(tmp_path / "inline", **keys)

@@ -22,6 +22,7 @@ from tests.support.agents import AgentProcess, agents, retexo, train_with
 from tests.support.hosts import Hosts
 from tests.support.inside import inside
 from tests.support.kernel import require_bpf
+from tests.support.limits import PERMISSIVE
 from tests.support.loss import bad_cables
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
@@ -32,7 +33,8 @@ KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2, "algorithm": "st
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[AgentProcess]]:
     require_bpf()
-    with agents(tmp_path_factory.mktemp("made"), make_parts(make_config(KEYS))) as made:
+    parts = make_parts(make_config(KEYS))
+    with agents(tmp_path_factory.mktemp("made"), parts, settings=PERMISSIVE) as made:
         yield made
 
 
@@ -73,7 +75,7 @@ def test_bytes_by_peer_and_packets_of_datagrams_agree_between_hosts(tmp_path: Pa
         ]
         parts = make_parts(make_config(keys))
         made = stack.enter_context(
-            agents(tmp_path / "made", parts, addresses=addresses, hosts=hosts)
+            agents(tmp_path / "made", parts, addresses=addresses, hosts=hosts, settings=PERMISSIVE)
         )
         found: list[Audit] = []
 

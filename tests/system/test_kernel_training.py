@@ -25,6 +25,7 @@ from tests.support.commands import program
 from tests.support.data import data_dir
 from tests.support.hosts import Hosts
 from tests.support.kernel import require_bpf
+from tests.support.limits import PERMISSIVE
 from tests.support.loss import BadCable, bad_cables
 from tests.support.part import wait_until
 from tests.support.runs import configured, model_bytes, result_of, train
@@ -66,7 +67,14 @@ def federation(
             for host in hosts
         ]
         made = stack.enter_context(
-            agents(root, parts, addresses=addresses, hosts=hosts, settings=settings, start=start)
+            agents(
+                root,
+                parts,
+                addresses=addresses,
+                hosts=hosts,
+                settings={**PERMISSIVE, **(settings or {})},
+                start=start,
+            )
         )
         yield made
 
