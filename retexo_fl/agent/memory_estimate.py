@@ -11,7 +11,7 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.config import RunConfig
-from retexo_fl.devices.names import parse_devices
+from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.base import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel
@@ -45,9 +45,10 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     if layer_class(config.model).uses_heads:
         entries += 8 * edges * config.heads
     asked = parse_devices(config.devices)
-    workers = 1 + len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
+    workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
+    processes = 1 + (available_cores() if asked.is_auto else workers)
     weights = _WEIGHT_COPIES * _weight_count(config, part)
-    return float(_PROCESS_BYTES * workers + item * (entries + weights))
+    return float(_PROCESS_BYTES * processes + item * (entries + weights))
 
 
 def available_bytes() -> int:

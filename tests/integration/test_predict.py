@@ -375,7 +375,7 @@ def test_runs_that_cannot_predict_are_refused(
     assert told.startswith("run/model/layer-0.safetensors: ")
     assert told.endswith(", by config.toml of the run")
     (small_run / "config.toml").write_text(settings.replace('"sage"', '"no_such_module:Layer"'))
-    assert "cannot import 'no_such_module'" in retexo.refused(*predict)
+    assert "cannot import 'no_such_module'" in retexo.refused(*predict, "--allow-plugins")
     (small_run / "config.toml").write_text(settings)
     (small_run / "result.json").unlink()
     assert retexo.refused(*predict) == (
