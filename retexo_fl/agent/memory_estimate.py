@@ -75,7 +75,7 @@ def _feature_width(config: RunConfig, part: GraphPartition) -> float:
     nodes = max(part.num_inner, 1)
     filled = features.nnz / nodes * (1 + len(part.indices) / nodes)
     # A place beside each value.
-    return min(2 * filled, part.num_features)
+    return float(min(2 * filled, part.num_features))
 
 
 def _weight_count(config: RunConfig, part: GraphPartition) -> int:
