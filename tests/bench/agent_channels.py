@@ -35,6 +35,8 @@ from tests.support.runs import configured
 
 _TCP_PORT: Final = 7411
 _UDP_PORT: Final = 7412
+#: As many agents as this start slowly where there is other work.
+_START_S: Final = 600.0
 _WAYS: Final = ("tcp", "udp", "xdp")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -203,8 +205,14 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[_Federat
                 addresses=addresses,
                 hosts=hosts,
                 settings={**PERMISSIVE, "datagram-memory-mib": 256.0},
+                start=False,
             )
         )
+        for agent in made:
+            agent.start_s = _START_S
+            agent.begin()
+        for agent in made:
+            agent.wait_until_it_answers()
         yield _Federation(agents=made, threads=threads)
 
 

@@ -40,7 +40,7 @@ _PART: Final = 0.5
 _OF_BOUND: Final = "together / sum of speeds alone"
 _OF_CUT_BOUND: Final = "together / sum of speeds alone in batches as small"
 _CLASSES, _WIDTH, _HIDDEN = 16, 64, 64
-#: Fanouts, and layers; scopes of three hops under five layers are those of the paper.
+#: Fanouts, and layers; scopes of three hops under five layers, as in the paper, of fewer nodes.
 _SAMPLERS: Final = {"shadow": ((5, 3, 2), 5), "neighbour": ((15, 10, 5), 3)}
 #: Where roots share what is drawn, a cut repeats part of the work, whoever cuts: there the bound is
 #: that of devices alone in mini-batches as small as their shares.
