@@ -177,7 +177,9 @@ class RunConfig:
         "at least 0",
         lambda v: v >= 0,
     )
-    checkpoint_every: int = whole(1, "Rounds between checkpoints.", least=1)
+    checkpoint_every: int = whole(
+        1, "Rounds between checkpoints, which are twice a second at most.", least=1
+    )
 
     # ---- how clients on machines of their own find each other
     introductions: bool = switch(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 
 def near_ranks(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -21,6 +20,9 @@ def near_ranks(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
         indptr: (N + 1,) whole numbers: edges ``indptr[u]:indptr[u + 1]`` lead into u.
         indices: (E,) the nodes that they come from.
     """
+    # Loaded here: a training without devices or samplers does not wait for it.
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
     size = len(indptr) - 1
     if not size:
         return np.empty(0, np.int64)

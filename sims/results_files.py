@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation.run_directory import describe_machine
+from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.files import write_whole
 from sims.catalogue import Setting, load_recipe
 from sims.origin import commit

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from retexo_fl.cli.imports import imports_uncollected
 from retexo_fl.cli.options import PANELS, Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
@@ -77,7 +78,8 @@ def _run(
         values = deployed_values(values)
     chosen = resumed(values, config) if "resume" in values else settled(values, config)
     chosen, run_path = _placed(chosen, deployed=address is not None)
-    _check_plugins(chosen)
+    with imports_uncollected():
+        _check_plugins(chosen)
     _check_address(chosen, address)
     try:
         is_here = _train(chosen, run_path, address=address, quiet=quiet)
@@ -174,8 +176,9 @@ def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet:
         _say_devices(config)
         run_on_flower(config, run_path, table, quiet=quiet)
         return True
-    from retexo_fl.agent.preparation import load_parts
-    from retexo_fl.simulation.inline_engine import run_inline
+    with imports_uncollected():
+        from retexo_fl.agent.preparation import load_parts
+        from retexo_fl.simulation.inline_engine import run_inline
 
     parts = load_parts(config, quiet=quiet)
     _say_devices(config)

@@ -92,8 +92,9 @@ class JobState:
             "weights_digest": ticket.weights_digest.hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
             "ledger": self.ledger.to_csv(),
-            "missing": self.missing,
-            "absences": self.absences,
+            # Copies: they are written while the training goes on.
+            "missing": dict(self.missing),
+            "absences": dict(self.absences),
             "absent": list(state.absent),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,

@@ -13,8 +13,9 @@ import numpy as np
 import retexo_fl
 from retexo_fl.agent.api import HelloAnswer
 from retexo_fl.config import RunConfig
+from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.run_directory import RunDirectory, describe_machine
+from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageOutcome
 from retexo_fl.report import write_report
 from retexo_fl.training.effective_plan import effective_plan

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retexo_fl.agent.api import Ticket
 from retexo_fl.agent.peering import Addressed, IntroduceRequest, parcels_of, relay_request
-from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.errors import IdentityError, RemoteProtocolError
 from retexo_fl.federation import answer_records, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.units import counted
+
+if TYPE_CHECKING:
+    from retexo_fl.channels.roster import Member
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,9 @@ def introduce(messenger: Messenger, ticket: Ticket, entries: Mapping[int, str]) 
         IdentityError: A client told of another one, or of nobody, or two have the same key.
         RetexoError: A client's own named failure.
     """
+    # Loaded here, with what reads certificates: clients of one machine are not introduced.
+    from retexo_fl.channels.roster import Roster
+
     roster = Roster.of(_own_entry(client, entry) for client, entry in sorted(entries.items()))
     request = IntroduceRequest(ticket=ticket, roster=roster.text())
     messages = messenger.messages(messenger.clients, request, records.INTRODUCE)
@@ -38,6 +44,8 @@ def introduce(messenger: Messenger, ticket: Ticket, entries: Mapping[int, str]) 
 
 
 def _own_entry(client: int, entry: str) -> Member:
+    from retexo_fl.channels.roster import Roster
+
     members = Roster.parse(entry).members
     if list(members) != [client]:
         raise IdentityError(

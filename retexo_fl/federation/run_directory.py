@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
 from retexo_fl.config_file import read_config_file
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import CheckpointError, RunDirectoryError
+from retexo_fl.federation.checkpoint_writer import CheckpointWriter
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
     named_damage,
@@ -60,6 +60,7 @@ class RunDirectory:
         self._listeners: list[Callable[[Event], None]] = []
         self._held: BinaryIO | None = None
         self._log = EventLog(path / "metrics.jsonl")
+        self._writer = CheckpointWriter(self._write_checkpoint)
         self._config: Mapping[str, Scalar] = {}
         #: Rounds of earlier attempts that ``metrics.jsonl`` lost, by a crash of the machine.
         self.lost_rounds: list[RoundSpan] = []
@@ -137,7 +138,8 @@ class RunDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the run."""
+        """Let go of the run, once what is being written is on the disk."""
+        self._writer.close()
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -165,16 +167,32 @@ class RunDirectory:
         for listener in self._listeners:
             listener(event)
 
+    def wants_checkpoint(self) -> bool:
+        """Say whether a state that has just been reached should be written.
+
+        Raises:
+            CheckpointError: An earlier one could not be.
+        """
+        return self._writer.is_due()
+
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, once the history that it counts on is on the disk."""
+        """Replace the checkpoint, in a thread that goes on while clients compute.
+
+        Raises:
+            CheckpointError: It, or the one before, could not be written.
+        """
         facts = {
             **checkpoint.facts,
             "config": self._config,
             "seconds": self.seconds,
             "metrics_bytes": self._log.size_bytes,
         }
+        self._writer.write(Checkpoint(facts=facts, tensors=checkpoint.tensors))
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        # The history that it counts on comes first.
         self._log.force()
-        write_checkpoint(self._checkpoint_path, Checkpoint(facts=facts, tensors=checkpoint.tensors))
+        write_checkpoint(self._checkpoint_path, checkpoint)
 
     def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""
@@ -208,7 +226,12 @@ class RunDirectory:
     # ---- the end --------------------------------------------------------------------------------
 
     def finish(self, result: Mapping[str, Any], ledger: TrafficLedger) -> None:
-        """Write ``ledger.csv`` and ``result.json``."""
+        """Write ``ledger.csv`` and ``result.json``.
+
+        Raises:
+            CheckpointError: One of them, or the last checkpoint, could not be written.
+        """
+        self._writer.wait()
         replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
         text = json.dumps({"version": RESULT_VERSION, **result}, indent=2)
         replace_file(self.path / "result.json", (text + "\n").encode())
@@ -279,19 +302,3 @@ def default_path(config: RunConfig) -> Path:
         path = Path("runs") / f"{stem}-{number}"
         number += 1
     return path.absolute()
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return CPU, cores and memory of this machine."""
-    cpu = platform.processor() or platform.machine()
-    memory_gib = None
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(("model name", "Model")):
-                cpu = line.partition(":")[2].strip()
-                break
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        memory_gib = round(int(meminfo.read_text(encoding="ascii").split()[1]) / 2**20, 1)
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory_gib}

@@ -197,8 +197,9 @@ class ServerLoop:
             )
 
     def _train_stage(self, stage: int) -> StageLoop:
+        ticket, every = self._ticket(stage), self.config.checkpoint_every
         loop = StageLoop(
-            self._ticket(stage),
+            ticket,
             self.job.stage_state(stage) or self._first_state(stage),
             config=self.config,
             participants=self._federation.participants,
@@ -213,13 +214,12 @@ class ServerLoop:
             waited_s = self._messenger.waited_s - waited_until_s
             waited_until_s += waited_s
             self.job.train_s += waited_s
-            # With the checkpoint of the round before.
+            # With what the checkpoint of the round before made it wait.
             begun, ended = ended, time.monotonic()
             if known is not None:
                 self._record_round(known, ended - begun, waited_s)
-            state = loop.state()
-            if state.round % self.config.checkpoint_every == 0 or loop.finished:
-                self.run.checkpoint(self.job.checkpoint(self._ticket(stage), state))
+            if loop.finished or (loop.round % every == 0 and self.run.wants_checkpoint()):
+                self.run.checkpoint(self.job.checkpoint(ticket, loop.state()))
         known, outcome = loop.close()
         self._record_round(known, None, None)
         self._close_stage(outcome)

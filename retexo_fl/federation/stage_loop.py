@@ -85,6 +85,7 @@ class StageLoop:
         self._best = state.best
         self._optimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
+        self._record = records.weights_record(self._optimizer.weights)
         self._strategy = LazyMessagePassing(
             ticket,
             participants,
@@ -97,6 +98,11 @@ class StageLoop:
             metric=make_metric(config.metric),
         )
         self._strategy.summary()
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._round
 
     @property
     def finished(self) -> bool:
@@ -125,17 +131,17 @@ class StageLoop:
         """
         number = self._round + 1
         self._strategy.behind = behind
-        sent = self._optimizer.weights.copy()
-        messages = self._strategy.configure_train(
-            number, records.weights_record(sent), ConfigRecord(), self._grid
-        )
+        sent = records.weights_of(self._record)
+        messages = self._strategy.configure_train(number, self._record, ConfigRecord(), self._grid)
         replies = self._messenger.ask(
             messages,
             stage=self._stage,
             purpose="train",
             counted={*self._participants.training},
         )
-        _, metrics = self._strategy.aggregate_train(number, (reply for _, reply in replies))
+        self._record, metrics = self._strategy.aggregate_train(
+            number, (reply for _, reply in replies)
+        )
         known = None if self._round == 0 else self._offer(sent, read_score(metrics, "validation-"))
         self._round, self._loss = number, _loss(metrics)
         self._absent = tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
 
 def minimum_vertex_cover(edges: csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -23,6 +22,9 @@ def minimum_vertex_cover(edges: csr_array) -> tuple[np.ndarray, np.ndarray]:
     Source: Koenig, Matematikai es Fizikai Lapok 38, 1931; Dulmage and Mendelsohn, Canadian Journal
     of Mathematics 10, 1958 (Z is the same for every largest matching).
     """
+    # Loaded here, like below: a training without covers does not wait for it.
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     num_left, num_right = edges.shape
     partners = np.asarray(maximum_bipartite_matching(edges, perm_type="row"))
     is_unmatched = np.ones(num_left, dtype=bool)
@@ -41,6 +43,8 @@ def _reached(edges: csr_array, partners: np.ndarray, begin: np.ndarray) -> np.nd
         partners: [R] left node that each right node is matched with, -1 for none.
         begin: Unmatched left nodes.
     """
+    from scipy.sparse.csgraph import breadth_first_order
+
     num_left = edges.shape[0]
     # One step goes along any edge to the right, and back along the matched one. Nothing unmatched
     # on the right can be reached, or the matching could grow: there the step may stay where it is.

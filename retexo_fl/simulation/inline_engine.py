@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -13,8 +14,7 @@ from retexo_fl.channels import Channel, MemoryChannel
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.prediction_app import PredictionTask, make_prediction_app
-from retexo_fl.federation.prediction_loop import Event
+from retexo_fl.federation.run_directory import Event
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_grid import InlineGrid
@@ -23,6 +23,9 @@ from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.simulation.links import read_links
 from retexo_fl.simulation.modelled_channel import ModelledChannel
 from retexo_fl.simulation.virtual_network import VirtualNetwork
+
+if TYPE_CHECKING:
+    from retexo_fl.federation.prediction_app import PredictionTask
 
 
 def run_inline(
@@ -111,6 +114,7 @@ def predict_inline(
         RetexoError: Any named failure.
     """
     from retexo_fl.agent.factory import InProcessClients
+    from retexo_fl.federation.prediction_app import make_prediction_app
 
     clients = InProcessClients(parts, config, predictions=predictions)
     _serve(make_prediction_app(task, listeners), config, clients.find)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retexo_fl.federation.run_directory import describe_machine
+from retexo_fl.federation.hardware import describe_machine
 from sims.origin import commit
 from tests.bench.measure import Spread
 

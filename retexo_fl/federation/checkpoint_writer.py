@@ -1,0 +1,89 @@
+"""Checkpoints are written while clients compute: in a thread of their own, at intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from retexo_fl.federation.checkpoints import Checkpoint
+
+#: Finished rounds that a crash may cost, beside the one under way, in seconds of training.
+MOST_LOST_S: Final = 1.0
+
+
+class CheckpointWriter:
+    """Writes states of a training, in order, one at a time.
+
+    After a crash the training goes on from a state that is at most :data:`MOST_LOST_S` older than
+    its last finished round. Rounds that take longer than half of that are therefore all written,
+    shorter ones at intervals. Where a write may not be done in time, the training waits for it.
+
+    Args:
+        write: Called in the thread; returns when the checkpoint is on the disk.
+        now_s: A clock that never goes back.
+    """
+
+    def __init__(
+        self, write: Callable[[Checkpoint], None], *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._now_s = now_s
+        self._thread: ThreadPoolExecutor | None = None
+        self._under_way: Future[float] | None = None
+        #: When the states were reached that were handed over last, and that are on the disk.
+        self._handed_s = self._safe_s = float("-inf")
+        self._last_took_s = 0.0
+
+    def is_due(self) -> bool:
+        """Say whether a state that has just been reached should be written.
+
+        Raises:
+            CheckpointError: An earlier one could not be.
+        """
+        if self._under_way is not None and self._under_way.done():
+            self.wait()
+        if self._now_s() - self._handed_s < MOST_LOST_S / 2:
+            return False
+        return self._under_way is None or self._now_s() - self._safe_s >= MOST_LOST_S
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Hand over a state, whose arrays may change afterwards.
+
+        Raises:
+            CheckpointError: It, or an earlier one, could not be written.
+        """
+        self.wait()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        kept = {name: item.copy() for name, item in checkpoint.tensors.items()}
+        self._handed_s = self._now_s()
+        self._under_way = self._thread.submit(
+            self._timed, Checkpoint(facts=checkpoint.facts, tensors=kept)
+        )
+        if self._handed_s - self._safe_s + self._last_took_s >= MOST_LOST_S:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when everything that was handed over is on the disk.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        if self._under_way is None:
+            return
+        under_way, self._under_way = self._under_way, None
+        self._last_took_s = under_way.result()
+        self._safe_s = self._handed_s
+
+    def close(self) -> None:
+        """End the thread, after what it has under way; a failure is not raised any more."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = self._under_way = None
+
+    def _timed(self, checkpoint: Checkpoint) -> float:
+        begun_s = self._now_s()
+        self._write(checkpoint)
+        return self._now_s() - begun_s
