@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +62,8 @@ class DeviceRows:
             self._degrees = np.bincount(sampler.adjacency.indices, minlength=store.num_rows)
         self._by_degree: np.ndarray | None = None
         self._filled: np.ndarray | None = None
+        self._notes: deque[str] = deque()
+        self._is_unsure = False
         fitting = budget_bytes(device) // choice.sharers // store.row_bytes
         # One thread at a time asks the cache; what was handed out is its own.
         self._lock = threading.Lock()
@@ -79,25 +82,30 @@ class DeviceRows:
     def of(self, nodes: np.ndarray, epoch: int) -> torch.Tensor:
         """Return the (n, D) rows of (n,) nodes; the cache of ``epoch`` is filled where need be."""
         with self._lock:
-            wanted = self._wanted(epoch)
-            if wanted is not None and wanted is not self._filled:
-                self._cache.fill(wanted)
-                self._filled = wanted
-            return self._cache.rows(nodes)
+            if self._is_unsure:
+                self._open(self._cache.capacity)
+            try:
+                wanted = self._wanted(epoch)
+                if wanted is not None and wanted is not self._filled:
+                    self._cache.fill(wanted)
+                    self._filled = wanted
+                return self._cache.rows(nodes)
+            except BaseException:
+                # It may take rows for copied that never were.
+                self._is_unsure = True
+                raise
 
-    def retreat(self) -> str | None:
-        """Keep half as many rows, so that a mini-batch finds memory; say so, or None at 0 rows."""
+    def retreat(self) -> bool:
+        """Keep half as many rows, so that a mini-batch finds memory; say whether there were any."""
         with self._lock:
             before = self._cache.capacity
-            if not before:
-                return None
-            # First, so that the old table is not there beside the new one.
-            del self._cache
-            self._open(before // 2)
-            return (
-                f"out of memory; the feature cache holds {counted(self._cache.capacity, 'row')} "
-                f"instead of {before}"
-            )
+            if before:
+                self._open(before // 2, instead_of=before)
+            return before > 0
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know that was not told yet."""
+        return tuple(self._notes.popleft() for _ in range(len(self._notes)))
 
     def _most_rows(self) -> int:
         """Return how many rows there can be any use for."""
@@ -113,10 +121,13 @@ class DeviceRows:
             return self._gns.cached_nodes(epoch)
         return self._by_degree
 
-    def _open(self, capacity: int) -> None:
+    def _open(self, capacity: int, *, instead_of: int | None = None) -> None:
         """Make a cache of so many rows, or the largest half, quarter, ... that finds memory."""
+        before = capacity if instead_of is None else instead_of
         is_fixed = self._gns is not None or self._degrees is not None
         policy = FixedOrder if is_fixed else LruOrder
+        # First, so that an old table is not there beside the new one.
+        vars(self).pop("_cache", None)
         while True:
             try:
                 order = policy(self._store.num_rows, capacity)
@@ -126,6 +137,10 @@ class DeviceRows:
                 if not capacity:
                     raise
                 capacity //= 2
+        if capacity < before:
+            rows = counted(capacity, "row")
+            self._notes.append(f"out of memory; the feature cache holds {rows} instead of {before}")
         if self._degrees is not None:
             self._by_degree = by_degree(self._degrees, capacity)
         self._filled = None
+        self._is_unsure = False

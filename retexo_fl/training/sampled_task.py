@@ -100,8 +100,12 @@ class Rows(Protocol):
         """Return the (n, D) rows of (n,) nodes."""
         ...
 
-    def retreat(self) -> str | None:
-        """Make room for a mini-batch, and say how; None where there is none to be made."""
+    def retreat(self) -> bool:
+        """Make room for a mini-batch; say whether there was any to be made."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know that was not told yet."""
         ...
 
 
@@ -119,7 +123,6 @@ class SampledTask:
     ) -> None:
         self._sampler, self._model, self._rows = sampler, model, rows
         self._settings = settings
-        self._notes: list[str] = []
 
     def prepare(self, share: Share) -> object:
         """Sample, and bring the rows to the device."""
@@ -130,8 +133,7 @@ class SampledTask:
         assert isinstance(prepared, _Prepared)
         found = self._in_memory(lambda: self._model.sums(weights, prepared.batch, prepared.dropout))
         numbers = {"loss_sum": found.loss_sum, "count": found.count, "correct": found.correct}
-        notes, self._notes = self._notes, []
-        return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers, notes=tuple(notes))
+        return ShareSums(gradient_sum=found.gradient_sum, numbers=numbers, notes=self._rows.notes())
 
     def _in_memory(self, compute: Callable[[], Found]) -> Found:
         """Compute; where memory is short, keep fewer rows and try again: the result is the same.
@@ -145,13 +147,11 @@ class SampledTask:
             except torch.OutOfMemoryError as error:
                 said = " ".join(str(error).split())
             # Not within the handler, which holds on to what was computed until the error.
-            note = self._rows.retreat()
-            if note is None:
+            if not self._rows.retreat():
                 raise DeviceFailed(
                     "out of memory for a mini-batch, with no features kept; expected fewer "
                     f"batch-nodes, fanouts or a smaller hidden ({said})"
                 )
-            self._notes.append(note)
 
     def _prepared(self, share: Share) -> _Prepared:
         sample = self._sampler.sample(share.items, epoch=share.epoch, batch=share.batch)
@@ -198,6 +198,10 @@ class _HostRows:
         del epoch
         return self._store.gather(nodes, next(self._buffers).view(len(nodes)))
 
-    def retreat(self) -> str | None:
+    def retreat(self) -> bool:
         """Keep nothing, as before."""
-        return None
+        return False
+
+    def notes(self) -> tuple[str, ...]:
+        """Say nothing."""
+        return ()

@@ -134,12 +134,12 @@ def test_a_smaller_cache_brings_the_same_rows(
     room(10)
     rows, _ = rows_of(sampler, policy)
     nodes = DRAWS.permutation(NODES)[:50]
-    said = []
+    said: list[str] = []
     for _ in range(10):
         np.testing.assert_array_equal(rows.of(nodes, 0).numpy(), FEATURES[nodes])
-        if (note := rows.retreat()) is None:
+        if not rows.retreat():
             break
-        said.append(note)
+        said.extend(rows.notes())
     assert said == [
         f"out of memory; the feature cache holds {now} instead of {before}"
         for before, now in [(10, "5 rows"), (5, "2 rows"), (2, "1 row"), (1, "0 rows")]
@@ -158,7 +158,30 @@ def test_a_table_that_finds_no_memory_is_made_smaller(
         return empty(size, **keys)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(torch, "empty", scarce)
-    assert rows_of(NEIGHBOUR, "lru")[0].capacity == 50
+    rows, _ = rows_of(NEIGHBOUR, "lru")
+    assert rows.capacity == 50
+    assert rows.notes() == ("out of memory; the feature cache holds 50 rows instead of 200",)
+
+
+@pytest.mark.parametrize(("sampler", "policy"), CASES.values(), ids=CASES)
+def test_rows_that_never_came_are_not_taken_for_kept(
+    sampler: Sampler, policy: str, monkeypatch: pytest.MonkeyPatch, room: Callable[[int], None]
+) -> None:
+    """Another thread may ask before the one that found no memory has made room."""
+    room(50)
+    rows, store = rows_of(sampler, policy)
+    nodes = np.arange(40)
+
+    def no_memory(ids: np.ndarray, out: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("tried to allocate too much")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "gather", no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            rows.of(nodes, 0)
+    for _ in range(2):
+        np.testing.assert_array_equal(rows.of(nodes, 0).numpy(), FEATURES[nodes])
+    assert rows.capacity > 0
 
 
 class ShortOfMemory(SampledModel):
