@@ -31,7 +31,7 @@ from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.peering import IntroduceRequest, RelayRequest
 from retexo_fl.channels import BlockKey
-from retexo_fl.errors import ExchangeIncomplete, StaleAttempt
+from retexo_fl.errors import ExchangeIncomplete, RemoteProtocolError, StaleAttempt
 from retexo_fl.exchange.link_messages import Offer
 
 Result = TypeVar("Result")
@@ -172,6 +172,8 @@ class AgentService:
     async def _ask(self, job: AgentJob, running: _Running) -> wire.ClientAnswer:
         request = running.request
         match request.asked:
+            case RelayRequest() if not job.config.relay:
+                raise RemoteProtocolError("parcels of peers; expected none with relay = false")
             case IntroduceRequest() | RelayRequest() as asked:
                 return await self._peering.answer(asked)
             case Ticket() if request.config.get("introductions"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from retexo_fl.errors import IdentityError
@@ -150,6 +150,26 @@ def parse_tcp(address: str, *, least_port: int = 1) -> TcpAddress:
             f"address {address!r}: expected a port from {least_port} to {_MAX_PORT}"
         )
     return TcpAddress(host=bare, port=int(port))
+
+
+def source_of(address: str) -> str:
+    """Return whose connections are counted together, of the address of one of their ends.
+
+    For TCP that is the machine, whatever its port, for Bluetooth the device. An IPv6 address stands
+    for its network of 64 bits, all of whose addresses one machine may have; a name for itself.
+    """
+    if address.startswith("bluetooth://"):
+        return address.partition("://")[2].partition("/")[0].upper()
+    if not address.startswith("tcp://"):
+        return address
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64)
+    return str(found)
 
 
 def parse_datagram(address: str) -> DatagramAddress:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 
 from retexo_fl.channels.accounts import RefusalLog
-from retexo_fl.channels.addresses import scheme_of
+from retexo_fl.channels.addresses import scheme_of, source_of
 from retexo_fl.channels.handshake import Proved, prove
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.patience import loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream, Listener
-from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.exchange.link_reasons import Reason, reason_of
 
 #: After the operating system had no more files to give.
@@ -22,37 +21,53 @@ _PAUSE_S = 1.0
 
 
 class _Crowd:
-    """Connections of one listener that have proved nothing yet, and since when they are there."""
+    """Connections of one listener that have proved nothing yet: whence, and since when.
 
-    def __init__(self, limits: LinkLimits) -> None:
+    Args:
+        limits: How many, and for how long.
+        clients_at: Returns how many clients of the roster are at a source address.
+        sent_away: Called with the source of one that had its place for too long.
+    """
+
+    def __init__(
+        self,
+        limits: LinkLimits,
+        *,
+        clients_at: Callable[[str], int],
+        sent_away: Callable[[str], None],
+    ) -> None:
         self._limits = limits
-        self._since_s: dict[asyncio.Task[None], float] = {}
-        self._has_changed = asyncio.Event()
+        self._clients_at = clients_at
+        self._sent_away = sent_away
+        self._begun: dict[asyncio.Task[None], tuple[str, float]] = {}
 
-    def add(self, task: asyncio.Task[None]) -> None:
-        self._since_s[task] = loop_time_s()
+    def add(self, task: asyncio.Task[None], source: str) -> None:
+        self._begun[task] = (source, loop_time_s())
         task.add_done_callback(self.forget)
 
     def forget(self, task: asyncio.Task[None]) -> None:
-        self._since_s.pop(task, None)
-        self._has_changed.set()
+        self._begun.pop(task, None)
 
-    async def make_room(self) -> int:
-        """Wait for a place; return how many lost theirs, having had it for too long."""
-        num_sent_away = 0
-        while len(self._since_s) >= self._limits.max_unproved:
-            oldest, begun_s = min(self._since_s.items(), key=lambda item: item[1])
-            wait_s = begun_s + self._limits.patience_s - loop_time_s()
-            if wait_s <= 0:
-                oldest.cancel()
-                self.forget(oldest)
-                num_sent_away += 1
-                continue
-            self._has_changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._has_changed.wait()
-        return num_sent_away
+    def has_room(self, source: str) -> bool:
+        """Make room for one more, if need be in place of one that is there for too long."""
+        each, clients = self._limits.max_unproved_each, self._clients_at(source)
+        if clients:
+            return self._has_room(each * clients, lambda other: other == source)
+        return self._has_room(each, lambda other: other == source) and self._has_room(
+            self._limits.max_unproved, lambda other: not self._clients_at(other)
+        )
+
+    def _has_room(self, most: int, counts: Callable[[str], bool]) -> bool:
+        begun = {task: since for task, (source, since) in self._begun.items() if counts(source)}
+        if len(begun) < most:
+            return True
+        oldest = min(begun, key=begun.__getitem__)
+        if loop_time_s() - begun[oldest] < self._limits.patience_s:
+            return False
+        oldest.cancel()
+        self._sent_away(self._begun[oldest][0])
+        self.forget(oldest)
+        return True
 
 
 class Doorway:
@@ -77,31 +92,43 @@ class Doorway:
         self._log = log
         self._secure = secure
         self._welcome = welcome
+        #: Clients of the roster by the source addresses that it names.
+        self.places: Mapping[str, Set[int]] = {}
+        self._met_at: dict[tuple[int, str], str] = {}
         self.refused: Counter[str] = Counter()
 
     async def keep(self, listener: Listener, tasks: asyncio.TaskGroup) -> None:
         """Take connections until cancelled."""
         limits = self._limits.on(scheme_of(listener.address))
-        crowd = _Crowd(limits)
+        crowd = _Crowd(limits, clients_at=self._clients_at, sent_away=self._crowded)
         while True:
-            for _ in range(await crowd.make_room()):
-                crowded = f"over {limits.max_unproved} have proved nothing yet"
-                self._refuse("strangers", Reason.CONNECTIONS, f"{crowded}, the oldest is closed")
             try:
                 stream = await listener.accept()
-            except ChannelUnavailable as error:
+            except Exception as error:
                 who = listener.address.removesuffix(":")
-                self._log.write(who, Reason.CONNECTION, str(error), loop_time_s())
+                named = self._log.named(who, error)
+                self._log.write(who, Reason.CONNECTION, str(named), loop_time_s())
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            crowd.add(tasks.create_task(self._serve(stream, crowd, limits)))
+            source = source_of(stream.remote)
+            if crowd.has_room(source):
+                crowd.add(tasks.create_task(self._serve(stream, source, crowd, limits)), source)
+                continue
+            self._crowded(source)
+            with suppress(TimeoutError):
+                # Nobody waits for the goodbye of one of a flood.
+                async with asyncio.timeout(0):
+                    await stream.close()
 
-    async def _serve(self, stream: ByteStream, crowd: _Crowd, limits: LinkLimits) -> None:
+    async def _serve(
+        self, stream: ByteStream, source: str, crowd: _Crowd, limits: LinkLimits
+    ) -> None:
         try:
             proved = await prove(stream, self._secure(), within_s=limits.handshake_s)
             task = asyncio.current_task()
             if task is not None:
                 crowd.forget(task)
+            self._met_at[proved.client, stream.channel] = source
             await self._welcome(proved)
         except Exception as error:
             # Whatever a connection raises ends that connection and no other.
@@ -112,6 +139,16 @@ class Doorway:
         except asyncio.CancelledError:
             await stream.close()
             raise
+
+    def _clients_at(self, source: str) -> int:
+        """Count the clients whose address it is by the roster, or was when they came last."""
+        here = {client for (client, _), place in self._met_at.items() if place == source}
+        return len(here | self.places.get(source, frozenset()))
+
+    def _crowded(self, source: str) -> None:
+        """Count a connection that is closed so that there is room for others."""
+        sentence = "too many connections from there, or of strangers, have proved nothing yet"
+        self._refuse(f"stranger at {source}", Reason.CONNECTIONS, sentence)
 
     def _refuse(self, who: str, reason: Reason, sentence: str) -> None:
         self.refused[reason] += 1

@@ -17,9 +17,11 @@ class LinkLimits:
         connect_s: For a connection to come about.
         handshake_s: For TLS to prove both ends.
         stall_s: For the operating system to take a piece; a peer that reads nothing is gone.
-        max_unproved: Connections that have not proved who they are; when there are more, the
-            oldest goes once it is older than
-        patience_s: this.
+        max_unproved: Connections of strangers that have not proved who they are, all together, and
+        max_unproved_each: of one source address. One more is closed, unless the oldest is older
+            than
+        patience_s: this, and goes instead. An address of the roster has places of its own: so many
+            for each of its clients.
         max_streams: Connections of one peer, of which one is used.
         both_at_once_s: Two links that begin within this time were opened by both ends at once.
         awaited_only_s: How long a client that owes nothing leaves it to its peer to connect.
@@ -40,6 +42,7 @@ class LinkLimits:
     handshake_s: float = 10.0
     stall_s: float = 120.0
     max_unproved: int = 8
+    max_unproved_each: int = 4
     patience_s: float = 2.0
     max_streams: int = 2
     both_at_once_s: float = 10.0
@@ -76,9 +79,10 @@ class LinkLimits:
             session=session,
             handshake_s=_CARRIED_S,
             stall_s=_CARRIED_S,
-            # The relay bounds the streams of each peer itself.
-            max_unproved=_MANY,
-            patience_s=_CARRIED_S,
+            # Whose they are is the server's word: more than one source, and each of one client.
+            max_unproved=_MAX_CARRIED,
+            max_unproved_each=2,
+            patience_s=_CARRIED_PATIENCE_S,
         )
 
     def _by_radio(self) -> Self:
@@ -110,7 +114,9 @@ class LinkLimits:
 #: A server that has not carried anything for so long carries nothing any more.
 _CARRIED_S: Final = 3600.0
 _NEVER_S: Final = 1e9
-_MANY: Final = 4096
+_CARRIED_PATIENCE_S: Final = 300.0
+#: Of streams that the server carries; each takes up to 0.4 MB until it is proved.
+_MAX_CARRIED: Final = 64
 #: To page a device, to prove both ends, and for whoever shares the radio; twice what it takes.
 _RADIO_S: Final = 30.0
 _RADIO_PING_S: Final = 10.0

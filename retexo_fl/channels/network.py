@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 from retexo_fl.channels.accounts import NetworkReport, RefusalLog
-from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of, source_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.doorway import Doorway
 from retexo_fl.channels.handshake import Proved, prove
 from retexo_fl.channels.identity import Identity, certificate_digest
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.peer import Peer
-from retexo_fl.channels.roster import Roster
+from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, accepting_context, connecting_context
 from retexo_fl.channels.streams import ByteStream, Listener, Transport
 from retexo_fl.channels.tcp import TcpTransport
@@ -157,6 +158,7 @@ class PeerNetwork:
             for client, member in roster.members.items()
             if client != self._depot.client
         }
+        self._doorway.places = _places(others)
         for client, peer in list(self._peers.items()):
             member = others.get(client)
             if member is None or member.digest != peer.member.digest:
@@ -288,6 +290,15 @@ class PeerNetwork:
     def _wake(self) -> None:
         for peer in self._peers.values():
             peer.wake()
+
+
+def _places(members: Mapping[int, Member]) -> Mapping[str, Set[int]]:
+    """Return which clients a roster has at each source address."""
+    places: dict[str, set[int]] = defaultdict(set)
+    for client, member in members.items():
+        for address in _of_streams(member.addresses):
+            places[source_of(address)].add(client)
+    return places
 
 
 def _of_streams(addresses: Sequence[str]) -> tuple[str, ...]:

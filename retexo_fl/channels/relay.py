@@ -30,6 +30,10 @@ MAX_MESSAGE_BYTES: Final = 2**23
 _MAX_UNREAD_BYTES: Final = 2**26
 #: Streams that one peer may have open; a link needs one, a broken one may linger.
 _MAX_STREAMS: Final = 4
+#: Streams that peers have opened and nobody has taken yet: whose they are is the server's word.
+_MAX_NOT_TAKEN: Final = 64
+#: Streams that this end has closed and the other has not; of more, the oldest are forgotten.
+_MAX_HALF_CLOSED: Final = 64
 #: Answers are awaited until nothing has happened for this long,
 _QUIET_S: Final = 0.05
 #: but no longer than this.
@@ -99,6 +103,11 @@ class RelayStream:
     def is_over(self) -> bool:
         """Whether nothing will pass any more."""
         return self._broken is not None or (self._parcels.closed_there and self._parcels.is_closed)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nothing of this end is on its way any more, whatever the other end sends."""
+        return self._is_closed and self._parcels.is_closed
 
     def take(self, max_bytes: int) -> list[bytes]:
         """Return the parcels that leave."""
@@ -228,6 +237,8 @@ class RelayTransport:
     def _accept(self, peer: int, name: bytes) -> RelayStream | None:
         if sum(1 for owner, _ in self._streams if owner == peer) >= _MAX_STREAMS:
             return None
+        if self._accepted.qsize() >= _MAX_NOT_TAKEN:
+            return None
         stream = self._add(peer, name, opens=False)
         self._accepted.put_nowait(stream)
         return stream
@@ -261,4 +272,7 @@ class RelayTransport:
             if parcels and not stream.is_over:
                 # Behind those that found no room in this message.
                 self._streams[place] = stream
+        half_closed = [place for place, stream in self._streams.items() if stream.has_left]
+        for place in half_closed[:-_MAX_HALF_CLOSED]:
+            del self._streams[place]
         return taken

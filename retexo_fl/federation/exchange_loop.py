@@ -18,7 +18,7 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation import answer_records, records
+from retexo_fl.federation import checked_answers, records
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.peering import Relay
 from retexo_fl.federation.waiting import UNWATCHED, LookPace, OpenExchange, Watch
@@ -114,7 +114,8 @@ def publish(
     answers = messenger.ask(messages, stage=stage, purpose="publish", counted=counted)
     published = {}
     for client, reply in answers:
-        published[client] = answer_records.read_published(reply)
+        promise = messenger.promise_of(client)
+        published[client] = checked_answers.read_published(promise, reply)
         traffic = published[client].traffic
         _count_stage(messenger, request.ticket, client, traffic, direction="out")
     return published
@@ -139,7 +140,7 @@ def collect(
     )
     missing = {}
     for client, reply in answers:
-        collected = answer_records.read_collected(reply)
+        collected = checked_answers.read_collected(messenger.promise_of(client), reply)
         _count_stage(messenger, request.ticket, client, collected.traffic, direction="in")
         missing[client] = 0 if collected.complete else collected.missing
     return missing

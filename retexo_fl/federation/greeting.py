@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, Ticket
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation import answer_records, records
+from retexo_fl.federation.checked_answers import check_hello
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.strategy import Participants
 from retexo_fl.units import counted
@@ -52,6 +53,7 @@ def greet(
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
             train node.
+        RemoteProtocolError: A client says of itself what cannot be.
         RoundIncomplete: Not all clients were there in time.
     """
     found = _ask_all(messenger, ticket, clients)
@@ -60,7 +62,9 @@ def greet(
     if to_train and not any(answer.train for answer in answers):
         raise PartitionError("no client has a labelled train node; choose another split")
     messenger.introduce(
-        {client: node for client, (node, _) in found.items()}, attempt=ticket.attempt
+        {client: node for client, (node, _) in found.items()},
+        attempt=ticket.attempt,
+        promises={client: answer for client, (_, answer) in found.items()},
     )
     return Federation(
         answers=answers,
@@ -93,6 +97,7 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
                 f"client {answer.client}: message version {answer.version}; expected "
                 f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
             )
+        check_hello(answer, clients=clients)
     for name in ("partitioning", "num_clients", "features", "classes"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:

@@ -9,7 +9,7 @@ from typing import Final
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.api import HelloAnswer, Ticket
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.bounded_grid import BoundedGrid
@@ -57,6 +57,7 @@ class Messenger:
         self._on_silence = on_silence
         self._attempt = 1
         self._node_of: Mapping[int, int] = {}
+        self._promises: Mapping[int, HelloAnswer] = {}
         self._client_of: dict[str, int] = {}
         self._overdue: dict[int, str] = {}
         #: Clients that the last question was closed without, ascending.
@@ -79,9 +80,22 @@ class Messenger:
         """How long answers are waited for."""
         return self._patience
 
-    def introduce(self, node_of: Mapping[int, int], attempt: int) -> None:
-        """Take over which Flower node each client is, and the attempt that bytes count for."""
+    def introduce(
+        self,
+        node_of: Mapping[int, int],
+        attempt: int,
+        promises: Mapping[int, HelloAnswer] | None = None,
+    ) -> None:
+        """Take over which Flower node each client is, and the attempt that bytes count for.
+
+        ``promises`` is what each client said of itself; :meth:`promise_of` returns it.
+        """
         self._node_of, self._attempt = dict(node_of), attempt
+        self._promises = dict(promises or {})
+
+    def promise_of(self, client: int) -> HelloAnswer:
+        """Return what a client said of itself when it was greeted."""
+        return self._promises[client]
 
     def connected(self) -> Set[int]:
         """Return the clients whose Flower node is connected."""

@@ -11,6 +11,7 @@ from retexo_fl.agent.api import Ticket
 from retexo_fl.agent.peering import Addressed, IntroduceRequest, parcels_of, relay_request
 from retexo_fl.errors import IdentityError, RemoteProtocolError
 from retexo_fl.federation import answer_records, records
+from retexo_fl.federation.checked_answers import named
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.units import counted
 
@@ -39,14 +40,18 @@ def introduce(messenger: Messenger, ticket: Ticket, entries: Mapping[int, str]) 
     request = IntroduceRequest(ticket=ticket, roster=roster.text())
     messages = messenger.messages(messenger.clients, request, records.INTRODUCE)
     for client, reply in messenger.ask(messages, stage=-1, purpose="introduce"):
-        members = answer_records.read_introduced(reply).members
+        with named(client):
+            members = answer_records.read_introduced(reply).members
         logger.info("client %d believes in %s", client, counted(members, "client"))
 
 
 def _own_entry(client: int, entry: str) -> Member:
     from retexo_fl.channels.roster import Roster
 
-    members = Roster.parse(entry).members
+    try:
+        members = Roster.parse(entry).members
+    except IdentityError as error:
+        raise IdentityError(f"client {client}: {error}") from error
     if list(members) != [client]:
         raise IdentityError(
             f"client {client} told of clients {sorted(members)}; expected its own entry alone"
@@ -97,7 +102,9 @@ class Relay:
             within_s=within_s,
         )
         for client, reply in asked:
-            for peer, parcel in parcels_of(answer_records.read_relayed(reply)):
+            with named(client):
+                parcels = parcels_of(answer_records.read_relayed(reply))
+            for peer, parcel in parcels:
                 _check_addressee(client, peer, self._messenger.clients)
                 self._waiting[peer].append((client, parcel))
         return sum(len(self._waiting[client]) for client in clients)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -13,6 +13,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from retexo_fl.agent.api import PeerTraffic, Ticket, Traffic
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.ledger import Volume
+
+#: More bytes or nodes than there are; sums of what all clients tell stay exact in float64.
+_MAX_COUNT: Final = 2**48
 
 
 def scalar_bytes(value: object) -> int:
@@ -114,11 +117,13 @@ def count(metrics: MetricRecord, key: str) -> int:
     """Return a metric that is a count.
 
     Raises:
-        RemoteProtocolError: It is missing, no whole number, or negative.
+        RemoteProtocolError: It is missing, no whole number, negative, or more than can be.
     """
     value = metrics.get(key)
-    if not isinstance(value, int) or value < 0:
-        raise RemoteProtocolError(f"metric {key!r} is {value!r}; expected a count")
+    if not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
+        raise RemoteProtocolError(
+            f"metric {key!r} is {value!r}; expected a count up to {_MAX_COUNT}"
+        )
     return value
 
 

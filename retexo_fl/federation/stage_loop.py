@@ -97,6 +97,7 @@ class StageLoop:
             seed=config.seed,
             metric=make_metric(config.metric),
         )
+        self._strategy.in_batches = config.sampler != "none"
         self._strategy.summary()
 
     @property

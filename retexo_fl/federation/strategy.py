@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.federation import answer_records, records
+from retexo_fl.federation import checked_answers, records
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts
 from retexo_fl.federation.exchange_loop import count_exchanged
 from retexo_fl.federation.messenger import Messenger
@@ -75,14 +75,19 @@ class LazyMessagePassing(Strategy):
         self._optimizer = optimizer
         self._seed = seed
         self._metric = metric
+        #: What the present question evaluates.
+        self._nodes = "validation"
         #: Clients that are not asked, because they have yet to catch up with the exchange.
         self.behind: Set[int] = frozenset()
+        #: A round may be of some of a client's train nodes.
+        self.in_batches = False
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Address the weights to every client that trains or validates, in client order."""
         del config, grid
+        self._nodes = "validation"
         ticket, weights = replace(self._ticket, round=server_round), records.weights_of(arrays)
         training = self._present(self._participants.training)
         validating = self._present(
@@ -107,7 +112,8 @@ class LazyMessagePassing(Strategy):
                 without some.
 
         Raises:
-            TrainingDiverged: The new weights are not finite.
+            TrainingDiverged: The new weights, or a loss, are not finite.
+            RemoteProtocolError: A client's counts are not those that its hello promised.
         """
         self._aggregator.start(self._round_facts(server_round))
         validation, examples, loss_sum = ScoreSums(), 0, 0.0
@@ -115,7 +121,9 @@ class LazyMessagePassing(Strategy):
         for reply in replies:
             client = self._messenger.client_of(reply)
             if client in training:
-                update = answer_records.read_update(reply)
+                update = checked_answers.read_update(
+                    self._messenger.promise_of(client), reply, in_batches=self.in_batches
+                )
                 self._count(client, update.training_traffic, "train")
                 self._count(client, update.validation_traffic, "evaluate")
                 self._aggregator.add(client, update.update_sum, update.examples)
@@ -157,7 +165,7 @@ class LazyMessagePassing(Strategy):
             grid: Not used.
         """
         del grid
-        nodes = str(config.get("nodes", "validation"))
+        self._nodes = nodes = str(config.get("nodes", "validation"))
         asked = self._participants
         request = EvaluateRequest(
             ticket=replace(self._ticket, round=server_round),
@@ -192,7 +200,8 @@ class LazyMessagePassing(Strategy):
         return self._messenger.messages(clients, request, records.EVALUATE)
 
     def _add_evaluated(self, sums: ScoreSums, client: int, reply: Message) -> None:
-        answer = answer_records.read_evaluated(reply)
+        promise = self._messenger.promise_of(client)
+        answer = checked_answers.read_evaluated(promise, reply, nodes=self._nodes)
         self._count(client, answer.traffic, "evaluate")
         sums.add(answer.examples, answer.correct, answer.loss_sum, answer.metric)
 

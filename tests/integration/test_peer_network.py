@@ -14,6 +14,7 @@ from retexo_fl.channels import BlockKey
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.relay import RelayTransport
 from retexo_fl.channels.roster import Roster
+from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.errors import IdentityError
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from tests.support.peer_networks import (
@@ -230,6 +231,41 @@ def test_as_many_peers_as_there_are_may_begin_by_relay_at_once(tmp_path: Path) -
             await running
 
     run(story())
+
+
+def test_streams_by_relay_are_bounded_whoever_they_are_said_to_be_of(tmp_path: Path) -> None:
+    world = World.of(tmp_path, 2)
+    relay = RelayTransport()
+    victim, honest = world.client(0), world.client(1)
+    network = PeerNetwork(
+        world.identity(0),
+        world.roster,
+        victim.depot,
+        listen=[world.address(0), "relay:"],
+        limits=QUICK,
+        transports={"tcp": TcpTransport(), "relay": relay},
+    )
+    peers = iter(range(2, 10_000))
+
+    def opening() -> tuple[int, bytes]:
+        peer = next(peers)
+        name = peer.to_bytes(STREAM_BYTES, "big")
+        return peer, Parcel(kind=ParcelKind.OPEN, stream=name, sequence=0).to_bytes()
+
+    async def story() -> None:
+        async with running(replace(victim, network=network), honest):
+            for _ in range(4):
+                leaving = await relay.exchange([opening() for _ in range(500)])
+                kinds = [Parcel.parse(content).kind for _, content in leaving]
+                assert kinds.count(ParcelKind.RESET) >= 500 - 64
+                await until(relay._accepted.empty)
+            # 64 that may prove who they are, and 64 each that were refused and have yet to end.
+            assert len(relay._streams) <= 3 * 64
+            key = _send(honest, 0, layer=0)
+            await arrive(victim, key)
+
+    run(story())
+    assert network.report().strangers_refused["connections"] >= 64
 
 
 def test_two_links_at_once_become_one(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.service import AgentService
 from retexo_fl.agent.settings import AgentSettings
@@ -45,9 +46,11 @@ from retexo_fl.errors import (
     ConfigurationError,
     ExchangeIncomplete,
     LocalProtocolError,
+    RemoteProtocolError,
     RetexoError,
     StaleAttempt,
 )
+from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from retexo_fl.graph import GraphPartition
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
@@ -534,6 +537,31 @@ def test_jobs_that_are_none_are_refused(
     with ends(tmp_path, parts) as both, pytest.raises(error, match=expected):
         asyncio.run(both.ask(0, message, asked))
     assert not (tmp_path / "0" / "jobs").exists()
+
+
+def test_parcels_are_taken_only_where_the_run_has_a_relay(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    opening = Parcel(kind=ParcelKind.OPEN, stream=bytes(STREAM_BYTES), sequence=0).to_bytes()
+    asked = relay_request(FIRST, 0, [(1, opening)])
+
+    async def ask(both: Ends) -> int:
+        relay = both.services[0]._peering.relay
+        await both.ask(0, "hello", FIRST)
+        try:
+            await both.ask(0, "relay", asked)
+        finally:
+            num_streams = len(relay._streams)
+            assert bool(num_streams) == both.config.relay
+        return num_streams
+
+    with ends(tmp_path / "with", parts, relay=True, engine="deployment") as both:
+        assert asyncio.run(ask(both)) == 1
+    with (
+        ends(tmp_path / "without", parts, engine="deployment") as both,
+        pytest.raises(RemoteProtocolError, match="expected none with relay = false"),
+    ):
+        asyncio.run(ask(both))
 
 
 def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartition]) -> None:

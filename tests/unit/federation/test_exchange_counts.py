@@ -20,6 +20,7 @@ from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.patience import Patience
 from retexo_fl.ledger import TrafficLedger, Volume
 from tests.support.fickle_grid import FickleGrid
+from tests.support.promises import hello_of
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1, weights_digest=bytes(32))
 MOVED = Traffic(
@@ -58,7 +59,7 @@ def _messenger(
     made = grid(app, 1, {})
     patience = Patience(timeout_s=20.0, returns=returns)
     messenger = Messenger(made, ledger=TrafficLedger(), patience=patience)
-    messenger.introduce({0: 2}, attempt=1)
+    messenger.introduce({0: 2}, attempt=1, promises={0: hello_of(0, vectors_out=3)})
     return messenger, made
 
 

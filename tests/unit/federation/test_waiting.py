@@ -22,6 +22,7 @@ from retexo_fl.federation.waiting import LookPace, OpenExchange, Watch
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
+from tests.support.promises import hello_of
 
 DAY_S = 86_400.0
 TICKET = Ticket(job="job-0123456789ab", attempt=1, weights_digest=bytes(32))
@@ -96,7 +97,11 @@ class _Clients:
             patience=Patience(timeout_s=self.timeout_s, returns=True),
             clock=self.clock,
         )
-        self.messenger.introduce({client: client + 2 for client in range(3)}, attempt=1)
+        self.messenger.introduce(
+            {client: client + 2 for client in range(3)},
+            attempt=1,
+            promises={client: hello_of(client, vectors_out=3) for client in range(3)},
+        )
 
     def run(self, told: list[OpenExchange], **keys: object) -> Exchanged:
         values = {"engine": "deployment", "clients": 3, **keys}

@@ -1,0 +1,184 @@
+"""Answers of clients, compared with what each said of itself in its hello.
+
+The error names the client: whoever runs the training knows whom to ask, or to leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from flwr.app import Message
+
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    EvaluateAnswer,
+    HelloAnswer,
+    PredictAnswer,
+    PublishAnswer,
+    TrainAnswer,
+)
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.federation import answer_records
+
+Answer = TypeVar("Answer")
+
+#: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
+_MAX_NAME_CHARS: Final = 128
+#: Nodes, widths and vectors are counted in int32 between clients.
+_MAX_COUNT: Final = 2**31 - 1
+_USES: Final = ("train", "validation", "test")
+
+
+def check_hello(hello: HelloAnswer, *, clients: int) -> None:
+    """Check what a client of this version says of itself.
+
+    Args:
+        hello: Its answer.
+        clients: How many there are.
+
+    Raises:
+        RemoteProtocolError: It has an index that no client has, a name that is none, or counts
+            that cannot be.
+    """
+    with named(hello.client):
+        _demand("client", hello.client, 0, clients - 1)
+        name = hello.partitioning
+        if not (0 < len(name) <= _MAX_NAME_CHARS and name.isascii() and name.isprintable()):
+            raise RemoteProtocolError(
+                f"partitioning is {name[:_MAX_NAME_CHARS]!r}; expected 1 to {_MAX_NAME_CHARS} "
+                "printable ASCII characters"
+            )
+        for field in ("features", "classes"):
+            _demand(field, getattr(hello, field), 1, _MAX_COUNT)
+        for field in ("nodes", "vectors_out", "vectors_in"):
+            _demand(field, getattr(hello, field), 0, _MAX_COUNT)
+        for field in _USES:
+            _demand(field, getattr(hello, field), 0, hello.nodes)
+        _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
+
+
+def read_update(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> TrainAnswer:
+    """Read the reply to a ``train.layer``.
+
+    Args:
+        hello: What the client said of itself.
+        reply: Its answer.
+        in_batches: A round may be of some of its train nodes.
+
+    Raises:
+        RemoteProtocolError: Its counts are not those of its nodes.
+        TrainingDiverged: A loss is not finite.
+    """
+    answer = _read(answer_records.read_update, hello, reply)
+    with named(hello.client):
+        _demand("num-examples", answer.examples, _least(hello, in_batches), hello.train)
+        count = answer.validation_examples
+        _demand("validation-examples", count, hello.validation, hello.validation)
+        _demand("validation-correct", answer.validation_correct, 0, count)
+    _demand_finite(hello.client, "loss-sum", answer.loss_sum)
+    _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
+    _demand_finite(hello.client, "validation-metric", *answer.validation_metric)
+    return answer
+
+
+def read_evaluated(hello: HelloAnswer, reply: Message, *, nodes: str) -> EvaluateAnswer:
+    """Read the reply to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
+
+    Raises:
+        RemoteProtocolError: Its counts are not those of its nodes.
+        TrainingDiverged: A loss is not finite.
+    """
+    answer = _read(answer_records.read_evaluated, hello, reply)
+    count = hello.test if nodes == "test" else hello.validation
+    with named(hello.client):
+        _demand("num-examples", answer.examples, count, count)
+        _demand("correct", answer.correct, 0, count)
+    _demand_finite(hello.client, "loss-sum", answer.loss_sum)
+    _demand_finite(hello.client, "metric", *answer.metric)
+    return answer
+
+
+def read_published(hello: HelloAnswer, reply: Message) -> PublishAnswer:
+    """Read the reply to a ``query.publish``.
+
+    Raises:
+        RemoteProtocolError: It sent another number of vectors than it has to.
+    """
+    answer = _read(answer_records.read_published, hello, reply)
+    with named(hello.client):
+        _demand("vectors", answer.vectors, hello.vectors_out, hello.vectors_out)
+        _demand("numbers of error-bound", len(answer.error_bound), 0, 1)
+        if any(not 0 <= bound < math.inf for bound in answer.error_bound):
+            raise RemoteProtocolError(
+                f"error-bound is {answer.error_bound[0]}; expected a finite number from 0"
+            )
+    return answer
+
+
+def read_collected(hello: HelloAnswer, reply: Message) -> CollectAnswer:
+    """Read the reply to a ``query.collect``.
+
+    Raises:
+        RemoteProtocolError: It lacks more vectors than it gets.
+    """
+    answer = _read(answer_records.read_collected, hello, reply)
+    with named(hello.client):
+        _demand("missing", answer.missing, 0, 0 if answer.complete else hello.vectors_in)
+        _demand("missing-peers", answer.missing_peers, 0, hello.num_clients - 1)
+    return answer
+
+
+def read_predicted(hello: HelloAnswer, reply: Message) -> PredictAnswer:
+    """Read the reply to a ``query.predict``.
+
+    Raises:
+        RemoteProtocolError: Its counts are not those of its nodes.
+    """
+    answer = _read(answer_records.read_predicted, hello, reply)
+    with named(hello.client):
+        for field in ("nodes", *_USES):
+            promised = getattr(hello, field)
+            _demand(field, getattr(answer, field), promised, promised)
+        for use in _USES:
+            _demand(f"{use}-correct", getattr(answer, f"{use}_correct"), 0, getattr(hello, use))
+    return answer
+
+
+def _least(hello: HelloAnswer, in_batches: bool) -> int:
+    return min(1, hello.train) if in_batches else hello.train
+
+
+def _read(read: Callable[[Message], Answer], hello: HelloAnswer, reply: Message) -> Answer:
+    with named(hello.client):
+        return read(reply)
+
+
+@contextmanager
+def named(client: int) -> Iterator[None]:
+    """Say whose answer is wrong.
+
+    Raises:
+        RemoteProtocolError: What was raised, with the client before it.
+    """
+    try:
+        yield
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"client {client}: {error}") from error
+
+
+def _demand(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise RemoteProtocolError(f"{name} is {value}; expected {expected}, as its hello says")
+
+
+def _demand_finite(client: int, name: str, *values: float) -> None:
+    for value in values:
+        if not math.isfinite(value):
+            raise TrainingDiverged(
+                f"client {client}: {name} is {value}; expected a finite number; lower "
+                "learning-rate, or look at what this client sends"
+            )

@@ -1,0 +1,139 @@
+"""One client's answers are not what its hello promised: the run ends, and names the client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from retexo_fl.agent.api import PredictAnswer, Ticket
+from retexo_fl.agent.factory import InProcessClients
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
+from retexo_fl.federation import checked_answers, records
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.graph import GraphPartition
+from tests.support.fickle_grid import FickleGrid
+from tests.support.promises import hello_of
+from tests.support.runs import configured, result_of
+
+KEYS: dict[str, Any] = {"clients": 2, "rounds": 1, "hidden": 4, "layers": 2, "codec": "fixed"}
+#: Client 1's Flower node.
+_LIAR = 3
+
+
+@cache
+def parts() -> list[GraphPartition]:
+    return make_parts(make_config({"clients": 2}))
+
+
+def _train(out: Path, kind: str, changes: dict[str, Any], **keys: Any) -> None:
+    """Train while client 1's answers to messages of one kind say something else."""
+    config = configured(out, **{**KEYS, **keys})
+    clients = InProcessClients(parts(), config)
+
+    def find(context: Context, ticket: Ticket) -> Any:
+        return clients.find(ticket.job, client_index(context))
+
+    def lie(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == kind and message.metadata.dst_node_id == _LIAR:
+            told = reply.content
+            found: list[Any] = [*told.metric_records.values(), *told.config_records.values()]
+            for name, value in changes.items():
+                found[0][name] = value
+        return reply
+
+    values = config_values(config)
+    grid = FickleGrid(build_client_app(find), config.clients, values)
+    grid.weather.replace = lie
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app([])(grid, context)
+
+
+def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:
+    _train(tmp_path / "run", records.TRAIN, {})
+    assert 0 < result_of(tmp_path / "run")["test_accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "error"),
+    [
+        (records.HELLO, "client", 7, RemoteProtocolError),
+        (records.HELLO, "client", -1, RemoteProtocolError),
+        (records.HELLO, "nodes", -1, RemoteProtocolError),
+        (records.HELLO, "nodes", 2**60, RemoteProtocolError),
+        (records.HELLO, "train", 10**9, RemoteProtocolError),
+        (records.HELLO, "test", -1, RemoteProtocolError),
+        (records.HELLO, "vectors-out", 2**60, RemoteProtocolError),
+        (records.HELLO, "vectors-drawn", 2**60, RemoteProtocolError),
+        (records.HELLO, "partitioning", "x" * 129, RemoteProtocolError),
+        (records.HELLO, "partitioning", "\x1b[2J", RemoteProtocolError),
+        (records.PUBLISH, "vectors", 2**60, RemoteProtocolError),
+        (records.PUBLISH, "vectors", 0, RemoteProtocolError),
+        (records.PUBLISH, "boundary-raw", 2**60, RemoteProtocolError),
+        (records.PUBLISH, "error-bound", [math.nan], RemoteProtocolError),
+        (records.PUBLISH, "error-bound", [0.1, 0.1], RemoteProtocolError),
+        (records.COLLECT, "missing", 1, RemoteProtocolError),
+        (records.COLLECT, "missing-peers", 2, RemoteProtocolError),
+        (records.TRAIN, "num-examples", 2**60, RemoteProtocolError),
+        (records.TRAIN, "num-examples", 10**6, RemoteProtocolError),
+        (records.TRAIN, "num-examples", 0, RemoteProtocolError),
+        (records.TRAIN, "loss-sum", math.nan, TrainingDiverged),
+        (records.TRAIN, "loss-sum", [0.5], RemoteProtocolError),
+        (records.TRAIN, "validation-examples", 1, RemoteProtocolError),
+        (records.TRAIN, "validation-correct", 10**9, RemoteProtocolError),
+        (records.TRAIN, "validation-loss-sum", -math.inf, TrainingDiverged),
+        (records.TRAIN, "validation-metric", [math.inf], TrainingDiverged),
+        (records.EVALUATE, "num-examples", 2**40, RemoteProtocolError),
+        (records.EVALUATE, "correct", 10**9, RemoteProtocolError),
+        (records.EVALUATE, "loss-sum", math.nan, TrainingDiverged),
+        (records.EVALUATE, "metric", [math.nan], TrainingDiverged),
+    ],
+)
+def test_what_cannot_be_ends_the_run_and_names_the_client(
+    tmp_path: Path, kind: str, name: str, value: Any, error: type[RetexoError]
+) -> None:
+    client = value if name == "client" else 1
+    with pytest.raises(error, match=f"^client {client}: .*{name.replace('-', '.')}"):
+        _train(tmp_path / "run", kind, {name: value})
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(0, True), (1, False), (1000, True)])
+def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
+    tmp_path: Path, count: int, is_refused: bool
+) -> None:
+    keys = {"algorithm": "drop", "sampler": "full", "batch_nodes": 4, "codec": "lossless"}
+    if not is_refused:
+        _train(tmp_path / "run", records.TRAIN, {"num-examples": count}, **keys)
+        return
+    with pytest.raises(RemoteProtocolError, match=r"^client 1: num-examples is .*; expected 1 to"):
+        _train(tmp_path / "run", records.TRAIN, {"num-examples": count}, **keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("nodes", 11), ("train", 0), ("test_correct", 4), ("train_correct", 2**40)]
+)
+def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    told = {"nodes": 10, "train": 4, "validation": 3, "test": 3}
+    right = {f"{use}_correct": count for use, count in told.items() if use != "nodes"}
+    hello, answer = hello_of(1), PredictAnswer(**told, **right)
+    assert checked_answers.read_predicted(hello, _reply(answer)) == answer
+    with pytest.raises(RemoteProtocolError, match=f"^client 1: {name.replace('_', '-')} is"):
+        checked_answers.read_predicted(hello, _reply(replace(answer, **{name: value})))
+
+
+def _reply(answer: PredictAnswer) -> Message:
+    asked = Message(RecordDict(), dst_node_id=_LIAR, message_type=records.PREDICT)
+    return Message(records.answer_content(answer), reply_to=asked)
