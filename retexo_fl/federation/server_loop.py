@@ -10,7 +10,7 @@
 
 Algorithms that train end to end have one stage, which holds all layers.
 
-Source: RETEXO (Kolluri et al.), algorithm 1.
+Source: RETEXO (Kolluri et al.), section 3.1.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class LazyMessagePassing(Strategy):
     :mod:`retexo_fl.federation.server_loop`'s, since Flower's ``start`` knows neither resuming nor
     selection of the best weights.
 
-    Source: RETEXO (Kolluri et al.), section 3.1 and algorithm 1.
+    Source: RETEXO (Kolluri et al.), section 3.1.
     """
 
     def __init__(

@@ -33,7 +33,8 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(4000)]
 
 #: Ten minutes beside others; most of it is the loading of torch.
 TIMEOUT_S = 3500.0
-#: Of RETEXO, section 4.7; a training's bytes follow from fewer, since every round moves the same.
+#: Of the prototype that RETEXO's authors released; the paper tells none. A training's bytes follow
+#: from fewer, since every round moves the same.
 ROUNDS = 400
 
 

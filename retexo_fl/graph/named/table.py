@@ -28,7 +28,7 @@ from typing import Final
 from retexo_fl.downloads.remote_file import RemoteFile
 from retexo_fl.graph.named.arrays import Arrays
 from retexo_fl.graph.named.facebook100 import facebook100_arrays
-from retexo_fl.graph.named.musae import facebook_arrays, github_arrays
+from retexo_fl.graph.named.musae import facebook_arrays, github_arrays, lastfm_arrays
 from retexo_fl.graph.named.planetoid import planetoid_arrays
 from retexo_fl.graph.named.published_npz import gnn_benchmark_arrays, heterophilous_arrays
 
@@ -197,6 +197,21 @@ _ALL: Final = (
             for file in ("edges.csv", "features.json", "target.csv")
         ),
         convert=facebook_arrays,
+    ),
+    # Sizes as its authors give them; of the features, as others count them: no copy has been seen.
+    NamedDataset(
+        name="lastfm_asia",
+        nodes=7624,
+        edges=27806,
+        features=7842,
+        classes=18,
+        licence="MIT",
+        files=(
+            RemoteFile(
+                name="lastfm_asia.zip", url="https://snap.stanford.edu/data/lastfm_asia.zip"
+            ),
+        ),
+        convert=lastfm_arrays,
     ),
     NamedDataset(
         name="amazon_computers",

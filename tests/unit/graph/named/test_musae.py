@@ -6,12 +6,14 @@ import csv
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.named.musae import facebook_arrays, github_arrays
+from retexo_fl.graph import load_dataset
+from retexo_fl.graph.named.musae import facebook_arrays, github_arrays, lastfm_arrays
 from tests.support.data import data_dir
 
 _EDGES = b"id_1,id_2\n0,1\n2,1\n1,2\n2,2\n"
@@ -138,3 +140,61 @@ def test_members_that_unpack_to_too_much_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("retexo_fl.graph.named.musae._MOST_MEMBER_BYTES", 1000)
     with pytest.raises(DatasetError, match="is larger than 1000 bytes"):
         github_arrays("mine", _archive({"edges.csv": b"0" * 1001}))
+
+
+_LASTFM = {
+    "edges.csv": b"node_1,node_2\n0,1\n2,1\n1,2\n2,2\n",
+    "features.json": _FEATURES,
+    "target.csv": b"id,target\n1,17\n0,3\n2,17\n",
+}
+
+
+def _lastfm(**changed: bytes) -> dict[str, bytes]:
+    """Return the archive as SNAP has it, with its misspelt folder."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lasftm_asia/README.txt", "about")
+        for name, content in {**_LASTFM, **changed}.items():
+            archive.writestr(f"lasftm_asia/lastfm_asia_{name}", content)
+    return {"lastfm_asia.zip": file.getvalue()}
+
+
+def test_lastfm_is_read_from_its_archive() -> None:
+    made = lastfm_arrays("lastfm_asia", _lastfm())
+    assert made["edge_index"].tolist() == [[0, 1], [1, 2]]
+    assert made["y"].tolist() == [3, 17, 17]
+    assert made["class_names"].tolist() == [str(number) for number in range(18)]
+    assert made["x_indptr"].tolist() == [0, 2, 3, 3]
+    assert made["x_indices"].tolist() == [0, 3, 3]
+    assert made["x_shape"].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"edges.csv": b"id_1,id_2\n0,1\n"}, "edges.csv: has no column node_1"),
+        ({"edges.csv": b"node_1,node_2\n0,3\n"}, "node_2 is 3; expected 0 to 2"),
+        ({"target.csv": b"id,target\n0,18\n1,0\n2,0\n"}, "target is '18'; expected 0 to 17"),
+        ({"target.csv": b"id,target\n0,Japan\n1,0\n2,0\n"}, "target is 'Japan'"),
+        ({"features.json": b"[]"}, "node 0 has no list of columns"),
+    ],
+)
+def test_lastfm_that_contradicts_itself_is_refused(changed: dict[str, bytes], message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        lastfm_arrays("lastfm_asia", _lastfm(**changed))
+
+
+def test_lastfm_by_hand_is_a_data_set_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="lastfm_asia.zip"):
+        load_dataset("lastfm_asia", data_dir=tmp_path)
+    (tmp_path / "lastfm_asia").mkdir()
+    content = _lastfm(**{"target.csv": b"id,target\n1,1\n0,0\n2,1\n"})["lastfm_asia.zip"]
+    (tmp_path / "lastfm_asia" / "lastfm_asia.zip").write_bytes(content)
+    graph = load_dataset("lastfm_asia", data_dir=tmp_path)
+    assert (graph.num_nodes, graph.labels.tolist()) == (3, [0, 1, 1])
+    assert (tmp_path / "lastfm_asia.npz").is_file()
+
+
+def test_another_archive_is_not_taken_for_lastfm() -> None:
+    with pytest.raises(DatasetError, match="lastfm_asia.zip: damaged, or another archive"):
+        lastfm_arrays("lastfm_asia", {"lastfm_asia.zip": _archive(_LASTFM)["git_web_ml.zip"]})
