@@ -108,6 +108,7 @@ def test_every_recipe_has_a_whole_result_whose_lines_hold(name: str) -> None:
     assert facts["command"] == f"python -m sims {name} --data-dir DIR"
     assert (results / f"{name}.md").read_text(encoding="utf-8") == markdown(facts)
     assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert facts["checks"]
     assert [check["line"] for check in facts["checks"] if not check["holds"]] == []
 
 
