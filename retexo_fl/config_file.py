@@ -21,7 +21,7 @@ def read_config_file(path: Path) -> dict[str, object]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
     for key, value in values.items():
         try:

@@ -131,7 +131,7 @@ def read_settings(path: Path) -> AgentSettings:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
     try:
         _check_keys(values)
@@ -151,7 +151,8 @@ def host_and_port(text: str, name: str) -> tuple[str, int]:
         ConfigurationError: It is not of that form.
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not host or not is_number or not 0 < int(port) <= _MAX_PORT:
         raise ConfigurationError(f"{name}: got {text[:_MOST_SHOWN]!r}; expected HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

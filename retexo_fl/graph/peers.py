@@ -162,7 +162,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a peers file")
     try:
         return tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
 
 

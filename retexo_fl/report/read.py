@@ -138,7 +138,7 @@ def _config(path: Path, notes: list[str]) -> dict[str, str]:
         return {}
     try:
         return dict(_flat(tomllib.loads(text), ""))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{path}: damaged TOML ({error})") from error
 
 

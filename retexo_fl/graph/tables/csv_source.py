@@ -10,7 +10,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
@@ -29,6 +29,15 @@ _MOST_LINE_CHARACTERS: Final = 2**22
 _PIECE_CHARACTERS: Final = 2**18
 #: Rows between two looks at the bounds.
 _STEP_ROWS: Final = 64
+#: What a file that cannot be read or unpacked raises.
+_DAMAGE: Final = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,  # a compression method that Python does not know
+)
 #: Flag of a member of a ZIP archive (APPNOTE 6.3.10, section 4.4.4, bit 0).
 _ENCRYPTED: Final = 1
 
@@ -153,14 +162,7 @@ def _opened(path: Path) -> Iterator[_Records]:
             yield _Records(path, io.TextIOWrapper(file, encoding="utf-8-sig"), delimiter)
     except UnicodeDecodeError as error:
         raise TableError(f"{path}: {_undecodable(path)} is not UTF-8; expected text") from error
-    except (
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        NotImplementedError,  # a compression method that Python does not know
-    ) as error:
+    except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or error
         raise TableError(f"{path}: cannot be read, or damaged ({reason})") from error
     finally:
@@ -200,7 +202,8 @@ def _undecodable(path: Path) -> str:
     """Return the first line that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
-    with _binary(path) as file:
+    # It may be damaged behind that line, too.
+    with suppress(*_DAMAGE), _binary(path) as file:
         while piece := file.readline(_MOST_LINE_CHARACTERS):
             try:
                 decoder.decode(piece)

@@ -1,0 +1,1 @@
+"""Parsers fed with damaged inputs."""

@@ -1,0 +1,268 @@
+"""What a server sends, and what an agent and its ClientApp say to each other on their socket."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    EvaluateAnswer,
+    HelloAnswer,
+    PredictAnswer,
+    PublishAnswer,
+    TrainAnswer,
+)
+from retexo_fl.agent.peering import IntroduceRequest
+from retexo_fl.errors import StaleAttempt
+from retexo_fl.federation import answer_records, flat_arrays, records
+from retexo_fl.federation.record_fields import peer_traffic_of, traffic_metrics, traffic_of
+from tests.fuzz.target import Target
+from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, TRAFFIC, WEIGHTS
+
+_PREFIX: Final = struct.Struct("<4sBBHIQ")
+
+
+def message_targets() -> list[Target]:
+    """Return the parsers of Flower's messages and of the agent's socket."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    return [*_socket_targets(), *_record_targets()]
+
+
+# ---- the agent's socket -------------------------------------------------------------------------
+
+
+def _refitted(data: bytes) -> bytes:
+    """Have the prefix tell the sizes that are there."""
+    if len(data) < wire.PREFIX_BYTES:
+        return data
+    magic, version, kind, nothing, head_bytes, _ = _PREFIX.unpack_from(data)
+    head_bytes = min(head_bytes, len(data) - wire.PREFIX_BYTES)
+    body_bytes = len(data) - wire.PREFIX_BYTES - head_bytes
+    prefix = _PREFIX.pack(magic, version, kind, nothing, head_bytes, body_bytes)
+    return prefix + data[wire.PREFIX_BYTES :]
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """Return head and body as a reader of the socket gets them, which waits for whole ones."""
+    prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES].ljust(wire.PREFIX_BYTES, b"\0"))
+    end = wire.PREFIX_BYTES + prefix.head_bytes
+    return data[wire.PREFIX_BYTES : end], data[end : end + prefix.body_bytes]
+
+
+def _read_answer(kind: type[Any]) -> Callable[[bytes], object]:
+    return lambda data: wire.decode_answer(kind, *_split(data))
+
+
+def _socket_targets() -> list[Target]:
+    asked = [wire.encode_request(message, request, CONFIG) for message, request in REQUESTS.items()]
+    request = Target(
+        name="request",
+        group="socket",
+        seeds=[b"".join(parts) for parts in asked],
+        read=lambda data: wire.decode_request(*_split(data)),
+        repaired=_refitted,
+        words=[f'"{name}"'.encode() for name in wire.MESSAGES],
+        cases=400_000,
+    )
+    by_kind: dict[type[Any], list[bytes]] = {}
+    for answer in ANSWERS:
+        by_kind.setdefault(type(answer), []).append(b"".join(wire.encode_answer(answer)))
+    answers = [
+        replace(
+            request,
+            name=f"{kind.__name__}",
+            seeds=seeds,
+            read=_read_answer(kind),
+            cases=60_000,
+        )
+        for kind, seeds in by_kind.items()
+    ]
+    control = b"".join(wire.encode_control({"what": "status", "peers": [1, {"a": None}]}))
+    failure = b"".join(wire.encode_failure(StaleAttempt("client 1: attempt 1 was superseded")))
+    return [
+        request,
+        *answers,
+        replace(
+            request,
+            name="control",
+            seeds=[control],
+            read=lambda data: wire.decode_control(_split(data)[0]),
+            cases=100_000,
+        ),
+        replace(
+            request,
+            name="failure",
+            seeds=[failure],
+            read=lambda data: str(wire.failure_of(_split(data)[0])),
+            words=[b"Interrupted", b"ClassVar", b"annotations", b"__name__", b"Exception"],
+            cases=100_000,
+        ),
+    ]
+
+
+# ---- Flower's messages --------------------------------------------------------------------------
+
+
+def _as_json(record: Mapping[str, Any]) -> Any:
+    return {key: _plain(value) for key, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def _record_of(kind: type[Any], data: bytes) -> Any:
+    """Return a record of values that JSON says; None where Flower would not have carried it."""
+    try:
+        values = json.loads(data)
+        return kind({key: _carried(value) for key, value in values.items()})
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return None
+
+
+def _carried(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"])
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("Flower carries 64 bits")
+    return value
+
+
+def _message(content: RecordDict) -> Message:
+    return Message(content, dst_node_id=1, message_type="query")
+
+
+_READERS: Final[Mapping[str, Callable[[Message], object]]] = MappingProxyType(
+    {
+        "hello": records.read_ticket,
+        "introduce": records.read_introduce,
+        "publish": records.read_publish,
+        "collect": records.read_collect,
+        "train": records.read_train,
+        "evaluate": records.read_evaluate,
+        "predict": records.read_predict,
+    }
+)
+
+
+def _read_settings(reader: Callable[[Message], object]) -> Callable[[bytes], object]:
+    weights = records.weights_record(WEIGHTS)
+
+    def read(data: bytes) -> object:
+        settings = _record_of(ConfigRecord, data)
+        if settings is None:
+            return None
+        return reader(_message(RecordDict({"retexo": settings, "weights": weights})))
+
+    return read
+
+
+_ANSWER_READERS: Final[Mapping[type[Any], Callable[[Message], object]]] = MappingProxyType(
+    {
+        HelloAnswer: answer_records.read_hello,
+        PublishAnswer: answer_records.read_published,
+        CollectAnswer: answer_records.read_collected,
+        TrainAnswer: answer_records.read_update,
+        EvaluateAnswer: answer_records.read_evaluated,
+        PredictAnswer: answer_records.read_predicted,
+    }
+)
+_KINDS: Final = MappingProxyType({"retexo": ConfigRecord, "metrics": MetricRecord})
+
+
+def _content_as_json(content: RecordDict) -> bytes:
+    said = {name: _as_json(content[name]) for name in _KINDS if name in content}
+    return json.dumps(said).encode()
+
+
+def _read_reply(reader: Callable[[Message], object]) -> Callable[[bytes], object]:
+    asked = _message(RecordDict())
+    weights = records.weights_record(WEIGHTS)
+
+    def read(data: bytes) -> object:
+        try:
+            said = json.loads(data)
+        except (RecursionError, ValueError):
+            return None
+        content = RecordDict({"weights": weights})
+        for name, kind in _KINDS.items():
+            values = said.get(name) if isinstance(said, dict) else None
+            record = _record_of(kind, json.dumps(values).encode())
+            if record is not None:
+                content[name] = record
+        return reader(Message(content, reply_to=asked))
+
+    return read
+
+
+def _read_traffic(data: bytes) -> None:
+    metrics = _record_of(MetricRecord, data)
+    if metrics is not None:
+        traffic_of(metrics)
+        peer_traffic_of(metrics, "training")
+
+
+def _record_targets() -> list[Target]:
+    asked: dict[str, Any] = {
+        "hello": REQUESTS["hello"],
+        "publish": REQUESTS["publish"],
+        "collect": REQUESTS["collect"],
+        "train": REQUESTS["train_layer"],
+        "evaluate": REQUESTS["evaluate_layer"],
+        "predict": REQUESTS["predict"],
+        "introduce": IntroduceRequest(ticket=REQUESTS["hello"], roster="[[member]]"),  # type: ignore[arg-type]
+    }
+    made = []
+    for name, request in asked.items():
+        settings = records.request_content(request)["retexo"]
+        assert isinstance(settings, ConfigRecord)
+        made.append(
+            Target(
+                name=f"message-{name}",
+                group="messages",
+                seeds=[json.dumps(_as_json(settings)).encode()],
+                read=_read_settings(_READERS[name]),
+                cases=40_000,
+            )
+        )
+    for kind, reader in _ANSWER_READERS.items():
+        contents = [records.answer_content(one) for one in ANSWERS if isinstance(one, kind)]
+        made.append(
+            Target(
+                name=f"reply-{kind.__name__}",
+                group="messages",
+                seeds=[_content_as_json(content) for content in contents],
+                read=_read_reply(reader),
+                cases=40_000,
+            )
+        )
+    metrics = json.dumps(traffic_metrics(TRAFFIC)).encode()
+    return [
+        *made,
+        Target(
+            name="traffic", group="messages", seeds=[metrics], read=_read_traffic, cases=100_000
+        ),
+        Target(
+            name="flower-array",
+            group="messages",
+            seeds=[flat_arrays.pack(WEIGHTS).data],
+            read=_read_array_of(WEIGHTS),
+            cases=400_000,
+        ),
+    ]
+
+
+def _read_array_of(weights: np.ndarray) -> Callable[[bytes], object]:
+    return lambda data: flat_arrays.unpack(
+        Array(dtype=str(weights.dtype), shape=weights.shape, stype="numpy.ndarray", data=data)
+    )
