@@ -147,8 +147,9 @@ class Doorway:
 
     def _crowded(self, source: str) -> None:
         """Count a connection that is closed so that there is room for others."""
-        sentence = "too many connections from there, or of strangers, have proved nothing yet"
-        self._refuse(f"stranger at {source}", Reason.CONNECTIONS, sentence)
+        # Sources are many, and by relay the server's words: they share a line of the log.
+        sentence = f"{source} has, or all have, too many connections that have proved nothing yet"
+        self._refuse("strangers", Reason.CONNECTIONS, sentence)
 
     def _refuse(self, who: str, reason: Reason, sentence: str) -> None:
         self.refused[reason] += 1

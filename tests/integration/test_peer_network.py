@@ -233,7 +233,9 @@ def test_as_many_peers_as_there_are_may_begin_by_relay_at_once(tmp_path: Path) -
     run(story())
 
 
-def test_streams_by_relay_are_bounded_whoever_they_are_said_to_be_of(tmp_path: Path) -> None:
+def test_streams_by_relay_are_bounded_whoever_they_are_said_to_be_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World.of(tmp_path, 2)
     relay = RelayTransport()
     victim, honest = world.client(0), world.client(1)
@@ -266,6 +268,8 @@ def test_streams_by_relay_are_bounded_whoever_they_are_said_to_be_of(tmp_path: P
 
     run(story())
     assert network.report().strangers_refused["connections"] >= 64
+    # One line in ten seconds of a minute at most, however many names the server makes up.
+    assert 1 <= caplog.text.count("strangers: connections: client ") <= 7
 
 
 def test_two_links_at_once_become_one(tmp_path: Path) -> None:
