@@ -238,15 +238,18 @@ class AgentService:
     async def _until_taken(
         self, job: AgentJob, running: _Running, runner: RoundRunner[Any]
     ) -> None:
-        """Wait until the peers have what was sent in a job's last round: it goes with the job."""
+        """Wait until the peers have what was sent in a job's last round: it goes with the job.
+
+        So do notices and grants, without which a peer waits for what it has sent to be taken.
+        """
         deadline = time.monotonic() + job.config.message_timeout_s
-        peers = {key.receiver for key in runner.keys}
+        peers = [plan.peer for plan in job.client.plan.peers]
         while untaken := [
             *job.untaken(runner),
             *(
                 peer
-                for peer in sorted(peers)
-                if any(offer.key in runner.keys for offer in self._depot.offers(peer))
+                for peer in peers
+                if any(offer.key.job == job.name for offer in self._depot.offers(peer))
             ),
         ]:
             if running.superseded.is_set():

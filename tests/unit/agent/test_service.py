@@ -29,14 +29,16 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.factory import InProcessClients
+from retexo_fl.agent.headers import InnerBlock, RoundName
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.service import AgentService
+from retexo_fl.agent.service import AgentService, _Running
 from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.agent.vectors.control import Grant, Way, control_frames, grant_header, key_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
 from retexo_fl.channels.relay import RelayTransport
@@ -633,3 +635,36 @@ def test_a_damaged_job_does_not_keep_the_agent_from_starting(
             asyncio.run(again.ask(0, "publish", PublishRequest(ticket=FIRST)))
         assert asyncio.run(again.ask(0, "hello", replace(FIRST, attempt=2))).client == 0
         asyncio.run(again.ask(0, "publish", PublishRequest(ticket=replace(FIRST, attempt=2))))
+
+
+def test_last_round_waits_for_a_grant_that_its_peer_has_not_taken(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    # No network: what is sent stays where it is until it is dropped.
+    both = Ends(tmp_path, parts, {**LAZY, "algorithm": "standard"})
+
+    async def wait_for_grant() -> None:
+        await both.ask(0, "hello", Ticket(job=JOB, attempt=1))
+        (job,), depot, service = both.jobs[0].running, both.depots[0], both.services[0]
+        asked = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
+        runner = job.evaluate_runner(asked)
+        data = b"".join(wire.encode_request("evaluate_layer", asked, both.values))
+        running = _Running(request=_request(data))
+        await service._until_taken(job, running, runner)
+
+        block = InnerBlock(
+            label="forward 0", number=0, sender=1, receiver=0, vectors=2, width=3, dtype="float32"
+        ).header(RoundName(job=JOB, layer=0, codec="fixed"), bytes(32))
+        header = grant_header(block, 0, 1)
+        kept = Grant(way=Way.KEPT).numbers(1)
+        depot.send_block(key_of(header), control_frames(header, kept, codec="dense"))
+        waits = asyncio.ensure_future(service._until_taken(job, running, runner))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waits.done()
+        depot.drop_blocks(JOB, {key_of(header)})
+        await waits
+
+    asyncio.run(wait_for_grant())
+    for service in both.services:
+        service.close()
