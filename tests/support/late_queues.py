@@ -19,10 +19,13 @@ class LateQueue:
     def __init__(self, device: torch.device) -> None:
         del device
         self._asked: list[Callable[[], object]] = []
+        self._thread = 0
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Take what :func:`copy_late` asks for in this thread."""
+        """Take what :func:`copy_late` asks for in this thread, the only one that uses the queue."""
+        self._thread = self._thread or threading.get_ident()
+        assert self._thread == threading.get_ident(), "each thread has a queue of its own"
         _entered.queue = self
         try:
             yield
