@@ -35,6 +35,11 @@ def open_part(settings: AgentSettings) -> tuple[GraphPartition | None, Finding]:
         f"client {part.client} of {part.num_clients}, "
         f"{format_counted(part.num_inner, 'node')}, {format_counted(len(part.peers), 'peer')}"
     )
+    train, least = int(part.train_mask.sum()), settings.least_train_nodes
+    if 0 < train < least:
+        told = f"{seen}; {format_counted(train, 'train node')}, and least-train-nodes is {least}"
+        advice = f"trainings are refused; least-train-nodes = {train} in agent.toml allows them"
+        return part, doubtful("part", told, f"{advice} (docs/security.md says what that tells)")
     return part, good("part", seen)
 
 

@@ -52,6 +52,17 @@ def test_client_that_has_not_started_is_only_doubtful(
     assert "client 0 of 2" in found["part"]["seen"]
 
 
+def test_a_part_of_fewer_train_nodes_than_its_owner_allows_is_doubtful(
+    pair: list[AgentProcess], examined: Examine
+) -> None:
+    with pair[0].settings.open("a") as file:
+        file.write("least-train-nodes = 1000\n")
+    part = examined(pair[0])["part"]
+    assert part["verdict"] == "doubtful"
+    assert part["seen"].endswith(" train nodes, and least-train-nodes is 1000")
+    assert "trainings are refused; least-train-nodes = 1" in part["advice"]
+
+
 def _without_part(agent: AgentProcess) -> None:
     (agent.folder.parent / "parts" / "part-0" / "manifest.json").unlink()
 

@@ -38,6 +38,8 @@ def retexo(
 ) -> Iterator[CommandLine]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    # Processes of Flower are started elsewhere.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "spy.py").write_text(SPY)
     yield CommandLine(capfd)
     sys.modules.pop("spy", None)
