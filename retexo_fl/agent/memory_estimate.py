@@ -17,9 +17,9 @@ from retexo_fl.layers.base import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
 #: An agent without a part; a worker process takes about as much again.
-_PROCESS_BYTES: Final = 300_000_000
+PROCESS_BYTES: Final = 300_000_000
 #: Copies of a model's weights at once: as they came, bound, gradient, optimizer, update, answer.
-_WEIGHT_COPIES: Final = 8
+WEIGHT_COPIES: Final = 8
 _CONTROL_GROUP: Final = Path("/proc/self/cgroup")
 _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -47,8 +47,8 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     asked = parse_devices(config.devices)
     workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
     processes = 1 + (available_cores() if asked.is_auto else workers)
-    weights = _WEIGHT_COPIES * _weight_count(config, part)
-    return float(_PROCESS_BYTES * processes + item * (entries + weights))
+    weights = WEIGHT_COPIES * _weight_count(config, part)
+    return float(PROCESS_BYTES * processes + item * (entries + weights))
 
 
 def available_bytes() -> int:

@@ -24,7 +24,8 @@ _HELP = """Predict what a training will move, before it is started.
 
 Prints boundary nodes and vectors of each client, what each boundary plan and codec makes of the \
 vectors, and the bytes of every algorithm, with gamma: how many times more than lazy training it \
-moves. The chosen algorithm stands first. With links, also the time that a deployment on them \
+moves. The chosen algorithm stands first. Also about how much memory a run takes, phase by phase. \
+With links, also the time that a deployment on them \
 spends with messages under way.
 """
 _EXAMPLES = examples(
@@ -37,6 +38,7 @@ _PANELS = {
     for panel, keys in PANELS.items()
     if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
 }
+_MEMORY_NOTE: Final = "Memory is that of `retexo run` with all clients in one process."
 #: Clients that a terminal shows one by one.
 _MOST_SHOWN: Final = 20
 _KINDS: Final = (
@@ -89,6 +91,8 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         "Bytes of dense vectors, each counted once. Gamma: how many times more than lazy\n"
         "training it moves, counted at the clients, where a vector is sent and received;\n"
         "without evaluation (RETEXO, equation 2).",
+        _memory_table(facts["memory"]),
+        _MEMORY_NOTE,
         *_network_lines(facts),
     )
 
@@ -99,6 +103,17 @@ def _network_lines(facts: dict[str, Any]) -> list[Table | str]:
     from retexo_fl.cli.plan_network import NETWORK_NOTE, network_table
 
     return [network_table(facts["network"]), NETWORK_NOTE]
+
+
+def _memory_table(memory: Mapping[str, Any]) -> Table:
+    """Show what each phase takes; the one that takes most is bold."""
+    phases = memory["phases"]
+    table = figures("phase", "memory, about")
+    for phase, size_bytes in phases.items():
+        style = "bold" if size_bytes == max(phases.values()) else None
+        table.add_row(phase, format_bytes(size_bytes), style=style)
+    table.add_row("this process may have", format_bytes(memory["available"]))
+    return table
 
 
 def _head(config: RunConfig, facts: dict[str, Any]) -> str:

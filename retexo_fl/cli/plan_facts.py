@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from retexo_fl.agent.memory_estimate import available_bytes
 from retexo_fl.agent.preparation import load_parts
+from retexo_fl.agent.run_memory import GraphSize, memory_by_phase
 from retexo_fl.cli.plan_network import network_facts
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
@@ -53,6 +55,7 @@ def plan_facts(config: RunConfig) -> dict[str, Any]:
     kinds = PLAN_KINDS if layer_class(config.model).sums_messages else PLAN_KINDS[:1]
     plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
     chosen = effective_plan(config)
+    phases = memory_by_phase(config, GraphSize.of(parts))
     return {
         "algorithm": config.algorithm,
         "boundary_plan": chosen,
@@ -69,6 +72,10 @@ def plan_facts(config: RunConfig) -> dict[str, Any]:
             for part, plan in zip(parts, plans[chosen], strict=True)
         ],
         "better_of_rows_and_sums": count_plans(parts).better if len(kinds) > 1 else None,
+        "memory": {
+            "phases": {name: round(size) for name, size in phases.items()},
+            "available": available_bytes(),
+        },
         "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
         **_network(config, parts, plans[chosen]),
     }

@@ -54,6 +54,9 @@ def _run(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train also where memory will not be enough.")
+    ] = False,
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +85,7 @@ def _run(
         _check_plugins(chosen)
     _check_address(chosen, address)
     try:
-        is_here = _train(chosen, run_path, address=address, quiet=quiet)
+        is_here = _train(chosen, run_path, address=address, quiet=quiet, force=force)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {_what_now(run_path, address)}") from None
     except RetexoError as error:
@@ -160,7 +163,9 @@ def _say_what_is_not_added(config: RunConfig) -> None:
         )
 
 
-def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool) -> bool:
+def _train(
+    config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool, force: bool
+) -> bool:
     """Train; return whether the run directory is on this machine."""
     table = LiveTable(
         dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
@@ -178,9 +183,18 @@ def _train(config: RunConfig, run_path: Path, *, address: Address | None, quiet:
         return True
     with imports_uncollected():
         from retexo_fl.agent.preparation import load_parts
+        from retexo_fl.agent.run_memory import GraphSize, check_memory, memory_sentence
         from retexo_fl.simulation.inline_engine import run_inline
 
+    foreseen = GraphSize.foreseen(config)
+    if foreseen is not None and not force:
+        check_memory(config, foreseen)
     parts = load_parts(config, quiet=quiet)
+    size = GraphSize.of(parts)
+    if not force:
+        check_memory(config, size)
+    if not quiet:
+        complain(memory_sentence(config, size))
     _say_devices(config)
     with table:
         run_inline(config, parts, [table.handle])

@@ -72,7 +72,9 @@ def test_default_run_in_an_empty_directory_ends_soon_with_a_report(tmp_path: Pat
     assert run.name.startswith("digits-sage-")
     assert ended.out.splitlines()[-1] == f"report          {run / 'report.html'}"
     assert "\x1b" not in ended.out + ended.err
-    assert ended.err.startswith("digits, sage, 5 clients, engine inline\n")
+    memory, head = ended.err.splitlines()[:2]
+    assert memory.startswith("retexo: memory: about 3")
+    assert head == "digits, sage, 5 clients, engine inline"
     assert (run / "report.html").stat().st_size > 10_000
     assert result_of(run)["test_accuracy"] > 0.85
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
