@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from sims.kernel_path.comparisons import Line
+from sims.kernel_path.laboratory import Sample
 from sims.kernel_path.numpy_receiver import NumpyReceiver
-from sims.kernel_path.runs import in_turn
+from sims.kernel_path.runs import PACED_WAYS, QUICK, Findings, in_turn
+from sims.kernel_path.tables import checks_of
 from sims.kernel_path.tcp_receiver import TcpReceiver
-from sims.kernel_path.workload import Case, places_of, values_of, wanted_sum
+from sims.kernel_path.workload import WAYS, Case, places_of, values_of, wanted_sum
 from tests.support.datagram_endpoints import (
     SHORT,
     UnreliableSocket,
@@ -42,6 +44,64 @@ def test_tcp_wins_from_the_size_on_above_which_it_never_loses(
 ) -> None:
     line = Line(way="TCP", senders=2, whose="total", ratios=ratios)
     assert line.from_bytes == from_bytes
+
+
+def sample_of(way: str, width: int, senders: int, process_s: float, user: int = 0) -> Sample:
+    return Sample(
+        case=Case(way=way, width=width, senders=senders, rows=100),
+        process_s=process_s,
+        kernel_s=0.0,
+        sender_s=1.0,
+        leftover_s=0.0,
+        opening_s=0.0,
+        wall_s=1.0,
+        wake_ups=1,
+        user_packets=user,
+        packets=100,
+        repeated=0,
+        pace_s=0.0,
+    )
+
+
+def findings(*, udp_s: float = 2.0, tcp_s: float = 2.0, user: int = 0) -> Findings:
+    """Return one second of XDP for each kind, and so much of the others."""
+
+    def sample(way: str, width: int, senders: int) -> Sample:
+        by_kernel = WAYS[way].kind == "xdp"
+        seconds = 1.0 if by_kernel else tcp_s if WAYS[way].kind == "tcp" else udp_s
+        return sample_of(way, width, senders, seconds, user if by_kernel else 9)
+
+    found = Findings(sizes=QUICK)
+    for width in QUICK.rows:
+        for senders in QUICK.senders:
+            for way in WAYS:
+                found.flat_out[way, width, senders] = [sample(way, width, senders)]
+    for width, _ in QUICK.paced:
+        for way in PACED_WAYS:
+            found.paced[way, width] = [sample(way, width, QUICK.paced_senders)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "failing", "quickly"),
+    [
+        (findings(), [], []),
+        (findings(user=1), ["XDP"], ["XDP"]),
+        (findings(udp_s=0.9), ["flat out, every width and number of senders", "paced"], []),
+        (findings(tcp_s=0.9), ["paced"], []),
+        (Findings(sizes=QUICK), None, ["XDP"]),
+    ],
+)
+def test_lines_of_the_kernel_path_fail_on_what_contradicts_them(
+    found: Findings, failing: list[str] | None, quickly: list[str]
+) -> None:
+    def fails(quick: bool) -> list[str]:
+        checks = checks_of(found, quick=quick)
+        return [check.line.split(":")[0].split(" small")[0] for check in checks if not check.holds]
+
+    assert fails(quick=True) == quickly
+    if failing is not None:
+        assert fails(quick=False) == failing
 
 
 def test_kinds_are_measured_in_turn() -> None:

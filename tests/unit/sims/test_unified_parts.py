@@ -19,9 +19,19 @@ from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
 from sims import unified_task
 from sims.mini_batch_graphs import MiniBatchGraph
-from sims.simulated_balance import Policy, simulate
+from sims.simulated_balance import BalancedEpoch, Policy, simulate
 from sims.unified_epochs import Epoch, Rig
-from sims.unified_runs import HETEROGENEOUS, WITH_GPU, Times, choice_of, devices_here
+from sims.unified_rows import CHANGED_AT, POLICIES, SPEEDS, STEADY, Measured, checks_of
+from sims.unified_runs import (
+    HETEROGENEOUS,
+    SAMPLERS,
+    WITH_GPU,
+    CachedTimes,
+    Case,
+    Times,
+    choice_of,
+    devices_here,
+)
 from sims.unified_task import CacheChoice, Slowness, UnifiedSettings, UnifiedTask, slowed
 
 CPU = torch.device("cpu")
@@ -214,3 +224,66 @@ def test_devices_are_those_of_this_machine_and_say_what_they_are() -> None:
     assert devices_here() == (WITH_GPU if torch.cuda.is_available() else (HETEROGENEOUS,))
     assert HETEROGENEOUS.label == "heterogeneous CPU devices"
     assert all(devices.has_gpu and "GPU" in devices.label for devices in WITH_GPU)
+
+
+def measured(dynamic_s: float = 8.0, cached_s: float = 7.0) -> Measured:
+    """Return 10 s on one device, a second one of half its speed, and a time of both together."""
+    times = Times(
+        names=("cpu:0", "cpu:1"),
+        standard=[epoch_of(10, 1000)],
+        slow=[epoch_of(10, 500, num_roots=50)],
+        static=[epoch_of(9, 1200)],
+        dynamic=[epoch_of(dynamic_s, 1200)],
+    )
+    caches = {
+        name: CachedTimes(standard=[epoch_of(s, 1)], dynamic=[epoch_of(s, 1)], fast="cpu:0")
+        for name, s in (("none", 8.0), ("degree 20 %", cached_s))
+    }
+    cases = {Case("neighbour", "sage"): times}
+    return Measured(devices=HETEROGENEOUS, times=cases, caches=caches)
+
+
+def balanced(
+    static: float, dynamic: float, imbalance: float, epochs: int
+) -> list[list[BalancedEpoch]]:
+    """Return the epochs of each policy, all alike."""
+    return [
+        [BalancedEpoch(ratio=0.5, imbalance=imbalance, makespan=one, ideal=1.0)] * epochs
+        for one in (static, static, dynamic)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({}, None),
+        ({"dynamic_s": 9.5}, "of the bound"),
+        ({"dynamic_s": 10.5}, "faster than standard"),
+        ({"cached_s": 8.5}, "cached makes"),
+        ({"imbalance": 0.06}, "imbalance under"),
+        ({"changed": 2.5}, "after the change"),
+        ({"skewed": 2.5}, "skewed mini-batches"),
+    ],
+)
+def test_lines_of_unified_fail_on_what_contradicts_them(
+    wrong: dict[str, float], line: str | None
+) -> None:
+    names = [policy.name for policy in POLICIES]
+    changed = balanced(2.0, wrong.get("changed", 1.5), wrong.get("imbalance", 0.01), len(SPEEDS))
+    skewed = balanced(2.0, wrong.get("skewed", 1.5), 0.01, len(STEADY))
+    one = measured(**{key: value for key, value in wrong.items() if key.endswith("_s")})
+    by_sampler = {
+        (sampler, name): epochs
+        for sampler in SAMPLERS
+        for name, epochs in zip(names, changed, strict=True)
+    }
+    by_policy = dict(zip(names, skewed, strict=True))
+    assert 0 < CHANGED_AT < len(SPEEDS)
+    for quick in (False, True):
+        checks = checks_of([one], by_sampler, by_policy, quick=quick)
+        failing = [check.line for check in checks if not check.holds]
+        timed = line is not None and ("change" not in line and "skewed" not in line)
+        if line is None or (quick and timed):
+            assert failing == []
+        else:
+            assert any(line in each for each in failing), failing
