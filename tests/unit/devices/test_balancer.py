@@ -62,6 +62,19 @@ def test_noise_does_not_make_ratios_swing() -> None:
     assert np.abs(swings).max() / 0.2 < 0.1
 
 
+def test_a_speed_that_goes_to_and_fro_is_averaged_and_one_that_goes_one_way_followed() -> None:
+    """Kesten's rule, for changes below those that make a speed a new one."""
+
+    def speed_after(measured: Sequence[float]) -> float:
+        balancer = Balancer(1)
+        for epoch, speed in enumerate(measured):
+            balancer.observe(epoch, seconds=[1.0], work=[speed])
+        return balancer.decisions[-1].speeds[0]
+
+    assert speed_after([1.0, 1.1, 1.0, 1.1, 1.0, 1.1]) < 1.07
+    assert speed_after([1.0, 1.1, 1.2, 1.3]) == pytest.approx(1.3)
+
+
 def test_small_differences_change_nothing() -> None:
     balancer = Balancer(2)
     balancer.observe(0, seconds=[1.0, 1 - DEAD_BAND / 2], work=[1.0, 1.0])

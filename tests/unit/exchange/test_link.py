@@ -26,6 +26,7 @@ from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import (
     LINK_VERSION,
     MessageKind,
+    Offer,
     RefusalCode,
     encode,
     encode_greet,
@@ -37,6 +38,7 @@ from retexo_fl.exchange.link_messages import (
     frame_prefix,
     parse_line,
 )
+from retexo_fl.exchange.link_outgoing import OutgoingOffers
 from tests.unit.exchange.links import (
     FRAME_BYTES,
     LIMITS,
@@ -194,6 +196,19 @@ def test_large_blocks_wait_until_fewer_bytes_are_pending() -> None:
     two.connect()
     swap(one, two)
     _assert_arrived(one, two)
+
+
+def test_bytes_of_answered_offers_are_pending_no_more() -> None:
+    told: list[bytes] = []
+    offers = OutgoingOffers(replace(LIMITS, max_pending_bytes=100), told.append)
+    offers.start()
+    for layer in range(8):
+        key = key_of(block_header(0, 1, layer=layer, rows=1))
+        offers.add(Offer(key=key, num_frames=3, num_bytes=40, is_eager=False))
+    assert len(told) == 2
+    for ref in range(1, 6):
+        offers.answered(ref)
+        assert len(told) == 2 + ref
 
 
 def test_a_withdrawn_block_is_not_finished() -> None:

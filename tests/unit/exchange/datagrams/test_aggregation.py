@@ -273,6 +273,15 @@ def test_vectors_are_given_out_once_the_exchange_is_complete() -> None:
     assert receiving.counters["get_hits"] == len(questions) - PLACES.count(-1)
 
 
+def test_a_silent_stream_gives_no_vectors_out() -> None:
+    receiving = Receiving(SMALL, PLACES)
+    receiving.take(pack_all(SMALL, vectors(SMALL)))
+    question = get_packet(head_of(), 0, SMALL.row_cells)
+    assert any(receiving.take([question]))
+    receiving.tables.streams[STREAM]["silent"] = 1
+    assert receiving.take([question]) == [b""]
+
+
 def test_get_for_what_is_no_vector_is_malformed() -> None:
     receiving = Receiving(SMALL, PLACES)
     receiving.take(

@@ -58,6 +58,12 @@ def test_gradients_of_clients_without_train_nodes_are_summed_where_they_hand_on_
     assert inner.added == [(0, 2), (1, 0)]
 
 
+def test_a_round_without_train_nodes_has_nothing_to_average_whoever_hands_on_gradients() -> None:
+    aggregator = make_aggregator("mean", takes_uncounted=True)
+    with pytest.raises(RemoteProtocolError, match="no client has a train node"):
+        combined(aggregator, [(np.array([6.0]), 0), (np.array([3.0]), 0)])
+
+
 def test_a_client_that_says_it_has_no_train_nodes_moves_nothing_elsewhere() -> None:
     inner = Noting()
     updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]

@@ -21,6 +21,15 @@ def test_trimmed_mean_leaves_out_the_extremes_of_each_coordinate() -> None:
     np.testing.assert_array_equal(result, [2, 6])
 
 
+@pytest.mark.parametrize(("clients", "cut"), [(9, 1), (10, 2), (14, 2), (15, 3)])
+def test_as_many_are_left_out_at_each_end_as_whole_clients_are_in_the_share(
+    clients: int, cut: int
+) -> None:
+    rows = np.arange(float(clients))[:, None] ** 2
+    result = combined(make_aggregator("trimmed-mean:0.2"), means(*rows))
+    np.testing.assert_allclose(result, rows[cut : clients - cut].mean(), rtol=1e-12)
+
+
 def test_trimmed_mean_leaves_out_a_fifth_unless_told() -> None:
     updates = means(*np.random.default_rng(0).normal(size=(10, 4)))
     default, fifth, tenth = (
