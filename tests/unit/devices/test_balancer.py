@@ -80,6 +80,10 @@ def test_small_differences_change_nothing() -> None:
     balancer.observe(0, seconds=[1.0, 1 - DEAD_BAND / 2], work=[1.0, 1.0])
     assert balancer.ratios == (0.5, 0.5)
     assert not balancer.decisions[0].is_changed
+    uneven = Balancer(2, speeds=[1, 4])
+    uneven.observe(0, seconds=[1.0, 1 - DEAD_BAND / 2], work=[1.0, 4.0])
+    assert uneven.ratios == (0.2, 0.8)
+    assert not uneven.decisions[0].is_changed
 
 
 def test_static_ratios_stay_as_given() -> None:
@@ -105,6 +109,9 @@ def test_speed_of_a_device_that_had_nothing_is_what_it_was() -> None:
     balancer.observe(1, seconds=[1.0, 1.0], work=[1.0, 3.0])
     assert balancer.ratios == pytest.approx((0.25, 0.75))
     balancer.observe(2, seconds=[0.0, 1.0], work=[0.0, 3.0])
+    assert balancer.ratios == pytest.approx((0.25, 0.75))
+    # An empty share may take time all the same.
+    balancer.observe(3, seconds=[0.1, 1.0], work=[0.0, 3.0])
     assert balancer.ratios == pytest.approx((0.25, 0.75))
 
 

@@ -42,6 +42,15 @@ def test_mini_batches_do_not_depend_on_the_devices(one: list[float], other: list
     np.testing.assert_array_equal(plans[0].bounds[:, [0, -1]], plans[1].bounds[:, [0, -1]])
 
 
+def test_work_is_what_the_items_of_each_device_cost() -> None:
+    costs = np.random.default_rng(0).exponential(size=50)
+    plan = epoch_plan(np.arange(50), costs, batch_size=16, ratios=[0.25, 0.75], seed=0, epoch=0)
+    shares = [plan.shares(batch) for batch in range(plan.num_batches)]
+    spent = [sum(costs[share[w].items].sum() for share in shares) for w in range(2)]
+    np.testing.assert_allclose(plan.work, spent, rtol=1e-12)
+    assert spent[0] / costs.sum() == pytest.approx(0.25, abs=0.05)
+
+
 def test_mini_batches_keep_the_order_that_items_were_given_in() -> None:
     items = np.array([7, 3, 9, 1, 8, 2, 6, 0, 5, 4])
     plan = epoch_plan(items, None, batch_size=4, ratios=[0.5, 0.5], seed=0, epoch=0)

@@ -13,7 +13,7 @@ from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training import stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.linear_step import is_linear
+from retexo_fl.training.linear_step import PassSums, is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
 from retexo_fl.training.tally import LayerUpdate
 from tests.support.layer_contract import NODES, WIDTH, whole_input
@@ -27,6 +27,14 @@ NODE_SETS = NodeSets(
     test=np.array([6]),
     labels=np.arange(NODES) % 3,
 )
+
+
+def test_sums_are_finite_only_if_all_that_were_added_are() -> None:
+    total = PassSums()
+    for gradient in (1.0, np.inf, 2.0):
+        found = np.array([gradient])
+        total.add(PassSums(gradient_sum=found, is_finite=bool(np.isfinite(gradient))))
+    assert not total.is_finite
 
 
 def random_weights(shape: ModelShape) -> np.ndarray:
