@@ -114,6 +114,18 @@ def test_plan_of_a_part_without_peers_is_empty() -> None:
     assert (plan.num_send, plan.num_receive) == (0, 0)
 
 
+def test_plan_gives_no_peers_plan_for_a_client_between_its_peers() -> None:
+    for part in cut_graph(small_graph(), np.arange(6), SMALL_SPLIT):
+        plan = BoundaryPlan.from_partition(part)
+        peers = {peer.peer for peer in plan.peers}
+        for index in range(6):
+            if index in peers:
+                assert plan.peer(index).peer == index
+                continue
+            with pytest.raises(PartitionError, match=f"shares no edge with client {index}"):
+                plan.peer(index)
+
+
 @pytest.mark.parametrize("stranger", [0, 2, 7])
 def test_plan_names_a_client_that_is_no_peer(stranger: int) -> None:
     parts = cut_graph(small_graph(), np.array([0, 2, 1, 1, 2, 3]), SMALL_SPLIT)
