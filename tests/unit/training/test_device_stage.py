@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retexo_fl.errors import DeviceFailed
+from retexo_fl.errors import DeviceFailed, TrainingDiverged
 from retexo_fl.training.client_devices import ClientDevices
 from retexo_fl.training.device_stage import DevicePlan, DeviceStage
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
@@ -163,6 +164,62 @@ def test_a_client_without_train_nodes_adds_nothing(model: str) -> None:
     assert update.train.count == 0
     assert update.validation.count == 120
     assert stage.evaluate(weights_of(made), "test").count == 0
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_a_later_stage_of_few_labelled_nodes_is_that_of_one_device(model: str) -> None:
+    """Numbers of nodes, of labelled ones and of stages are no longer the same, and no seed is 0."""
+    made, of = client(model), recipe(2)
+    few = NodeSets(
+        train=made.nodes.train[::3],
+        validation=made.nodes.validation[1::4],
+        test=made.nodes.test[::9],
+        labels=made.nodes.labels,
+    )
+    rows = one(made, of).embed(weights_of(made))
+    inputs = replace(made.inputs, own=rows, received=rows[:0])
+    alone = LayerTrainer(made.shape, 1, inputs, few, seed=7, recipe=of)
+    plan = DevicePlan(
+        devices=DevicesHere([1.0, 2.0]),
+        client=3,
+        balance="dynamic",
+        loss="cross-entropy",
+        metric="accuracy",
+        dropout=DROPOUT,
+        seed=7,
+    )
+    stage = DeviceStage(made.shape, 1, inputs, few, recipe=of, plan=plan)
+    weights = weights_of(made, 1)
+    expected = alone.update(weights, round_number=2, dropout=DROPOUT)
+    found = stage.update(weights, round_number=2, dropout=DROPOUT)
+    assert relative(found.update_sum, expected.update_sum) < 1e-9
+    assert found.train.loss_sum == pytest.approx(expected.train.loss_sum, rel=1e-10)
+    assert found.validation.correct == expected.validation.correct
+    assert found.validation.loss_sum == pytest.approx(expected.validation.loss_sum, rel=1e-10)
+    assert stage.evaluate(weights, "test").correct == alone.evaluate(weights, "test").correct
+
+
+def steep(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A sum over nodes that is 0, and whose gradient is not a number."""
+    return (logits * 0).sum(dim=1).sqrt().sum()
+
+
+def test_a_gradient_that_is_not_finite_is_told_by_a_device_however_finite_the_loss() -> None:
+    made, name = client("gat"), f"{__name__}:{steep.__name__}"
+    of = Recipe(loss=steep, local=LocalSteps())
+    plan = DevicePlan(
+        devices=DevicesHere([1.0, 1.0]),
+        client=3,
+        balance="dynamic",
+        loss=name,
+        metric="accuracy",
+        dropout=DROPOUT,
+        seed=0,
+    )
+    stage = DeviceStage(made.shape, 0, made.inputs, made.nodes, recipe=of, plan=plan)
+    for trainer in (one(made, of), stage):
+        with pytest.raises(TrainingDiverged, match="its gradient is not finite"):
+            trainer.update(weights_of(made), round_number=1, dropout=DROPOUT)
 
 
 # ---- the balancer --------------------------------------------------------------------------------
