@@ -6,7 +6,7 @@ rounds, local steps and the choice of the best weights are written once more, ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.stage_model import ModelShape, StageModel
-from tests.support.runs import configured, model_weights, train
+from tests.support.runs import configured, events_of, model_weights, train
 
 TOLERANCE = 1e-9
 #: No value is a default, so that one which does not reach training is seen.
@@ -40,6 +40,8 @@ KEYS: dict[str, Any] = {
 }
 LOCAL: dict[str, Any] = {"local_steps": 3, "local_learning_rate": 0.02, "clients": 1}
 
+#: A round's mean loss at the weights that began it, and validation loss and accuracy after it.
+Curve = tuple[float, float, float]
 #: (R, C) logits of some rows, from keyed dropout or None.
 Classify = Callable[[np.ndarray, KeyedDropout | None], torch.Tensor]
 
@@ -59,13 +61,17 @@ Classify = Callable[[np.ndarray, KeyedDropout | None], torch.Tensor]
 def test_a_run_trains_the_weights_of_a_plain_loop(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = train(tmp_path / "run", **KEYS, **keys)
     found = model_weights(run)
-    expected = dict(weights_of_a_plain_loop(configured(tmp_path / "none", **KEYS, **keys)))
+    expected, curves = a_plain_loop(configured(tmp_path / "none", **KEYS, **keys))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         np.testing.assert_allclose(found[name], tensor, rtol=0, atol=TOLERANCE, err_msg=name)
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    told = [(event["loss"], event["val_loss"], event["val_accuracy"]) for event in rounds]
+    np.testing.assert_allclose(told, curves, rtol=1e-8)
 
 
-def weights_of_a_plain_loop(config: RunConfig) -> Iterator[tuple[str, np.ndarray]]:
+def a_plain_loop(config: RunConfig) -> tuple[dict[str, np.ndarray], list[Curve]]:
+    """Return the weights by their names in a run, and what every round came to."""
     (part,) = make_parts(replace(config, clients=1))
     plan, nodes = BoundaryPlan.from_partition(part), node_sets(part)
     shape = ModelShape.of(config, inputs=part.num_features, classes=part.num_classes)
@@ -75,20 +81,23 @@ def weights_of_a_plain_loop(config: RunConfig) -> Iterator[tuple[str, np.ndarray
     rows = part.features.astype(config.dtype)
     first = stage_input(part, plan, rows, rows[:0], ())
     if config.traits.end_to_end:
-        fit(config, models, whole_model(models, first), nodes, stage=0)
+        curves = fit(config, models, whole_model(models, first), nodes, stage=0)
     else:
-        inputs = first
+        inputs, curves = first, []
         for stage, model in enumerate(models):
             classify = one_layer(model, inputs)
-            fit(config, [model], classify, nodes, stage=stage)
+            curves += fit(config, [model], classify, nodes, stage=stage)
             if not model.is_last:
                 every = np.arange(inputs.num_nodes)
                 with torch.no_grad():
                     embedded = model.embed(model.layer.batch(model.layer.prepare(inputs), every))
                 inputs = stage_input(part, plan, embedded.numpy(), embedded.numpy()[:0], ())
-    for stage, model in enumerate(models):
-        for name, tensor in model.named_parameters():
-            yield f"layer-{stage}/{name}", tensor.detach().numpy()
+    weights = {
+        f"layer-{stage}/{name}": tensor.detach().numpy()
+        for stage, model in enumerate(models)
+        for name, tensor in model.named_parameters()
+    }
+    return weights, curves
 
 
 def one_layer(model: StageModel, inputs: StageInput) -> Classify:
@@ -115,8 +124,9 @@ def whole_model(models: list[StageModel], inputs: StageInput) -> Classify:
 
 def fit(
     config: RunConfig, models: list[StageModel], classify: Classify, nodes: NodeSets, *, stage: int
-) -> None:
+) -> list[Curve]:
     """Train the models' parameters, and leave the best."""
+    curves = []
     parameters = [item for model in models for item in model.parameters()]
     labels = torch.from_numpy(np.asarray(nodes.labels, np.int64))
     adam = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -134,6 +144,8 @@ def fit(
             )
             optimizer.zero_grad()
             loss = F.cross_entropy(classify(nodes.train, dropout), labels[nodes.train])
+            if not step:
+                first_loss = float(loss.detach())
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.no_grad():
@@ -141,7 +153,9 @@ def fit(
         wanted = labels[nodes.validation]
         correct = int((logits.argmax(dim=1) == wanted).sum())
         found = (correct, -float(F.cross_entropy(logits, wanted)))
+        curves.append((first_loss, -found[1], correct / len(wanted)))
         if found > best:
             best, kept = found, [item.detach().clone() for item in parameters]
     for item, value in zip(parameters, kept, strict=True):
         item.data = value
+    return curves

@@ -51,10 +51,11 @@ def rounds_of(run: Path, stage: int) -> list[dict[str, Any]]:
     return [e for e in events_of(run) if e["event"] == "round" and e["stage"] == stage]
 
 
-def test_saved_layers_reproduce_the_validation_of_each_stage(run: Path) -> None:
+def test_saved_layers_reproduce_the_validation_of_each_stage_and_the_test(run: Path) -> None:
     """Judged anew, on one client that owns the whole graph."""
     stages = result_of(run)["stages"]
-    for stage, validation in zip(stages, validations_of(run), strict=True):
+    found = list(judged(run))
+    for stage, (validation, _) in zip(stages, found, strict=True):
         assert validation.correct / validation.count == stage["val_accuracy"]
         known = rounds_of(run, stage["layer"])[stage["best_round"] - 1]
         assert known["round"] == stage["best_round"]
@@ -62,6 +63,8 @@ def test_saved_layers_reproduce_the_validation_of_each_stage(run: Path) -> None:
         loss = validation.loss_sum / validation.count
         assert loss == pytest.approx(known["val_loss"], rel=1e-9)
         assert loss == pytest.approx(stage["val_loss"], rel=1e-9)
+    test = found[-1][1]
+    assert test.correct / test.count == result_of(run)["test_accuracy"]
 
 
 def test_kept_weights_are_those_of_a_run_that_stopped_at_the_best_round(
@@ -80,8 +83,8 @@ def test_kept_weights_are_those_of_a_run_that_stopped_at_the_best_round(
             np.testing.assert_array_equal(tensor, found[name], err_msg=name)
 
 
-def validations_of(run: Path) -> Iterator[Tally]:
-    """Evaluate the saved layers of a run over its graph, which nobody has cut, stage by stage."""
+def judged(run: Path) -> Iterator[tuple[Tally, Tally]]:
+    """Validate and test the saved layers of a run over its graph, uncut, stage by stage."""
     model = read_trained_model(run)
     (part,) = make_parts(replace(model.config, clients=1))
     plan = BoundaryPlan.from_partition(part)
@@ -90,6 +93,6 @@ def validations_of(run: Path) -> Iterator[Tally]:
         inputs = stage_input(part, plan, rows, rows[:0], ())
         trainer = LayerTrainer(model.shape, stage, inputs, node_sets(part), seed=0)
         if model.shape.heads_between or stage == model.shape.layers - 1:
-            yield trainer.evaluate(weights, "validation")
+            yield trainer.evaluate(weights, "validation"), trainer.evaluate(weights, "test")
         if stage < model.shape.layers - 1:
             rows = trainer.embed(weights).numpy()
