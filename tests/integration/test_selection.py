@@ -6,7 +6,7 @@ neither the last weights nor a neighbouring round's can pass for the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.tally import Tally
-from tests.support.runs import events_of, model_weights, result_of, train
+from tests.support.runs import events_of, model_bytes, model_weights, result_of, train
 
 #: Learns fast and then too much: validation rises, falls and swings.
 KEYS: dict[str, Any] = {
@@ -81,6 +81,22 @@ def test_kept_weights_are_those_of_a_run_that_stopped_at_the_best_round(
         assert kept
         for name, tensor in kept.items():
             np.testing.assert_array_equal(tensor, found[name], err_msg=name)
+
+
+def test_a_run_that_is_resumed_after_its_best_round_keeps_it(tmp_path: Path, run: Path) -> None:
+    keys = {**KEYS, "algorithm": read_trained_model(run).config.algorithm}
+    stages = result_of(run)["stages"]
+
+    def stop(event: Mapping[str, Any]) -> None:
+        if event["event"] == "round" and event["round"] == stages[0]["best_round"] + 1:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(out, stop, **keys)
+    train(out, **keys, resume=out)
+    assert result_of(out)["stages"] == stages
+    assert model_bytes(out) == model_bytes(run)
 
 
 def judged(run: Path) -> Iterator[tuple[Tally, Tally]]:

@@ -50,10 +50,10 @@ def test_an_altered_frame_is_refused_the_last_one_too(altered: int) -> None:
     check = BlockCheck(key_of(HEADER))
     for frame in FRAMES[:altered]:
         check.accept(frame)
-    frame = bytearray(FRAMES[altered])
-    frame[HEADER_BYTES - 1] ^= 1  # of the checksum, which a frame without rows has as well
+    changed = bytearray(FRAMES[altered])
+    changed[HEADER_BYTES - 1] ^= 1  # of the checksum, which a frame without rows has as well
     with pytest.raises(RemoteProtocolError, match="checksum differs"):
-        check.accept(frame)
+        check.accept(changed)
 
 
 def test_frames_of_a_block_with_another_hello_do_not_fit_in() -> None:
