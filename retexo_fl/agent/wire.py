@@ -263,14 +263,18 @@ def _message(kind: Kind, facts: Mapping[str, Any], body: memoryview | None = Non
 
 def _facts(head: bytes) -> Mapping[str, Any]:
     facts = _json(head)
-    version, package = facts.get("version"), str(facts.get("package"))[:40]
+    version, package = facts.get("version"), _one_line(facts.get("package"))
     if version != MESSAGE_VERSION or package != __version__:
         raise RemoteProtocolError(
-            f"a message of version {str(version)[:20]} came from retexo-fl {package}; expected "
+            f"a message of version {_one_line(version)} came from retexo-fl {package}; expected "
             f"version {MESSAGE_VERSION} of retexo-fl {__version__}; install the same for agent and "
             "ClientApp, and start the agent again"
         )
     return facts
+
+
+def _one_line(value: object) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:40])
 
 
 def _json(head: bytes) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def read_manifest(path: Path) -> Manifest:
     """
     values = _read_json(path)
     if values.get("version") != PARTITION_VERSION:
-        _fail(path, f"version: got {values.get('version')!r}; expected {PARTITION_VERSION}")
+        _fail(path, f"version: got {_shown(values.get('version'))}; expected {PARTITION_VERSION}")
     _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__})
     arrays = values["arrays"]
     if not isinstance(arrays, dict):
@@ -137,7 +137,7 @@ def _stored_array(path: Path, name: str, entry: object) -> StoredArray:
     _expect_keys(path, entry, set(StoredArray.__dataclass_fields__), where=where)
     shape = entry["shape"]
     if not isinstance(shape, list):
-        _fail(path, f"{where}.shape: got {shape!r}; expected a list")
+        _fail(path, f"{where}.shape: got {_shown(shape)}; expected a list")
     sha256 = _text(path, f"{where}.sha256", entry["sha256"])
     if not _SHA256.fullmatch(sha256):
         _fail(path, f"{where}.sha256: got {sha256[:80]!r}; expected 64 hex digits")
@@ -180,14 +180,18 @@ def _expect_keys(
 
 def _whole(path: Path, key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
-        _fail(path, f"{key}: got {str(value)[:40]}; expected a whole number")
+        _fail(path, f"{key}: got {_shown(value)}; expected a whole number")
     return value
 
 
 def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str):
-        _fail(path, f"{key}: got {str(value)[:40]}; expected text")
+        _fail(path, f"{key}: got {_shown(value)}; expected text")
     return value
+
+
+def _shown(value: object) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:40])
 
 
 def _fail(path: Path, problem: str) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import random
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from retexo_fl.graph.partitioners.assignment_file import read_assignment
 from retexo_fl.graph.tables.edges import read_edge_table
 from retexo_fl.graph.tables.nodes import read_node_table
 from retexo_fl.report.page import write_report
+from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.fuzz.text_targets import of_file
 from tests.support.python2_pickles import pickled_array, pickled_graph
@@ -227,7 +229,14 @@ def _part_targets(folder: Path) -> list[Target]:
         verified = _one_of(path, open_partition)
         name = "sparse-part" if sparse else "part"
         made += [
-            Target(name=name, group="parts", seeds=seeds, read=read, cases=5_000),
+            Target(
+                name=name,
+                group="parts",
+                seeds=seeds,
+                made=_odd_lines(path),
+                read=read,
+                cases=5_000,
+            ),
             Target(
                 name=f"{name}-verified",
                 group="parts",
@@ -281,6 +290,38 @@ def _with_checksum(key: str | None) -> Callable[[bytes], bytes]:
     return repaired
 
 
+def _odd_facts(
+    tensors: dict[str, np.ndarray], facts: dict[str, Any], key: str | None
+) -> Callable[[random.Random], bytes]:
+    """Return what makes files of tensors that are whole, with facts that are odd."""
+
+    def made(rng: random.Random) -> bytes:
+        text = json.dumps(with_odd_value(rng, facts))
+        said = {"facts": text, "crc32": checksum(text, tensors)}
+        return save(tensors, metadata=said if key is None else {key: json.dumps(said)})
+
+    return made
+
+
+def _odd_lines(folder: Path) -> Callable[[random.Random], bytes]:
+    """Return what makes inputs of :func:`_one_of`: one line of a JSON file with an odd value."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    texts = {
+        number: [path.read_text()] if path.suffix == ".json" else path.read_text().splitlines()
+        for number, path in enumerate(paths)
+        if path.suffix in {".json", ".jsonl"}
+    }
+
+    def made(rng: random.Random) -> bytes:
+        number = list(texts)[int(rng.random() * len(texts))]
+        lines = list(texts[number])
+        at = int(rng.random() * len(lines))
+        lines[at] = json.dumps(with_odd_value(rng, json.loads(lines[at])))
+        return bytes([number]) + "\n".join([*lines, ""]).encode()
+
+    return made
+
+
 def _read_state(path: Path) -> None:
     state = JobState.resume(read_checkpoint(path))
     for stage in (0, 1):
@@ -313,6 +354,7 @@ def _run_targets(folder: Path) -> list[Target]:
             name="checkpoint",
             group="runs",
             seeds=[checkpoint.read_bytes()],
+            made=_odd_facts(tensors, {"version": 1, **_checkpoint_facts()}, None),
             read=of_file(checkpoint, _read_state),
             repaired=_with_checksum(None),
             words=words,
@@ -322,11 +364,21 @@ def _run_targets(folder: Path) -> list[Target]:
             name="layer",
             group="runs",
             seeds=[layer.read_bytes()],
+            made=_odd_facts(
+                tensors, {"version": 1, "stage": 0, "features": 7, "classes": 3}, "retexo"
+            ),
             read=of_file(layer, read_layer_file),
             repaired=_with_checksum("retexo"),
             words=words,
             cases=40_000,
         ),
-        Target(name="report", group="runs", seeds=report[0], read=report[1], cases=2_000),
+        Target(
+            name="report",
+            group="runs",
+            seeds=report[0],
+            made=_odd_lines(run),
+            read=report[1],
+            cases=2_000,
+        ),
         Target(name="store", group="runs", seeds=stored[0], read=stored[1], cases=20_000),
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,6 +27,7 @@ from retexo_fl.agent.peering import IntroduceRequest
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.federation import answer_records, flat_arrays, records
 from retexo_fl.federation.record_fields import peer_traffic_of, traffic_metrics, traffic_of
+from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, TRAFFIC, WEIGHTS
 
@@ -52,6 +54,28 @@ def _refitted(data: bytes) -> bytes:
     return prefix + data[wire.PREFIX_BYTES :]
 
 
+def _odd_heads(seeds: Sequence[bytes]) -> Callable[[random.Random], bytes]:
+    """Return what makes messages whose heads are JSON with something odd in it."""
+    pieces = [(_split(seed), seed[: wire.PREFIX_BYTES]) for seed in seeds]
+    heads = [(json.loads(head), body, prefix) for (head, body), prefix in pieces]
+
+    def made(rng: random.Random) -> bytes:
+        facts, body, prefix = heads[int(rng.random() * len(heads))]
+        magic, version, kind, nothing, _, _ = _PREFIX.unpack(prefix)
+        head = json.dumps(with_odd_value(rng, facts)).encode()
+        return _PREFIX.pack(magic, version, kind, nothing, len(head), len(body)) + head + body
+
+    return made
+
+
+def odd_json(seeds: Sequence[bytes]) -> Callable[[random.Random], bytes]:
+    """Return what makes JSON with something odd in it."""
+    values = [json.loads(seed) for seed in seeds]
+    return lambda rng: json.dumps(
+        with_odd_value(rng, values[int(rng.random() * len(values))])
+    ).encode()
+
+
 def _split(data: bytes) -> tuple[bytes, bytes]:
     """Return head and body as a reader of the socket gets them, which waits for whole ones."""
     prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES].ljust(wire.PREFIX_BYTES, b"\0"))
@@ -65,10 +89,12 @@ def _read_answer(kind: type[Any]) -> Callable[[bytes], object]:
 
 def _socket_targets() -> list[Target]:
     asked = [wire.encode_request(message, request, CONFIG) for message, request in REQUESTS.items()]
+    requests = [b"".join(parts) for parts in asked]
     request = Target(
         name="request",
         group="socket",
-        seeds=[b"".join(parts) for parts in asked],
+        seeds=requests,
+        made=_odd_heads(requests),
         read=lambda data: wire.decode_request(*_split(data)),
         repaired=_refitted,
         words=[f'"{name}"'.encode() for name in wire.MESSAGES],
@@ -82,6 +108,7 @@ def _socket_targets() -> list[Target]:
             request,
             name=f"{kind.__name__}",
             seeds=seeds,
+            made=_odd_heads(seeds),
             read=_read_answer(kind),
             cases=60_000,
         )
@@ -96,6 +123,7 @@ def _socket_targets() -> list[Target]:
             request,
             name="control",
             seeds=[control],
+            made=_odd_heads([control]),
             read=lambda data: wire.decode_control(_split(data)[0]),
             cases=100_000,
         ),
@@ -103,6 +131,7 @@ def _socket_targets() -> list[Target]:
             request,
             name="failure",
             seeds=[failure],
+            made=_odd_heads([failure]),
             read=lambda data: str(wire.failure_of(_split(data)[0])),
             words=[b"Interrupted", b"ClassVar", b"annotations", b"__name__", b"Exception"],
             cases=100_000,
@@ -133,6 +162,8 @@ def _record_of(kind: type[Any], data: bytes) -> Any:
 def _carried(value: Any) -> Any:
     if isinstance(value, dict):
         return bytes.fromhex(value["hex"])
+    if isinstance(value, list):
+        return [_carried(item) for item in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("Flower carries 64 bits")
     return value
@@ -226,22 +257,26 @@ def _record_targets() -> list[Target]:
     for name, request in asked.items():
         settings = records.request_content(request)["retexo"]
         assert isinstance(settings, ConfigRecord)
+        seeds = [json.dumps(_as_json(settings)).encode()]
         made.append(
             Target(
                 name=f"message-{name}",
                 group="messages",
-                seeds=[json.dumps(_as_json(settings)).encode()],
+                seeds=seeds,
+                made=odd_json(seeds),
                 read=_read_settings(_READERS[name]),
                 cases=40_000,
             )
         )
     for kind, reader in _ANSWER_READERS.items():
         contents = [records.answer_content(one) for one in ANSWERS if isinstance(one, kind)]
+        seeds = [_content_as_json(content) for content in contents]
         made.append(
             Target(
                 name=f"reply-{kind.__name__}",
                 group="messages",
-                seeds=[_content_as_json(content) for content in contents],
+                seeds=seeds,
+                made=odd_json(seeds),
                 read=_read_reply(reader),
                 cases=40_000,
             )
@@ -250,7 +285,12 @@ def _record_targets() -> list[Target]:
     return [
         *made,
         Target(
-            name="traffic", group="messages", seeds=[metrics], read=_read_traffic, cases=100_000
+            name="traffic",
+            group="messages",
+            seeds=[metrics],
+            made=odd_json([metrics]),
+            read=_read_traffic,
+            cases=100_000,
         ),
         Target(
             name="flower-array",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 #: Numbers at which comparisons turn and sizes run over, as texts and as bytes put them.
 _NUMBERS: Final = (0, 1, 2, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63)
@@ -18,6 +19,13 @@ _TEXTS: Final = (
 _DIGITS: Final = re.compile(rb"\d+")
 #: Bytes of one repeated piece, so that what is made stays small.
 _MOST_REPEATED: Final = 2000
+
+#: In the place of a value of JSON or TOML.
+_ODD: Final = (
+    *(None, True, False, -1, 0, 1, 2**31, 2**53, 2**63, 10**30, 10**400, -0.5, 1.5, 1e308),
+    *(float("nan"), float("inf"), "", "x", "9" * 50, "\ud800", "a\nb", "=", [], [[]], [1, 2, 3]),
+    *([None], ["x"], {}, {"": 1}, {"a": []}),
+)
 
 Change = Callable[[random.Random, bytearray, Sequence[bytes]], None]
 
@@ -36,6 +44,23 @@ def mutated(rng: random.Random, seeds: Sequence[bytes], words: Sequence[bytes] =
     for _ in range(1 + int(rng.random() ** 3 * 4)):
         _CHANGES[int(rng.random() * len(_CHANGES))](rng, data, seeds)
     return bytes(data)
+
+
+def with_odd_value(rng: random.Random, value: Any) -> Any:
+    """Return a value of JSON or TOML with one thing in it changed, left out or added."""
+    if not isinstance(value, dict | list) or not value or rng.random() < 0.05:
+        return copy.deepcopy(_ODD[int(rng.random() * len(_ODD))])
+    places = list(value) if isinstance(value, dict) else range(len(value))
+    place = places[int(rng.random() * len(places))]
+    made = copy.copy(value)
+    chance = rng.random()
+    if chance < 0.08:
+        del made[place]
+    elif chance < 0.12 and isinstance(made, dict):
+        made[f"{place}x"] = made[place]
+    else:
+        made[place] = with_odd_value(rng, made[place])
+    return made
 
 
 def _at(rng: random.Random, data: bytearray) -> int:

@@ -47,6 +47,8 @@ class Target:
         repaired: Makes checksums fit again, so that what they cover is looked at; taken for every
             other case.
         words: What the format knows.
+        made: Another way to make an input, by a generator, for a third of the cases: where damage
+            to bytes seldom leaves the format that they are in.
     """
 
     name: str
@@ -56,12 +58,16 @@ class Target:
     cases: int
     repaired: Callable[[bytes], bytes] | None = None
     words: Sequence[bytes] = ()
+    made: Callable[[random.Random], bytes] | None = None
 
     def case(self, seed: int, first: int) -> Iterator[bytes]:
         """Yield the cases of the block that begins with number ``first``, without end."""
         name = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
         rng = random.Random(name * 10**12 + seed * 10**9 + first)
         while True:
+            if self.made is not None and rng.random() < 1 / 3:
+                yield self.made(rng)
+                continue
             data = mutated(rng, self.seeds, self.words)
             if self.repaired is not None and rng.random() < 0.5:
                 data = self.repaired(data)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import ssl
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import tomli_w
 
 from retexo_fl.agent.settings import host_and_port, read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
@@ -18,6 +22,7 @@ from retexo_fl.errors import InputError
 from retexo_fl.graph.peers import peers_of, read_peers
 from retexo_fl.graph.synthetic import is_synthetic, parse_synthetic
 from retexo_fl.simulation.links import read_links
+from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.unit.graph.graphs import small_parts
 
@@ -65,6 +70,20 @@ def of_file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], obj
     return read_input
 
 
+def _odd_toml(seed: bytes) -> Callable[[random.Random], bytes]:
+    """Return what makes TOML with something odd in it."""
+    values = tomllib.loads(seed.decode())
+
+    def made(rng: random.Random) -> bytes:
+        while True:
+            try:
+                return tomli_w.dumps(with_odd_value(rng, values)).encode("utf-8", "replace")
+            except (AttributeError, TypeError, ValueError):
+                continue  # TOML has no such value: no null, no text by itself.
+
+    return made
+
+
 def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(data.decode("utf-8", "replace"))
 
@@ -107,6 +126,7 @@ def _key_targets(folder: Path) -> list[Target]:
             der,
             name="roster",
             seeds=[Roster.of(members).text().encode()],
+            made=_odd_toml(Roster.of(members).text().encode()),
             read=of_file(folder / "roster.toml", Roster.read),
             cases=10_000,
         ),
@@ -114,13 +134,14 @@ def _key_targets(folder: Path) -> list[Target]:
 
 
 def _setting_targets(folder: Path) -> list[Target]:
-    import tomli_w
-
     config = make_config({"clients": 2, "model": "gcn", "out": "runs/x"})
+    written = tomli_w.dumps(config_values(config)).encode()
+    peers = peers_of(small_parts()).to_toml().encode()
     settings = Target(
         name="agent-settings",
         group="texts",
         seeds=[_AGENT],
+        made=_odd_toml(_AGENT),
         read=of_file(folder / "agent.toml", read_settings),
         cases=20_000,
     )
@@ -129,14 +150,16 @@ def _setting_targets(folder: Path) -> list[Target]:
         replace(
             settings,
             name="configuration",
-            seeds=[tomli_w.dumps(config_values(config)).encode()],
+            seeds=[written],
+            made=_odd_toml(written),
             read=of_file(folder / "config.toml", lambda path: make_config(read_config_file(path))),
             cases=6_000,
         ),
         replace(
             settings,
             name="peers",
-            seeds=[peers_of(small_parts()).to_toml().encode()],
+            seeds=[peers],
+            made=_odd_toml(peers),
             read=of_file(folder / "peers.toml", read_peers),
             cases=20_000,
         ),
@@ -144,6 +167,7 @@ def _setting_targets(folder: Path) -> list[Target]:
             settings,
             name="links",
             seeds=[_LINKS],
+            made=_odd_toml(_LINKS),
             read=of_file(folder / "links.toml", lambda path: read_links(str(path), clients=3)),
             cases=30_000,
         ),

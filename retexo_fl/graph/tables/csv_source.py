@@ -178,7 +178,7 @@ def _binary(path: Path) -> Iterator[IO[bytes]]:
                 yield file  # type: ignore[misc]
         case ".zip":
             with _archive(path) as archive:
-                members = [member for member in archive.infolist() if not member.is_dir()]
+                members = [member for member in archive.infolist() if member.filename[-1:] != "/"]
                 if len(members) != 1:
                     files = counted(len(members), "file")
                     raise TableError(f"{path}: holds {files}; expected one table")
