@@ -21,7 +21,7 @@ _DIGITS: Final = re.compile(rb"\d+")
 _MOST_REPEATED: Final = 2000
 
 #: In the place of a value of JSON or TOML.
-_ODD: Final = (
+_ODD: Final[tuple[Any, ...]] = (
     *(None, True, False, -1, 0, 1, 2**31, 2**53, 2**63, 10**30, 10**400, -0.5, 1.5, 1e308),
     *(float("nan"), float("inf"), "", "x", "9" * 50, "\ud800", "a\nb", "=", [], [[]], [1, 2, 3]),
     *([None], ["x"], {}, {"": 1}, {"a": []}),
