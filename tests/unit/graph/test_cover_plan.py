@@ -69,6 +69,20 @@ def test_plan_by_hand() -> None:
     assert second.edges.slot_hashes.tolist() == hashes[:2].tolist()
 
 
+@given(cut_cases())
+@FEW
+def test_a_slot_has_the_hash_of_the_node_whose_row_lands_there(case: CutCase) -> None:
+    parts = cut_graph(case.graph, case.assignment, case.split)
+    plans = plans_of(parts)
+    for plan in plans:
+        for item in plan.peers:
+            rows = plans[item.peer].peer(plan.client).send.rows
+            hashes = plan.edges.slot_hashes[item.receive.slots]
+            expected = parts[item.peer].node_hashes[rows]
+            assert hashes[: len(rows)].tolist() == expected.tolist()
+            assert not hashes[len(rows) :].any()
+
+
 def test_plan_digest_is_as_documented() -> None:
     first, second = small_parts()
     content = (
