@@ -16,8 +16,9 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.base import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
-#: An agent without a part; a worker process takes about as much again.
+#: A client's process without a part (docs/edge.md), and a worker process (docs/devices.md).
 PROCESS_BYTES: Final = 300_000_000
+_WORKER_BYTES: Final = 160_000_000
 #: Copies of a model's weights at once: as they came, bound, gradient, optimizer, update, answer.
 WEIGHT_COPIES: Final = 8
 _CONTROL_GROUP: Final = Path("/proc/self/cgroup")
@@ -46,9 +47,9 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
         entries += 8 * edges * config.heads
     asked = parse_devices(config.devices)
     workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
-    processes = 1 + (available_cores() if asked.is_auto else workers)
+    workers = available_cores() if asked.is_auto else workers
     weights = WEIGHT_COPIES * _weight_count(config, part)
-    return float(PROCESS_BYTES * processes + item * (entries + weights))
+    return float(PROCESS_BYTES + workers * _WORKER_BYTES + item * (entries + weights))
 
 
 def available_bytes() -> int:
