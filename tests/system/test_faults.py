@@ -215,7 +215,8 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_is_whole(story: Story) -> 
     # A round's line is written with the round after it, which the checkpoint lacks.
     checkpoint = story.facts["full disk"]
     assert checkpoint["stage"] == 0
-    assert checkpoint["round"] == checkpoint["last line"] >= 2
+    # Rounds shorter than a second go on while one is written, for a second at most.
+    assert 2 <= checkpoint["round"] <= checkpoint["last line"]
 
 
 def test_an_agent_that_is_killed_in_a_round_computes_it_again(story: Story) -> None:

@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from retexo_fl.graph.graph import Graph
 
@@ -59,6 +58,9 @@ def _chop(graph: Graph, communities: list[np.ndarray], clients: int) -> list[np.
 
 def _neighbours_together(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     """Order nodes so that cutting the order anywhere cuts few edges among them."""
+    # Loaded here: a graph that is cut otherwise does not wait for it.
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
     matrix = csr_array(
         (np.ones(len(graph.indices), dtype=np.int8), graph.indices, graph.indptr),
         shape=(graph.num_nodes, graph.num_nodes),
