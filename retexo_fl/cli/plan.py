@@ -159,8 +159,8 @@ def _share_added(plan: Mapping[str, Any], what: str) -> float:
 
 def _added_sentence(config: RunConfig, planned: Mapping[str, Any]) -> str:
     text = (
-        "Added: vectors that agents at udp:// or xdp:// (codec fixed) may add to others as they\n"
-        "arrive; the rest is stored as it comes."
+        "Added: vectors that agents at udp:// or xdp:// (codec fixed) may add to others\n"
+        "as they arrive; the rest is stored as it comes."
     )
     if config.algorithm in {"standard", "bns"}:
         share = format_share(_share_added(planned, "gradients_added"))
