@@ -61,3 +61,14 @@ def test_csv_keeps_every_account() -> None:
     copy = TrafficLedger.from_csv(ledger.to_csv().splitlines())
     assert copy.lines() == ledger.lines()
     assert copy.to_csv() == ledger.to_csv()
+
+
+def test_a_sum_that_is_told_again_or_late_adds_nothing() -> None:
+    account = Account(
+        attempt=1, kind="boundary", layer=0, purpose="exchange", client=0, peer=-2, direction="out"
+    )
+    ledger, whole = TrafficLedger(), Volume(messages=5, raw=40, payload=30, wire=35)
+    for told in (Volume(messages=2, raw=16, payload=12, wire=14), whole, whole):
+        ledger.raise_to(account, told)
+    ledger.raise_to(account, Volume(messages=1, raw=8, payload=6, wire=7))
+    assert ledger.sum() == whole
