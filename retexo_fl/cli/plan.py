@@ -164,7 +164,7 @@ def _added_sentence(config: RunConfig, planned: Mapping[str, Any]) -> str:
     )
     if config.algorithm in {"standard", "bns"}:
         share = format_share(_share_added(planned, "gradients_added"))
-        text += f" Of the gradients that come back: {share}."
+        text += f"\nOf the gradients that come back: {share}."
     return text
 
 
