@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from itertools import product
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_scales_given_a_cache_are_on_average_those_expected(seed: int, layer: in
     # 800 edges: a deviation of 5 has a chance of 5e-4.
     assert (np.abs(means - expected) <= 5 * errors + 1e-5 * expected).all()
     assert np.abs(means - expected).max() > 0
+
+
+def test_picks_stand_for_all_neighbours_where_none_can_be_cached() -> None:
+    """No train node is near these roots, so that the cache never holds one of their neighbours."""
+    edges = np.array(list(itertools.permutations(range(10), 2))).T
+    both = np.hstack([edges, edges + 10])
+    adjacency = Adjacency.from_edges(both[0], both[1], num_nodes=500)
+    sampler = GnsSampler(
+        adjacency, (3,), seed=0, cache_share=0.01, train_nodes=np.arange(2, dtype=np.int64)
+    )
+    block = sampler.sample(np.arange(10, 13), epoch=0, batch=0).blocks[0]
+    assert block.degrees.tolist() == [9, 9, 9]
+    assert block.scales is not None
+    assert block.scales.tolist() == [3.0] * 9
 
 
 def test_aggregate_of_the_input_layer_is_unbiased_on_a_real_graph() -> None:

@@ -107,6 +107,14 @@ def test_picks_by_running_sums_are_those_by_weights_where_none_is_certain(
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
 
 
+def test_a_point_that_rounding_puts_behind_the_last_item_picks_it() -> None:
+    """The second of two points is 3.0, where the last item ends."""
+    picked, scales = np.empty(2, np.int64), np.empty(2, np.float32)
+    _pick_by_ends(np.array([1.0, 2.0, 3.0]), float(np.nextafter(1.0, 0.0)), picked, scales)
+    assert picked.tolist() == [1, 2]
+    assert scales.tolist() == [1.5, 1.5]
+
+
 def test_none_are_picked_of_none() -> None:
     nothing = np.empty(0)
     _pick_by_weight(
