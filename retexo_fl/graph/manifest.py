@@ -191,7 +191,7 @@ def _text(path: Path, key: str, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:40])
+    return repr(value)[:40]
 
 
 def _fail(path: Path, problem: str) -> NoReturn:

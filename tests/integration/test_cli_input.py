@@ -78,7 +78,10 @@ BAD_GRAPHS: dict[str, tuple[dict[str, np.ndarray], str]] = {
     ),
     "labels_of_floats": ({"y": np.zeros(12)}, "y: got float64; expected integers"),
     "no_labels": ({"y": np.full(12, -1, dtype=np.int16)}, "y: no node is labelled"),
-    "too_few_labels": ({"y": np.zeros(11, dtype=np.int16)}, "edge_index: column 10 is (10, 11)"),
+    "too_few_labels": (
+        {"y": np.zeros(11, dtype=np.int16)},
+        "x: got shape (12, 3); expected (11, F) with F at least 1",
+    ),
     "nan": (
         {"x": np.where(np.arange(36).reshape(12, 3) == 14, np.nan, 1).astype(np.float32)},
         "x: row 4 holds NaN or infinity; expected finite values",
@@ -320,7 +323,7 @@ def test_damaged_parts_are_refused_by_file(
         (lambda path: path.write_text(" " * 100_000), "more than 65536 bytes; expected a"),
         (lambda path: edit(path, version=99), "version: got 99; expected 1"),
         (lambda path: edit(path, version="1"), "version: got '1'; expected 1"),
-        (lambda path: edit(path, client="0"), "client: got 0; expected a whole number"),
+        (lambda path: edit(path, client="0"), "client: got '0'; expected a whole number"),
         (lambda path: edit(path, arrays={}), "arrays: "),
         (lambda path: edit(path, colour="red"), "keys: 'colour' is unknown"),
         (lambda path: path.write_bytes(b"\xff" * 10), "not JSON ("),

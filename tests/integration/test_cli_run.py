@@ -313,9 +313,9 @@ def test_resume_from_a_damaged_checkpoint_is_refused(
         told = retexo.refused("run", "--resume", stopped, "--engine", engine)
         assert told.startswith(f"resume: {path}: damaged (")
         assert (stopped / "metrics.jsonl").read_bytes() == history
-    path.write_bytes(whole.replace(b'\\"version\\": 1', b'\\"version\\": 7'))
+    path.write_bytes(whole.replace(b'\\"version\\": 2', b'\\"version\\": 7'))
     told = retexo.refused("run", "--resume", stopped, "--engine", engine)
-    assert told == f"resume: {path}: version 7; expected 1"
+    assert told == f"resume: {path}: version 7; expected 2"
 
 
 def test_resume_with_a_damaged_configuration_is_refused(retexo: CommandLine, stopped: Path) -> None:
