@@ -35,7 +35,7 @@ def write_report(run_dir: Path) -> Path:
     page = render(read_run(run_dir))
     path = run_dir / "report.html"
     try:
-        write_whole(path, [page.encode()])
+        write_whole(path, [page.encode(errors="backslashreplace")])
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
     return path
