@@ -9,11 +9,12 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.tables.source import Cells, check_names
@@ -40,6 +41,8 @@ _DAMAGE: Final = (
 )
 #: Flag of a member of a ZIP archive (APPNOTE 6.3.10, section 4.4.4, bit 0).
 _ENCRYPTED: Final = 1
+
+_T = TypeVar("_T")
 
 
 class CsvSource:
@@ -177,23 +180,24 @@ def _binary(path: Path) -> Iterator[IO[bytes]]:
             with gzip.open(path) as file:
                 yield file  # type: ignore[misc]
         case ".zip":
-            with _archive(path) as archive:
+            with _whole_names(path, partial(zipfile.ZipFile, path)) as archive:
                 members = [member for member in archive.infolist() if member.filename[-1:] != "/"]
                 if len(members) != 1:
                     files = counted(len(members), "file")
                     raise TableError(f"{path}: holds {files}; expected one table")
                 if members[0].flag_bits & _ENCRYPTED:
                     raise TableError(f"{path}: is encrypted; expected a table that can be read")
-                with archive.open(members[0]) as member:
+                # The name stands twice in an archive: in its list, and before its content.
+                with _whole_names(path, partial(archive.open, members[0])) as member:
                     yield member
         case _:
             with path.open("rb") as file:
                 yield file
 
 
-def _archive(path: Path) -> zipfile.ZipFile:
+def _whole_names(path: Path, opened: Callable[[], _T]) -> _T:
     try:
-        return zipfile.ZipFile(path)
+        return opened()
     except ValueError as error:  # a name that is not in the encoding that it claims
         raise TableError(f"{path}: not a ZIP archive, or damaged ({error})") from error
 
