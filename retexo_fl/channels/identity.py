@@ -145,7 +145,7 @@ def client_of(certificate: x509.Certificate, where: str) -> int:
     """
     try:
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # a value of a kind that its attribute cannot have
         raise IdentityError(f"{where}: its name cannot be read") from error
     match = _NAME.fullmatch(str(names[0].value)) if names else None
     if match is None:

@@ -98,7 +98,7 @@ def _unpacked(data: bytes) -> bytes:
                 info = old.getinfo(name)
                 begin = data.index(b"\x93NUMPY", info.header_offset)
                 new.writestr(name, data[begin : begin + info.file_size])
-    except (zipfile.BadZipFile, ValueError, KeyError, NotImplementedError, OverflowError):
+    except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError, OverflowError):
         return members[0]
     return file.getvalue()
 
