@@ -162,7 +162,7 @@ def test_file_that_cannot_grow_is_a_named_failure_with_a_whole_checkpoint(tmp_pa
     assert status["state"] == "failed"
     assert status["error"].startswith("CheckpointError: ")
     assert [path for path in run.rglob("*") if ".part" in path.name] == []
-    assert read_checkpoint(run / "checkpoint.safetensors").facts["round"] > 10
+    assert read_checkpoint(run / "checkpoint.safetensors").facts["round"] >= 1
     assert not (run / "result.json").exists()
 
 
