@@ -1,0 +1,87 @@
+"""Trainings leave the bits that version 0.1.0 left."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.commands import environment, program
+from tests.support.limits import PERMISSIVE
+from tests.support.predictions import write_small
+from tests.support.recorded_grid import (
+    KEYS,
+    assert_as_recorded,
+    cells,
+    left_by,
+    name_of,
+    recorded,
+    train_cell,
+)
+from tests.support.runs import configured
+
+CELLS = list(cells())
+NAMES = [name_of(cell) for cell in CELLS]
+#: One of each way in which Flower's simulation takes part.
+IN_FLOWER = ("sage lazy rows lossless", "gcn lazy cover fixed", "gat drop shadow 16 static")
+
+
+def test_every_cell_of_the_record_is_trained() -> None:
+    assert set(recorded()["cells"]) == set(NAMES)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=NAMES)
+def test_one_process_leaves_the_recorded_bits(tmp_path: Path, cell: dict[str, Any]) -> None:
+    assert_as_recorded(cell, train_cell(cell, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def three_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AgentProcess]]:
+    folder = tmp_path_factory.mktemp("agents")
+    write_small(folder / "small.npz", nodes=60)
+    values = {name.replace("_", "-"): value for name, value in KEYS.items()}
+    parts = make_parts(make_config(values | {"data-dir": str(folder)}))
+    with agents(folder, parts, settings=PERMISSIVE) as made:
+        yield made
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.get("clients") != 1], ids=name_of)
+def test_agents_leave_the_bits_of_one_process(
+    tmp_path: Path, three_agents: list[AgentProcess], cell: dict[str, Any]
+) -> None:
+    run = train_with(three_agents, configured(tmp_path / "run", **KEYS | cell))
+    assert left_by(run) == left_by(train_cell(cell, tmp_path))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", IN_FLOWER)
+def test_flowers_simulation_leaves_the_bits_of_one_process(tmp_path: Path, name: str) -> None:
+    cell = CELLS[NAMES.index(name)]
+    inline = train_cell(cell, tmp_path)
+    values = {**KEYS, **cell, "engine": "flower", "data_dir": tmp_path, "out": tmp_path / "run"}
+    options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values.items()]
+    done = subprocess.run(
+        [program("retexo"), "run", "--quiet", *chain.from_iterable(options)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert left_by(tmp_path / "run") == left_by(inline)
+
+
+def test_another_training_is_noticed(tmp_path: Path) -> None:
+    cell = CELLS[0]
+    other = left_by(train_cell(cell | {"seed": 1}, tmp_path))
+    assert other["losses"] != recorded()["cells"][name_of(cell)]["losses"]

@@ -1,0 +1,139 @@
+"""What trainings of version 0.1.0 left, so that a change of the code can be shown to change no bit.
+
+A cell is one training of a small graph over three clients. ``recorded_grid.json`` beside this
+module holds, for each, what it moved and the digest of its weights. Arithmetic differs between
+processors: digests and compressed sizes were recorded on the processor whose arithmetic
+:func:`arithmetic` digests, and are compared where it is the same; elsewhere the losses are.
+
+``python -m tests.support.recorded_grid`` records all cells anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tests.support.predictions import SMALL, write_small
+from tests.support.runs import events_of, ledger_of, model_bytes, train
+
+RECORD: Final = Path(__file__).with_suffix(".json")
+#: What all cells share.
+KEYS: Final[dict[str, Any]] = {
+    **SMALL,
+    **{"clients": 3, "hidden": 8, "heads": 2, "layers": 2, "rounds": 3, "threads": 1},
+}
+_MODELS: Final = ("gcn", "sage", "gat", "gin")
+#: Layers whose neighbours can be added up before they are sent.
+_ADDING: Final = ("gcn", "sage", "gin")
+
+
+def cells() -> Iterator[dict[str, Any]]:
+    """Yield what sets each training apart."""
+    for model, codec in product(_MODELS, ("lossless", "dense", "fixed")):
+        for algorithm, plan in product(("lazy", "standard"), ("rows", "cover")):
+            if plan == "rows" or model in _ADDING:
+                yield _cell(model=model, algorithm=algorithm, boundary_plan=plan, codec=codec)
+        yield _cell(model=model, algorithm="bns", boundary_plan="rows", codec=codec)
+    for model, sampler in product(_MODELS, ("none", "full", "neighbour", "shadow", "gns")):
+        batches = {"batch_nodes": 16, "balance": "static"} if sampler != "none" else {}
+        yield _cell(model=model, algorithm="drop", sampler=sampler, **batches)
+    yield _cell(model="sage-pool", algorithm="lazy")
+    yield _cell(model="sage", algorithm="central", clients=1, sampler="gns", batch_nodes=16)
+    yield _cell(model="sage", algorithm="lazy", dtype="float64")
+    yield _cell(model="gcn", algorithm="lazy", local_steps=3)
+    yield _cell(model="gcn", algorithm="lazy", aggregator="median")
+    yield _cell(model="sage", algorithm="standard", activations="recompute")
+
+
+def name_of(cell: dict[str, Any]) -> str:
+    """Return how the record calls a cell."""
+    return " ".join(str(value) for value in cell.values())
+
+
+def train_cell(cell: dict[str, Any], folder: Path) -> Path:
+    """Train a cell in this process; return its run directory."""
+    graph = folder / "small.npz"
+    if not graph.exists():
+        write_small(graph, nodes=60)
+    return train(folder / name_of(cell).replace(" ", "_"), data_dir=folder, **KEYS | cell)
+
+
+def left_by(run: Path) -> dict[str, Any]:
+    """Return what a training left: digests, volumes of each kind, and losses."""
+    weights = hashlib.sha256()
+    for name, content in sorted(model_bytes(run).items()):
+        if name.endswith(".safetensors"):
+            weights.update(name.encode() + content)
+    ledger = ledger_of(run)
+    moved = {}
+    for kind in ("boundary", "updates_up", "weights_down"):
+        volume = ledger.sum(kind=kind)
+        moved[kind] = [volume.messages, volume.raw, volume.payload]
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    losses = [float(f"{event['loss']:.5g}") for event in rounds]
+    return {"weights": weights.hexdigest()[:32], "moved": moved, "losses": losses}
+
+
+@cache
+def arithmetic() -> str:
+    """Return a digest of what this processor makes of sums, products and functions."""
+    rng = np.random.default_rng(0)
+    digest = hashlib.sha256(torch.__version__.encode())
+    for rows, columns in ((7, 5), (64, 33), (300, 128)):
+        values = rng.standard_normal((rows, columns), np.float32)
+        tensor = torch.from_numpy(values)
+        for made in (
+            *(tensor @ tensor.T, tensor.T @ tensor, tensor.exp(), tensor.sum(0)),
+            *(torch.log_softmax(tensor, 1), tensor.sigmoid(), tensor.norm(dim=1)),
+        ):
+            digest.update(made.numpy().tobytes())
+        digest.update((values.sum(0) + values.std(0)).tobytes())
+    return digest.hexdigest()[:32]
+
+
+@cache
+def recorded() -> dict[str, Any]:
+    """Return the record."""
+    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return record
+
+
+def assert_as_recorded(cell: dict[str, Any], run: Path) -> None:
+    """Compare what a training left with what was recorded of its cell."""
+    known, found = recorded()["cells"][name_of(cell)], left_by(run)
+    if recorded()["arithmetic"] == arithmetic():
+        assert found == known
+        return
+    np.testing.assert_allclose(found["losses"], known["losses"], rtol=1e-2)
+    without_payload = [
+        {kind: volume[:2] for kind, volume in left["moved"].items()} for left in (found, known)
+    ]
+    assert without_payload[0] == without_payload[1]
+
+
+def _cell(**keys: Any) -> dict[str, Any]:
+    return keys
+
+
+def main() -> int:
+    """Train all cells and write the record."""
+    with tempfile.TemporaryDirectory() as folder:
+        left = {name_of(cell): left_by(train_cell(cell, Path(folder))) for cell in cells()}
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(known)}" for name, known in left.items())
+    start = f'{{\n "arithmetic": "{arithmetic()}",\n "cells": {{\n'
+    RECORD.write_text(f"{start}{lines}\n }}\n}}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
