@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import subprocess
+import time
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -128,6 +129,10 @@ def test_a_private_user_namespace_keeps_a_process_of_the_same_user_out() -> None
         try:
             files = f"/proc/{agent.pid}/root/etc"
             private = ("unshare", "--user", "--map-user=31234")
+            deadline = time.monotonic() + 30
+            while Path(f"/proc/{agent.pid}/comm").read_text() != "sleep\n":
+                assert time.monotonic() < deadline, "setpriv has not become sleep"
+                time.sleep(0.01)
             assert "passwd" in ended(*as_user, "ls", files, code=0)
             assert "Permission denied" in ended(*as_user, *private, "ls", files, code=2)
         finally:

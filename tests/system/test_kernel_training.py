@@ -124,7 +124,8 @@ def four(
 def test_the_kernel_adds_what_one_process_adds(
     tmp_path: Path, four: list[AgentProcess], algorithm: str, plan: str
 ) -> None:
-    keys = {**KEYS, "clients": 4, "algorithm": algorithm, "boundary-plan": plan}
+    # Of a width that no other training here has: vectors of another's would be in the cache.
+    keys = {**KEYS, "clients": 4, "hidden": 12, "algorithm": algorithm, "boundary-plan": plan}
     before = counters(four)
 
     train_with(four, configured(tmp_path / "agents", **keys))
