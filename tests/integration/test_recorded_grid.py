@@ -30,7 +30,7 @@ from tests.support.runs import configured
 CELLS = list(cells())
 NAMES = [name_of(cell) for cell in CELLS]
 #: One of each way in which Flower's simulation takes part.
-IN_FLOWER = ("sage lazy rows lossless", "gcn lazy cover fixed", "gat drop shadow 16 static")
+IN_FLOWER = ("gcn lazy cover fixed", "gat drop shadow 16 static")
 
 
 def test_every_cell_of_the_record_is_trained() -> None:
