@@ -62,7 +62,7 @@ DATASET: Final = "fb100_union8"
 QUICK_DATASET: Final = "cora"
 MODELS: Final = ("gcn", "sage")
 FULL: Final = Sizes(
-    roots=4096, batch=512, shadow_part=1 / 16, hidden=128, repeats=3, settling=2, cache_roots=2048
+    roots=4096, batch=512, shadow_part=1 / 16, hidden=128, repeats=5, settling=2, cache_roots=2048
 )
 #: A GPU needs mini-batches as large as the paper's to be busy.
 FULL_WITH_GPU: Final = Sizes(
