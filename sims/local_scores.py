@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Final
 
-from retexo_fl.agent.api import ClientApi, EvaluateRequest, TrainAnswer, TrainRequest
+from retexo_fl.agent.api import (
+    AnswerT,
+    ClientApi,
+    EvaluateRequest,
+    Request,
+    TrainAnswer,
+    TrainRequest,
+)
 from sims.trained import Trained
 from sims.training import Change, train_whole
 from sims.trainings import Keys
@@ -52,20 +59,21 @@ class ScoredClient:
         self._client = client
         self._scores = scores
 
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """Return the client's answer; the change in it is what its model differs by."""
-        answer = self._client.train_layer(request)
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """Return the client's answer; the change in an update is what its model differs by."""
+        answer = self._client.ask(request)
+        if isinstance(request, TrainRequest) and isinstance(answer, TrainAnswer):
+            self._grade(request, answer)
+        return answer
+
+    def _grade(self, request: TrainRequest, answer: TrainAnswer) -> None:
         own = request.weights
         if answer.examples:
             own = own + (answer.update_sum / answer.examples).astype(own.dtype)
         for nodes in ("validation", "test"):
             asked = EvaluateRequest(ticket=request.ticket, weights=own, nodes=nodes)
-            found = self._client.evaluate_layer(asked)
+            found = self._client.ask(asked)
             self._scores.add(request.ticket.round, nodes, found.correct, found.examples)
-        return answer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
 
 def train_with_local_scores(keys: Keys) -> Trained:
@@ -77,7 +85,7 @@ def train_with_local_scores(keys: Keys) -> Trained:
     scores = LocalScores()
 
     def scoring() -> Change:
-        return lambda _, client: cast(ClientApi, ScoredClient(client, scores))
+        return lambda _, client: ScoredClient(client, scores)
 
     trained = train_whole(keys, scoring())
     return replace(trained, result={**trained.result, LOCAL_ACCURACY: scores.selected()})

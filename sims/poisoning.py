@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
-from retexo_fl.agent.api import ClientApi, TrainAnswer, TrainRequest
+from retexo_fl.agent.api import AnswerT, ClientApi, Request, TrainAnswer
 from sims.training import Change
 
 
@@ -19,14 +18,13 @@ class PoisonedClient:
         self._client = client
         self._factor = factor
 
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """Return the client's answer with another update."""
-        answer = self._client.train_layer(request)
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """Return the client's answer; an update is another one."""
+        answer = self._client.ask(request)
+        if not isinstance(answer, TrainAnswer):
+            return answer
         factor = answer.update_sum.dtype.type(self._factor)
         return replace(answer, update_sum=answer.update_sum * factor)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
 
 def poisoning(victim: int, factor: float) -> Change:
@@ -35,6 +33,6 @@ def poisoning(victim: int, factor: float) -> Change:
     def change(index: int, client: ClientApi) -> ClientApi:
         if index != victim:
             return client
-        return cast(ClientApi, PoisonedClient(client, factor))
+        return PoisonedClient(client, factor)
 
     return change

@@ -1,21 +1,38 @@
-"""What the server may ask of a client: plain dataclasses and one protocol, without torch.
+"""The questions that the server may ask a client; no torch, no Flower.
 
-Handlers of Flower messages speak this protocol. In a simulation the object behind it lives in the
-worker process; in deployment it will be the resident agent behind a socket.
+A question is a pair of dataclasses: a request, which names its answer's class, and the answer.
+:data:`QUESTIONS` lists them. :mod:`retexo_fl.agent.schema` turns both into flat values and back,
+for Flower's records and for the agent's socket alike. To add a question: write its pair here and
+enter it in :data:`QUESTIONS`, give the client a method of its name, and ask it where the server
+needs the answer.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from retexo_fl.agent.schema import FLAT, named
+from retexo_fl.errors import LocalProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 3
+MESSAGE_VERSION = 4
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+AnswerT = TypeVar("AnswerT")
+
+
+class Request(Generic[Answer_co]):
+    """What the server asks; the parameter is the class of the answer."""
+
+    __slots__ = ()
+    ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +52,13 @@ class Ticket:
     stage: int = 0
     round: int = 0
     weights_digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloRequest(Request["HelloAnswer"]):
+    """Ask a client to introduce itself."""
+
+    ticket: Ticket = field(metadata=FLAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +124,7 @@ class PeerTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishRequest:
+class PublishRequest(Request["PublishAnswer"]):
     """Make the rows of stage ``ticket.stage`` and hand every peer its vectors.
 
     Attributes:
@@ -109,7 +133,7 @@ class PublishRequest:
         weights: (P,) selected weights of the stage before; None for stage 0.
     """
 
-    ticket: Ticket
+    ticket: Ticket = field(metadata=FLAT)
     previous_digest: bytes = b""
     weights: np.ndarray | None = None
 
@@ -122,12 +146,12 @@ class PublishAnswer:
     """
 
     vectors: int
-    traffic: Traffic
+    traffic: Traffic = field(metadata=FLAT)
     error_bound: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectRequest:
+class CollectRequest(Request["CollectAnswer"]):
     """Say what has arrived for stage ``ticket.stage``.
 
     Attributes:
@@ -136,7 +160,7 @@ class CollectRequest:
         close: Train on what is there; later arrivals are ignored.
     """
 
-    ticket: Ticket
+    ticket: Ticket = field(metadata=FLAT)
     wait_s: float = 0.0
     close: bool = False
 
@@ -155,14 +179,14 @@ class CollectAnswer:
     complete: bool
     missing: int
     missing_peers: int
-    traffic: Traffic
+    traffic: Traffic = field(metadata=FLAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRequest:
+class TrainRequest(Request["TrainAnswer"]):
     """Validate ``weights`` ((P,)) and return the update of a round."""
 
-    ticket: Ticket
+    ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
 
 
@@ -183,7 +207,7 @@ class TrainAnswer:
     """
 
     update_sum: np.ndarray
-    examples: int
+    examples: int = field(metadata=named("num-examples"))
     loss_sum: float
     validation_examples: int
     validation_loss_sum: float
@@ -194,7 +218,7 @@ class TrainAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateRequest:
+class EvaluateRequest(Request["EvaluateAnswer"]):
     """Evaluate ``weights`` ((P,)) on the ``validation`` or ``test`` nodes.
 
     Attributes:
@@ -204,7 +228,7 @@ class EvaluateRequest:
         last: No message of this job follows; the client may forget it.
     """
 
-    ticket: Ticket
+    ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     nodes: str
     last: bool = False
@@ -217,7 +241,7 @@ class EvaluateAnswer:
     ``traffic`` is that of exchanges that the evaluation took.
     """
 
-    examples: int
+    examples: int = field(metadata=named("num-examples"))
     loss_sum: float
     correct: int
     metric: tuple[float, ...] = ()
@@ -225,7 +249,7 @@ class EvaluateAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictRequest:
+class PredictRequest(Request["PredictAnswer"]):
     """Predict all inner nodes with the last layer, and write that down where the client lives.
 
     The server is told counts only; the client then forgets the job.
@@ -236,7 +260,7 @@ class PredictRequest:
         form: Form of the file: ``csv``, ``parquet`` or ``npz``.
     """
 
-    ticket: Ticket
+    ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     form: str
 
@@ -254,36 +278,134 @@ class PredictAnswer:
     test_correct: int
 
 
-class ClientApi(Protocol):
-    """A client, wherever it lives. Every method returns without waiting for another client.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntroduceRequest(Request["IntroduceAnswer"]):
+    """Learn who the clients are; one that was given a roster believes that.
 
-    All raise :class:`~retexo_fl.errors.RetexoError` subclasses; ``StaleAttempt`` for an attempt
-    that was superseded.
+    Attributes:
+        ticket: Names job and attempt.
+        roster: Certificates and addresses of all clients, TOML.
     """
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
-        """Introduce the client."""
+    ticket: Ticket = field(metadata=FLAT)
+    roster: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntroduceAnswer:
+    """How many clients the roster has that is believed."""
+
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRequest(Request["RelayAnswer"]):
+    """Take parcels from peers, and hand out those for them.
+
+    Attributes:
+        ticket: Names job and attempt.
+        trip: Number of the question in its attempt: one that is asked again has the same.
+        peers: By parcel, the client that it comes from.
+        sizes: By parcel, its bytes.
+        parcels: (sum of sizes,) uint8, one after the other.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    trip: int
+    peers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    parcels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayAnswer:
+    """Parcels as in :class:`RelayRequest`, by the client that they go to."""
+
+    peers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    parcels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question as both ends know it.
+
+    Attributes:
+        name: Method of the client that answers it.
+        message_type: Of Flower's messages.
+        request: Class of the request.
+        answer: Class of the answer.
+    """
+
+    name: str
+    message_type: str
+    request: type[Any]
+    answer: type[Any]
+
+
+def _question(name: str, message_type: str, request: type[Any], answer: type[Any]) -> Question:
+    return Question(name=name, message_type=message_type, request=request, answer=answer)
+
+
+HELLO: Final = _question("hello", "query.hello", HelloRequest, HelloAnswer)
+INTRODUCE: Final = _question("introduce", "query.introduce", IntroduceRequest, IntroduceAnswer)
+PUBLISH: Final = _question("publish", "query.publish", PublishRequest, PublishAnswer)
+RELAY: Final = _question("relay", "query.relay", RelayRequest, RelayAnswer)
+COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAnswer)
+TRAIN: Final = _question("train_layer", "train.layer", TrainRequest, TrainAnswer)
+EVALUATE: Final = _question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)
+PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAnswer)
+
+#: By name.
+QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
+    {
+        question.name: question
+        for question in (HELLO, INTRODUCE, PUBLISH, RELAY, COLLECT, TRAIN, EVALUATE, PREDICT)
+    }
+)
+_BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
+
+
+def question_of(request: Request[Any]) -> Question:
+    """Return the question that a request asks."""
+    return _BY_REQUEST[type(request)]
+
+
+class ClientApi(Protocol):
+    """A client, wherever it lives."""
+
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """Answer a request.
+
+        Raises:
+            RetexoError: The named failure; ``StaleAttempt`` for an attempt that was superseded.
+        """
         ...
 
-    def publish(self, request: PublishRequest) -> PublishAnswer:
-        """See :class:`PublishRequest`; publishing again is harmless."""
-        ...
 
-    def collect(self, request: CollectRequest) -> CollectAnswer:
-        """See :class:`CollectRequest`."""
-        ...
+class Answering:
+    """A client that has a method for each question, of the question's name.
 
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """See :class:`TrainRequest`."""
-        ...
+    A method takes the request, and returns the answer without waiting for another client.
+    """
 
-    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
-        """See :class:`EvaluateRequest`."""
-        ...
+    __slots__ = ()
 
-    def predict(self, request: PredictRequest) -> PredictAnswer:
-        """See :class:`PredictRequest`."""
-        ...
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """See :class:`ClientApi`.
+
+        Raises:
+            LocalProtocolError: It has no such method: it lives in a simulation, where nobody needs
+                to be found.
+        """
+        question = question_of(request)
+        method = getattr(self, question.name, None)
+        if method is None:
+            raise LocalProtocolError(
+                f"{question.message_type}: only for a client that has an agent"
+            )
+        answer: AnswerT = method(request)
+        return answer
 
 
 def chain_digest(previous_digest: bytes, weights: np.ndarray | None) -> bytes:

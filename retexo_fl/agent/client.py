@@ -14,11 +14,13 @@ from scipy.sparse import csr_array
 from retexo_fl.agent.answers import evaluate_answer, train_answer
 from retexo_fl.agent.api import (
     MESSAGE_VERSION,
+    Answering,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -51,7 +53,7 @@ MAX_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 
 
-class GraphClient:
+class GraphClient(Answering):
     """Implements :class:`~retexo_fl.agent.api.ClientApi` for one partition and one job.
 
     Every answer is a function of partition, configuration, closed exchange and request. What is
@@ -102,9 +104,9 @@ class GraphClient:
         """Exchange with the peers that they reach by datagrams."""
         self._mailbox.datagrams = datagrams
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
+    def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        self._admit(ticket)
+        self._admit(request.ticket)
         part = self._partition
         return HelloAnswer(
             version=MESSAGE_VERSION,

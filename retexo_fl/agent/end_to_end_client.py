@@ -9,6 +9,7 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -32,9 +33,9 @@ class EndToEndClient(GraphClient):
     #: Made when the exchange has been closed; holds nothing of a round.
     _whole: WholeTrainer | None = None
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
+    def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        answer, sampling = super().hello(ticket), self._sampling
+        answer, sampling = super().hello(request), self._sampling
         if sampling is None:
             return answer
         drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)

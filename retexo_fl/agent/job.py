@@ -17,10 +17,8 @@ from retexo_fl.agent.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    PredictRequest,
     PublishAnswer,
     PublishRequest,
-    Ticket,
     Traffic,
     TrainAnswer,
     TrainRequest,
@@ -36,7 +34,7 @@ from retexo_fl.agent.vectors.port import JobVectors, VectorPorts
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import LocalProtocolError, StaleAttempt
+from retexo_fl.errors import StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.base import layer_class
@@ -165,26 +163,19 @@ class AgentJob:
         self.stage, self.round, self.message = ticket.stage, ticket.round, request.message
         self.asked_at = time.time()
 
-    def answer(self, request: wire.Request) -> wire.ClientAnswer:
+    def answer(self, request: wire.Request) -> object:
         """Answer a message that needs no peer.
 
         Raises:
             LocalProtocolError: It is not one for a client.
         """
         match request.asked:
-            case Ticket() as ticket:
-                return self.client.hello(ticket)
             case PublishRequest() as asked:
                 return self._publish(asked)
             case CollectRequest() as asked:
                 return self.collect(asked)
-            case TrainRequest() as asked:
-                return self.client.train_layer(asked)
-            case EvaluateRequest() as asked:
-                return self.client.evaluate_layer(asked)
-            case PredictRequest() as asked:
-                return self.client.predict(asked)
-        raise LocalProtocolError(f"message {request.message}: not one for a client's part")
+            case asked:
+                return self.client.ask(asked)
 
     def kept(self, request: wire.Request) -> wire.Parts | None:
         """Return what was answered to the same question, if it was the last of its kind."""

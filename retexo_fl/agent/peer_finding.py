@@ -6,16 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from retexo_fl.agent.api import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
 from retexo_fl.agent.introductions import Introductions
-from retexo_fl.agent.peering import (
-    Addressed,
-    IntroduceAnswer,
-    IntroduceRequest,
-    RelayAnswer,
-    RelayRequest,
-    parcels_of,
-    relay_answer,
-)
+from retexo_fl.agent.peering import Addressed, parcels_of, relay_answer
 from retexo_fl.channels.relay import RelayTransport
 
 #: A training that has not asked for parcels for so long no longer needs the relay.

@@ -11,28 +11,12 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import (
-    CollectAnswer,
-    CollectRequest,
-    EvaluateAnswer,
-    EvaluateRequest,
-    HelloAnswer,
-    PredictAnswer,
-    PredictRequest,
-    PublishAnswer,
-    PublishRequest,
-    Ticket,
-    TrainAnswer,
-    TrainRequest,
-)
-from retexo_fl.agent.peering import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
+from retexo_fl.agent.api import AnswerT, Request, question_of
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
-
-Answer = TypeVar("Answer")
 
 #: An agent that computes says so every few seconds; one that says nothing for so long is gone.
 SILENCE_S: Final = 30.0
@@ -43,7 +27,7 @@ _TIMEOUT_S: Final = 3600.0
 
 
 class RemoteClient:
-    """:class:`~retexo_fl.agent.peering.AgentApi` over the agent's socket.
+    """:class:`~retexo_fl.agent.api.ClientApi` over the agent's socket.
 
     Args:
         socket_path: The agent's socket.
@@ -61,40 +45,14 @@ class RemoteClient:
         timeout_s = run_config.get("message-timeout-s", _TIMEOUT_S)
         self._timeout_s = timeout_s if isinstance(timeout_s, int | float) else _TIMEOUT_S
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("hello", ticket, HelloAnswer)
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """See :class:`~retexo_fl.agent.api.ClientApi`.
 
-    def introduce(self, request: IntroduceRequest) -> IntroduceAnswer:
-        """See :class:`~retexo_fl.agent.peering.AgentApi`."""
-        return self._ask("introduce", request, IntroduceAnswer)
-
-    def relay(self, request: RelayRequest) -> RelayAnswer:
-        """See :class:`~retexo_fl.agent.peering.AgentApi`."""
-        return self._ask("relay", request, RelayAnswer)
-
-    def publish(self, request: PublishRequest) -> PublishAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("publish", request, PublishAnswer)
-
-    def collect(self, request: CollectRequest) -> CollectAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("collect", request, CollectAnswer)
-
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("train_layer", request, TrainAnswer)
-
-    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("evaluate_layer", request, EvaluateAnswer)
-
-    def predict(self, request: PredictRequest) -> PredictAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._ask("predict", request, PredictAnswer)
-
-    def _ask(self, message: str, asked: wire.ClientRequest, kind: type[Answer]) -> Answer:
-        parts = wire.encode_request(message, asked, self._run_config)
+        Raises:
+            AgentUnreachable: Nobody answers there.
+            RetexoError: The agent's own named failure.
+        """
+        parts = wire.encode_request(request, self._run_config)
         deadline = time.monotonic() + self._timeout_s
         # An agent that takes the question and dies of it each time is bounded by the deadline.
         seen, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -110,7 +68,8 @@ class RemoteClient:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                return wire.decode_answer(kind, head, body)
+                answer: AnswerT = wire.decode_answer(question_of(request).answer, head, body)
+                return answer
 
 
 def ask_agent(

@@ -20,6 +20,9 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
+    IntroduceRequest,
+    RelayRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -29,7 +32,6 @@ from retexo_fl.agent.inner_exchanges import RoundRunner
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.peering import IntroduceRequest, RelayRequest
 from retexo_fl.channels import BlockKey
 from retexo_fl.errors import ExchangeIncomplete, RemoteProtocolError, StaleAttempt
 from retexo_fl.exchange.link_messages import Offer
@@ -169,14 +171,14 @@ class AgentService:
             job.state = "waiting"
         return outcome
 
-    async def _ask(self, job: AgentJob, running: _Running) -> wire.ClientAnswer:
+    async def _ask(self, job: AgentJob, running: _Running) -> object:
         request = running.request
         match request.asked:
             case RelayRequest() if not job.config.relay:
                 raise RemoteProtocolError("parcels of peers; expected none with relay = false")
             case IntroduceRequest() | RelayRequest() as asked:
                 return await self._peering.answer(asked)
-            case Ticket() if request.config.get("introductions"):
+            case HelloRequest() if request.config.get("introductions"):
                 return await self._hello(job, running)
             case TrainRequest() as asked if job.exchanges_in_rounds:
                 return await self._train(job, running, asked)
@@ -187,14 +189,12 @@ class AgentService:
             case _:
                 return await self._timed(running, lambda: job.answer(request))
 
-    async def _hello(self, job: AgentJob, running: _Running) -> wire.ClientAnswer:
+    async def _hello(self, job: AgentJob, running: _Running) -> object:
         answer = await self._timed(running, lambda: job.answer(running.request))
         assert isinstance(answer, HelloAnswer)
         return replace(answer, member=self._peering.introductions.own_entry())
 
-    async def _collect(
-        self, job: AgentJob, running: _Running, asked: CollectRequest
-    ) -> wire.ClientAnswer:
+    async def _collect(self, job: AgentJob, running: _Running, asked: CollectRequest) -> object:
         """Look again until all is there; other jobs compute meanwhile."""
         deadline = time.monotonic() + min(asked.wait_s, _MOST_COLLECT_WAIT_S)
         look = replace(asked, close=False)

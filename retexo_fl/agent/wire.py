@@ -17,76 +17,34 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
+
+import numpy as np
 
 from retexo_fl import __version__, errors
-from retexo_fl.agent import wire_fields
-from retexo_fl.agent.api import (
-    MESSAGE_VERSION,
-    CollectAnswer,
-    CollectRequest,
-    EvaluateAnswer,
-    EvaluateRequest,
-    HelloAnswer,
-    PredictAnswer,
-    PredictRequest,
-    PublishAnswer,
-    PublishRequest,
-    Ticket,
-    TrainAnswer,
-    TrainRequest,
-)
-from retexo_fl.agent.peering import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
+from retexo_fl.agent import schema
+from retexo_fl.agent.api import MESSAGE_VERSION, QUESTIONS, AnswerT, Ticket, question_of
+from retexo_fl.agent.api import Request as Asked
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
+from retexo_fl.units import counted
 
-ClientRequest = (
-    Ticket
-    | IntroduceRequest
-    | PublishRequest
-    | RelayRequest
-    | CollectRequest
-    | TrainRequest
-    | EvaluateRequest
-    | PredictRequest
-)
-ClientAnswer = (
-    HelloAnswer
-    | IntroduceAnswer
-    | PublishAnswer
-    | RelayAnswer
-    | CollectAnswer
-    | TrainAnswer
-    | EvaluateAnswer
-    | PredictAnswer
-)
-Answer = TypeVar("Answer")
 Parts = list[bytes | memoryview]
 
-#: The methods of :class:`~retexo_fl.agent.peering.AgentApi`: what each takes and what it returns.
-MESSAGES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
-    {
-        "hello": (Ticket, HelloAnswer),
-        "introduce": (IntroduceRequest, IntroduceAnswer),
-        "publish": (PublishRequest, PublishAnswer),
-        "relay": (RelayRequest, RelayAnswer),
-        "collect": (CollectRequest, CollectAnswer),
-        "train_layer": (TrainRequest, TrainAnswer),
-        "evaluate_layer": (EvaluateRequest, EvaluateAnswer),
-        "predict": (PredictRequest, PredictAnswer),
-    }
-)
 #: A run configuration has some fifty keys; a status is long where there are thousands of peers.
 MAX_HEAD_BYTES: Final = 2**24
 #: Weights of 268 million float32 parameters.
 MAX_BODY_BYTES: Final = 2**30
 #: An error's sentence; a longer one is cut.
 _MAX_SENTENCE: Final = 4000
+#: Characters of a refused value that an error repeats.
+_MOST_SHOWN: Final = 60
 
 _MAGIC: Final = b"RTXA"
 _WIRE_VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<4sBBHIQ")
+#: The dtypes of weights, updates and parcels, by their names here: little-endian everywhere.
+_DTYPES: Final = {"float32": "<f4", "float64": "<f8", "uint8": "|u1"}
 PREFIX_BYTES: Final = _PREFIX.size
 
 
@@ -139,21 +97,21 @@ class Request:
     """One question to a client.
 
     Attributes:
-        message: Name of the method, one of :data:`MESSAGES`.
-        asked: Its argument.
+        message: Name of the question.
+        asked: What is asked.
         config: The run configuration that it came with.
         identity: Equal for questions that have the same answer.
     """
 
     message: str
-    asked: ClientRequest
+    asked: Asked[Any]
     config: Mapping[str, Scalar]
     identity: bytes
 
     @property
     def ticket(self) -> Ticket:
         """What the question belongs to."""
-        return self.asked if isinstance(self.asked, Ticket) else self.asked.ticket
+        return self.asked.ticket
 
 
 ALIVE: Final = _PREFIX.pack(_MAGIC, _WIRE_VERSION, Kind.ALIVE, 0, 0, 0)
@@ -162,9 +120,10 @@ ALIVE: Final = _PREFIX.pack(_MAGIC, _WIRE_VERSION, Kind.ALIVE, 0, 0, 0)
 # ---- requests and answers -----------------------------------------------------------------------
 
 
-def encode_request(message: str, asked: ClientRequest, config: Mapping[str, Scalar]) -> Parts:
+def encode_request(asked: Asked[Any], config: Mapping[str, Scalar]) -> Parts:
     """Return the pieces of a request."""
-    return _encode(Kind.REQUEST, asked, {"message": message, "config": dict(config)})
+    extra = {"message": question_of(asked).name, "config": dict(config)}
+    return _encode(Kind.REQUEST, asked, extra)
 
 
 def decode_request(head: bytes, body: bytes) -> Request:
@@ -175,33 +134,30 @@ def decode_request(head: bytes, body: bytes) -> Request:
     """
     facts = _facts(head)
     message = str(facts.get("message"))
-    if message not in MESSAGES:
+    if message not in QUESTIONS:
         raise RemoteProtocolError(f"message {message[:40]!r} is unknown")
-    array = wire_fields.read_array(facts.get("array"), body)
-    asked: ClientRequest = wire_fields.from_fields(MESSAGES[message][0], facts.get("fields"), array)
-    config = wire_fields.read_mapping(facts.get("config"), "config")
+    asked: Asked[Any] = _decode(QUESTIONS[message].request, facts, body)
+    config = _object(facts.get("config"), "config")
     if not all(isinstance(value, bool | int | float | str) for value in config.values()):
         raise RemoteProtocolError("config: expected true, false, numbers and texts only")
-    named = json.dumps([message, facts.get("fields"), facts.get("array")], sort_keys=True)
-    identity = hashlib.sha256(named.encode() + b"\n")
+    told = json.dumps([message, facts.get("values"), facts.get("array")], sort_keys=True)
+    identity = hashlib.sha256(told.encode() + b"\n")
     identity.update(body)
     return Request(message=message, asked=asked, config=config, identity=identity.digest())
 
 
-def encode_answer(answer: ClientAnswer) -> Parts:
+def encode_answer(answer: object) -> Parts:
     """Return the pieces of an answer."""
     return _encode(Kind.ANSWER, answer, {})
 
 
-def decode_answer(kind: type[Answer], head: bytes, body: bytes | memoryview) -> Answer:
+def decode_answer(kind: type[AnswerT], head: bytes, body: bytes | memoryview) -> AnswerT:
     """Read an answer of a class.
 
     Raises:
         RemoteProtocolError: It is of another version, or something in it is not as expected.
     """
-    facts = _facts(head)
-    array = wire_fields.read_array(facts.get("array"), body)
-    return wire_fields.from_fields(kind, facts.get("fields"), array)
+    return _decode(kind, _facts(head), body)
 
 
 # ---- failures and control -----------------------------------------------------------------------
@@ -246,11 +202,55 @@ def decode_control(head: bytes) -> Mapping[str, Any]:
 # ---- pieces -------------------------------------------------------------------------------------
 
 
-def _encode(kind: Kind, record: ClientRequest | ClientAnswer, extra: Mapping[str, Any]) -> Parts:
-    array = wire_fields.array_of(record)
-    described = None if array is None else wire_fields.describe_array(*array)
-    head = {**extra, "fields": wire_fields.to_fields(record), "array": described}
-    return _message(kind, head, None if array is None else wire_fields.array_bytes(array[1]))
+def _encode(kind: Kind, record: object, extra: Mapping[str, Any]) -> Parts:
+    values, array = schema.flatten(record)
+    head = {**extra, "values": {key: _to_json(value) for key, value in values.items()}}
+    if array is None:
+        return _message(kind, head)
+    assert array.ndim == 1
+    head["array"] = {"dtype": array.dtype.name, "length": len(array)}
+    body = np.ascontiguousarray(array, _DTYPES[array.dtype.name]).data.cast("B")
+    return _message(kind, head, body)
+
+
+def _decode(kind: type[AnswerT], facts: Mapping[str, Any], body: bytes | memoryview) -> AnswerT:
+    values = _object(facts.get("values"), kind.__name__)
+    array = _array(facts.get("array"), body)
+    return schema.rebuild(
+        kind, {key: _from_json(key, value) for key, value in values.items()}, array
+    )
+
+
+def _to_json(value: Any) -> Any:
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def _from_json(key: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    try:
+        return bytes.fromhex(value["hex"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"{key!r} is {str(value)[:_MOST_SHOWN]}; expected hexadecimal digits"
+        ) from error
+
+
+def _array(described: object, body: bytes | memoryview) -> np.ndarray | None:
+    """Return the values that a body holds, None where none are described."""
+    if described is None:
+        if body:
+            raise RemoteProtocolError(f"followed by {counted(len(body), 'byte')}; expected none")
+        return None
+    facts = _object(described, "array")
+    dtype, length = _DTYPES.get(str(facts.get("dtype"))), facts.get("length")
+    if dtype is None or type(length) is not int:
+        raise RemoteProtocolError(
+            f"array is {str(described)[:_MOST_SHOWN]}; expected dtype and length"
+        )
+    if length < 0 or length * np.dtype(dtype).itemsize != len(body):
+        raise RemoteProtocolError(f"array of {length} {dtype} in {counted(len(body), 'byte')}")
+    return np.frombuffer(body, dtype=dtype)
 
 
 def _message(kind: Kind, facts: Mapping[str, Any], body: memoryview | None = None) -> Parts:
@@ -279,6 +279,13 @@ def _one_line(value: object) -> str:
 
 def _json(head: bytes) -> Mapping[str, Any]:
     try:
-        return wire_fields.read_mapping(json.loads(head), "head")
+        facts = json.loads(head)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError("the head of a message is no JSON") from error
+    return _object(facts, "head")
+
+
+def _object(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"{name} is {str(value)[:_MOST_SHOWN]}; expected an object")
+    return value

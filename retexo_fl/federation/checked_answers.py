@@ -6,7 +6,7 @@ The error names the client: whoever runs the training knows whom to ask, or to l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -21,7 +21,7 @@ from retexo_fl.agent.api import (
     TrainAnswer,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.federation import answer_records
+from retexo_fl.federation import records
 
 Answer = TypeVar("Answer")
 
@@ -72,7 +72,7 @@ def read_update(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> Trai
         RemoteProtocolError: Its counts are not those of its nodes.
         TrainingDiverged: A loss is not finite.
     """
-    answer = _read(answer_records.read_update, hello, reply)
+    answer = _read(TrainAnswer, hello, reply)
     with named(hello.client):
         _demand("num-examples", answer.examples, _least(hello, in_batches), hello.train)
         count = answer.validation_examples
@@ -91,7 +91,7 @@ def read_evaluated(hello: HelloAnswer, reply: Message, *, nodes: str) -> Evaluat
         RemoteProtocolError: Its counts are not those of its nodes.
         TrainingDiverged: A loss is not finite.
     """
-    answer = _read(answer_records.read_evaluated, hello, reply)
+    answer = _read(EvaluateAnswer, hello, reply)
     count = hello.test if nodes == "test" else hello.validation
     with named(hello.client):
         _demand("num-examples", answer.examples, count, count)
@@ -107,7 +107,7 @@ def read_published(hello: HelloAnswer, reply: Message) -> PublishAnswer:
     Raises:
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
-    answer = _read(answer_records.read_published, hello, reply)
+    answer = _read(PublishAnswer, hello, reply)
     with named(hello.client):
         _demand("vectors", answer.vectors, hello.vectors_out, hello.vectors_out)
         _demand("numbers of error-bound", len(answer.error_bound), 0, 1)
@@ -124,7 +124,7 @@ def read_collected(hello: HelloAnswer, reply: Message) -> CollectAnswer:
     Raises:
         RemoteProtocolError: It lacks more vectors than it gets.
     """
-    answer = _read(answer_records.read_collected, hello, reply)
+    answer = _read(CollectAnswer, hello, reply)
     with named(hello.client):
         _demand("missing", answer.missing, 0, 0 if answer.complete else hello.vectors_in)
         _demand("missing-peers", answer.missing_peers, 0, hello.num_clients - 1)
@@ -137,7 +137,7 @@ def read_predicted(hello: HelloAnswer, reply: Message) -> PredictAnswer:
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
     """
-    answer = _read(answer_records.read_predicted, hello, reply)
+    answer = _read(PredictAnswer, hello, reply)
     with named(hello.client):
         for field in ("nodes", *_USES):
             promised = getattr(hello, field)
@@ -151,13 +151,13 @@ def _least(hello: HelloAnswer, in_batches: bool) -> int:
     return min(1, hello.train) if in_batches else hello.train
 
 
-def _read(read: Callable[[Message], Answer], hello: HelloAnswer, reply: Message) -> Answer:
+def _read(kind: type[Answer], hello: HelloAnswer, reply: Message) -> Answer:
     with named(hello.client):
-        return read(reply)
+        return records.read_answer(kind, reply)
 
 
 @contextmanager
-def named(client: int) -> Iterator[None]:
+def named(client: object) -> Iterator[None]:
     """Say whose answer is wrong.
 
     Raises:

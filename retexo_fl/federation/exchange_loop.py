@@ -18,7 +18,7 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation import checked_answers, records
+from retexo_fl.federation import checked_answers
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.peering import Relay
 from retexo_fl.federation.waiting import UNWATCHED, LookPace, OpenExchange, Watch
@@ -110,7 +110,7 @@ def publish(
     Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
     """
     stage = request.ticket.stage
-    messages = messenger.messages(clients, request, records.PUBLISH)
+    messages = messenger.messages(clients, request)
     answers = messenger.ask(messages, stage=stage, purpose="publish", counted=counted)
     published = {}
     for client, reply in answers:
@@ -134,7 +134,7 @@ def collect(
     ``within_s`` either, unless it is None.
     """
     stage = request.ticket.stage
-    messages = messenger.messages(clients, request, records.COLLECT)
+    messages = messenger.messages(clients, request)
     answers = messenger.ask(
         messages, stage=stage, purpose="collect", counted=frozenset(), within_s=within_s
     )

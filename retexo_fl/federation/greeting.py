@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, Ticket
+from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.errors import PartitionError
-from retexo_fl.federation import answer_records, records
-from retexo_fl.federation.checked_answers import check_hello
+from retexo_fl.federation import records
+from retexo_fl.federation.checked_answers import check_hello, named
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.strategy import Participants
 from retexo_fl.units import counted
@@ -79,9 +79,12 @@ def _ask_all(
 ) -> dict[int, tuple[int, HelloAnswer]]:
     """Return, by client index, the Flower node and what it told."""
     found: dict[int, tuple[int, HelloAnswer]] = {}
-    replies = messenger.ask_whoever_comes(ticket, records.HELLO, count=clients, purpose="hello")
+    replies = messenger.ask_whoever_comes(
+        HelloRequest(ticket=ticket), count=clients, purpose="hello"
+    )
     for node, reply in replies:
-        answer = answer_records.read_hello(reply)
+        with named(records.said(reply, "client")):
+            answer = records.read_answer(HelloAnswer, reply)
         if answer.client in found:
             raise PartitionError(
                 f"two nodes say that they are client {answer.client}; each part has one owner"

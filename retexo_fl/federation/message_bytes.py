@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flwr.app import Message
 
-from retexo_fl.federation.record_fields import content_volumes
+from retexo_fl.federation.records import content_volumes
 from retexo_fl.ledger import Account, TrafficLedger
 
 

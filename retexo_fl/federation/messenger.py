@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final
+from typing import Any, Final
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import HelloAnswer, Ticket
+from retexo_fl.agent.api import HelloAnswer, Request, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.bounded_grid import BoundedGrid
@@ -18,7 +18,7 @@ from retexo_fl.federation.errands import Errand, Errands, Post, who
 from retexo_fl.federation.message_bytes import count_message
 from retexo_fl.federation.pace import Pace, Question, Silence
 from retexo_fl.federation.patience import Patience
-from retexo_fl.federation.record_fields import group_of, round_of
+from retexo_fl.federation.records import group_of, round_of
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
 logger = logging.getLogger(__name__)
@@ -106,31 +106,26 @@ class Messenger:
         """Return which client an answer to the present question is from."""
         return self._client_of[reply.metadata.reply_to_message_id]
 
-    def messages(
-        self, clients: Iterable[int], request: records.Request, message_type: str
-    ) -> list[Message]:
+    def messages(self, clients: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many clients."""
-        return self.addressed([self._node_of[c] for c in clients], request, message_type)
+        return self.addressed([self._node_of[c] for c in clients], request)
 
-    def addressed(
-        self, nodes: Iterable[int], request: records.Request, message_type: str
-    ) -> list[Message]:
+    def addressed(self, nodes: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many Flower nodes; its content is built once and shared."""
         content = records.request_content(request)
-        ticket = request if isinstance(request, Ticket) else request.ticket
         return [
             Message(
                 content,
                 dst_node_id=node,
-                message_type=message_type,
+                message_type=question_of(request).message_type,
                 ttl=self._patience.timeout_s,
-                group_id=group_of(ticket),
+                group_id=group_of(request.ticket),
             )
             for node in nodes
         ]
 
     def ask_whoever_comes(
-        self, request: records.Request, message_type: str, *, count: int, purpose: str
+        self, request: Request[Any], *, count: int, purpose: str
     ) -> Iterator[tuple[int, Message]]:
         """Ask every node that is connected or becomes so; yield (node, reply) as they come.
 
@@ -150,7 +145,7 @@ class Messenger:
             fresh = sorted({*self._post.get_node_ids()} - known)
             if fresh:
                 known.update(fresh)
-                questions.append(self._errands(self.addressed(fresh, request, message_type), asked))
+                questions.append(self._errands(self.addressed(fresh, request), asked))
             came = [pair for question in questions for pair in question.look()]
             if not came:
                 self._check_time(pace, len(known), answers, count)

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from retexo_fl.agent.api import Ticket
-from retexo_fl.agent.peering import Addressed, IntroduceRequest, parcels_of, relay_request
+from retexo_fl.agent.api import IntroduceAnswer, IntroduceRequest, RelayAnswer, Ticket
+from retexo_fl.agent.peering import Addressed, parcels_of, relay_request
 from retexo_fl.errors import IdentityError, RemoteProtocolError
-from retexo_fl.federation import answer_records, records
+from retexo_fl.federation import records
 from retexo_fl.federation.checked_answers import named
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.units import counted
@@ -38,10 +38,10 @@ def introduce(messenger: Messenger, ticket: Ticket, entries: Mapping[int, str]) 
 
     roster = Roster.of(_own_entry(client, entry) for client, entry in sorted(entries.items()))
     request = IntroduceRequest(ticket=ticket, roster=roster.text())
-    messages = messenger.messages(messenger.clients, request, records.INTRODUCE)
+    messages = messenger.messages(messenger.clients, request)
     for client, reply in messenger.ask(messages, stage=-1, purpose="introduce"):
         with named(client):
-            members = answer_records.read_introduced(reply).members
+            members = records.read_answer(IntroduceAnswer, reply).members
         logger.info("client %d believes in %s", client, counted(members, "client"))
 
 
@@ -92,7 +92,7 @@ class Relay:
             # Numbered over the whole attempt: a client answers the same question the same way.
             trip = (self._ticket.stage << 32) + self._trips
             request = relay_request(self._ticket, trip, carried)
-            messages += self._messenger.messages([client], request, records.RELAY)
+            messages += self._messenger.messages([client], request)
         self._trips += 1
         asked = self._messenger.ask(
             messages,
@@ -103,7 +103,7 @@ class Relay:
         )
         for client, reply in asked:
             with named(client):
-                parcels = parcels_of(answer_records.read_relayed(reply))
+                parcels = parcels_of(records.read_answer(RelayAnswer, reply))
             for peer, parcel in parcels:
                 _check_addressee(client, peer, self._messenger.clients)
                 self._waiting[peer].append((client, parcel))

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 
 from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
-from retexo_fl.federation import checked_answers, records
+from retexo_fl.federation import checked_answers
 from retexo_fl.federation.exchange_loop import run_exchange
 from retexo_fl.federation.greeting import greet
 from retexo_fl.federation.messenger import Messenger
@@ -133,7 +133,7 @@ class PredictionLoop:
         request = PredictRequest(
             ticket=self.model.ticket(job, last), weights=self.model.weights[last], form=self.form
         )
-        messages = messenger.messages(messenger.clients, request, records.PREDICT)
+        messages = messenger.messages(messenger.clients, request)
         return {
             client: checked_answers.read_predicted(messenger.promise_of(client), reply)
             for client, reply in messenger.ask(messages, stage=last, purpose="predict")

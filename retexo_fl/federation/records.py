@@ -1,80 +1,116 @@
 """The only translation between Flower's records and ours.
 
-A message has at most three records: ``retexo`` (a ConfigRecord of scalars), ``weights`` (an
-ArrayRecord with one flat array) and, in replies, ``metrics`` (a MetricRecord of counts and sums).
-One array and one metric record in a train reply are what Flower's own strategies expect.
+A message has at most three records: ``retexo`` (a ConfigRecord of what a request, or an answer in
+words, says), ``weights`` (an ArrayRecord with one flat array) and, in replies, ``metrics`` (a
+MetricRecord of counts and sums). One array and one metric record in a train reply are what
+Flower's own strategies expect.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
 from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from retexo_fl import errors
-from retexo_fl.agent.api import (
-    CollectAnswer,
-    CollectRequest,
-    EvaluateAnswer,
-    EvaluateRequest,
-    HelloAnswer,
-    PeerTraffic,
-    PredictAnswer,
-    PredictRequest,
-    PublishAnswer,
-    PublishRequest,
-    Ticket,
-    Traffic,
-    TrainAnswer,
-    TrainRequest,
-)
-from retexo_fl.agent.peering import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
+from retexo_fl.agent import schema
+from retexo_fl.agent.api import QUESTIONS, AnswerT, Request, Ticket
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
-from retexo_fl.federation.peering_records import (
-    introduce_of,
-    relay_of,
-)
-from retexo_fl.federation.record_fields import (
-    field_key,
-    peer_traffic_metrics,
-    settings_of,
-    take,
-    ticket_of,
-    ticket_settings,
-    traffic_metrics,
-)
-
-HELLO: Final = "query.hello"
-INTRODUCE: Final = "query.introduce"
-PUBLISH: Final = "query.publish"
-RELAY: Final = "query.relay"
-COLLECT: Final = "query.collect"
-TRAIN: Final = "train.layer"
-EVALUATE: Final = "evaluate.layer"
-PREDICT: Final = "query.predict"
+from retexo_fl.ledger import Volume
 
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
 #: Record of a reply that says by name why there is no answer.
 FAILURE: Final = "failure"
+_QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
-Peering = IntroduceRequest | RelayRequest
-Request = (
-    Ticket
-    | PublishRequest
-    | CollectRequest
-    | TrainRequest
-    | EvaluateRequest
-    | PredictRequest
-    | Peering
-)
-#: Answers that are settings; the others are counts and sums.
-Told = HelloAnswer | IntroduceAnswer | RelayAnswer
-Answer = Told | PublishAnswer | CollectAnswer | TrainAnswer | EvaluateAnswer | PredictAnswer
+
+# ---- requests and answers -----------------------------------------------------------------------
+
+
+def request_content(request: Request[Any]) -> RecordDict:
+    """Return the content of the message that carries a request."""
+    values, weights = _flatten(request)
+    return _content(ConfigRecord(values), _SETTINGS, weights)
+
+
+def read_request(message: Message) -> Request[Any]:
+    """Read a request; the message's type says which.
+
+    Raises:
+        RemoteProtocolError: Something in it is not as expected.
+    """
+    question = _QUESTIONS.get(message.metadata.message_type)
+    if question is None:
+        raise RemoteProtocolError(f"message type {message.metadata.message_type!r} is unknown")
+    request: Request[Any] = _read(question.request, message, _SETTINGS)
+    return request
+
+
+def answer_content(answer: object) -> RecordDict:
+    """Return the content of a reply."""
+    values, weights = _flatten(answer)
+    if any(isinstance(value, str | bytes) for value in values.values()):
+        return _content(ConfigRecord(values), _SETTINGS, weights)
+    # Flower's metrics know no truth values.
+    numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
+    return _content(MetricRecord(numbers), _METRICS, weights)
+
+
+def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
+    """Read an answer of a class.
+
+    Raises:
+        RemoteProtocolError: Something in it is not as expected.
+    """
+    return _read(kind, reply, _METRICS if _METRICS in reply.content else _SETTINGS)
+
+
+def said(reply: Message, key: str) -> object:
+    """Return a value of an answer in words, unchecked: for an error that names who sent it."""
+    record = reply.content.get(_SETTINGS)
+    return schema.shown(record.get(key)) if isinstance(record, ConfigRecord) else None
+
+
+def group_of(ticket: Ticket) -> str:
+    """Return what Flower copies from a message to its reply: attempt, stage and round."""
+    return f"{ticket.attempt}.{ticket.stage}.{ticket.round}"
+
+
+def round_of(group: str) -> int:
+    """Return the round in :func:`group_of`."""
+    return int(group.rpartition(".")[2])
+
+
+def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Return values and weights; an array of bytes is a value."""
+    values, array = schema.flatten(record)
+    if array is None or array.dtype != np.uint8:
+        return values, array
+    return values | {schema.array_key(type(record)): array.tobytes()}, None
+
+
+def _content(
+    record: ConfigRecord | MetricRecord, name: str, weights: np.ndarray | None
+) -> RecordDict:
+    content = RecordDict({name: record})
+    if weights is not None:
+        content[_WEIGHTS] = weights_record(weights)
+    return content
+
+
+def _read(kind: type[AnswerT], message: Message, name: str) -> AnswerT:
+    record = message.content.get(name)
+    if not isinstance(record, ConfigRecord | MetricRecord):
+        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called {name!r}")
+    weights = message.content.get(_WEIGHTS)
+    if weights is not None and not isinstance(weights, ArrayRecord):
+        raise RemoteProtocolError(f"{message.metadata.message_type}: weights are no arrays")
+    return schema.rebuild(kind, record, None if weights is None else weights_of(weights))
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -99,104 +135,7 @@ def weights_of(record: ArrayRecord) -> np.ndarray:
     return array
 
 
-# ---- requests -----------------------------------------------------------------------------------
-
-
-def request_content(request: Request) -> RecordDict:
-    """Return the content of the message that carries a request."""
-    if isinstance(request, Ticket):
-        return RecordDict({_SETTINGS: ConfigRecord(ticket_settings(request))})
-    settings = ticket_settings(request.ticket)
-    settings |= settings_of(request, without={"ticket", _WEIGHTS})
-    content = RecordDict({_SETTINGS: ConfigRecord(settings)})
-    weights: np.ndarray | None = getattr(request, _WEIGHTS, None)
-    if weights is not None:
-        content[_WEIGHTS] = weights_record(weights)
-    return content
-
-
-def read_introduce(message: Message) -> IntroduceRequest:
-    """Read a ``query.introduce``."""
-    return introduce_of(settings_record(message))
-
-
-def read_relay(message: Message) -> RelayRequest:
-    """Read a ``query.relay``."""
-    return relay_of(settings_record(message))
-
-
-def read_ticket(message: Message) -> Ticket:
-    """Return what a request belongs to."""
-    return ticket_of(settings_record(message))
-
-
-def read_publish(message: Message) -> PublishRequest:
-    """Read a ``query.publish``."""
-    settings = settings_record(message)
-    return PublishRequest(
-        ticket=ticket_of(settings),
-        previous_digest=take(settings, "previous-digest", bytes),
-        weights=weights_in(message) if _WEIGHTS in message.content else None,
-    )
-
-
-def read_collect(message: Message) -> CollectRequest:
-    """Read a ``query.collect``."""
-    settings = settings_record(message)
-    return CollectRequest(
-        ticket=ticket_of(settings),
-        wait_s=take(settings, "wait-s", float),
-        close=take(settings, "close", bool),
-    )
-
-
-def read_train(message: Message) -> TrainRequest:
-    """Read a ``train.layer``."""
-    return TrainRequest(ticket=read_ticket(message), weights=weights_in(message))
-
-
-def read_evaluate(message: Message) -> EvaluateRequest:
-    """Read an ``evaluate.layer``."""
-    settings = settings_record(message)
-    return EvaluateRequest(
-        ticket=ticket_of(settings),
-        weights=weights_in(message),
-        nodes=take(settings, "nodes", str),
-        last=take(settings, "last", bool),
-    )
-
-
-def read_predict(message: Message) -> PredictRequest:
-    """Read a ``query.predict``."""
-    settings = settings_record(message)
-    return PredictRequest(
-        ticket=ticket_of(settings), weights=weights_in(message), form=take(settings, "form", str)
-    )
-
-
-# ---- answers ------------------------------------------------------------------------------------
-
-
-def answer_content(answer: Answer) -> RecordDict:
-    """Return the content of a reply."""
-    if isinstance(answer, Told):
-        return RecordDict({_SETTINGS: ConfigRecord(settings_of(answer))})
-    metrics: dict[str, Any] = {}
-    for item in fields(answer):
-        value = getattr(answer, item.name)
-        if isinstance(value, Traffic):
-            metrics |= traffic_metrics(value)
-        elif isinstance(value, PeerTraffic):
-            metrics |= peer_traffic_metrics(field_key(item.name), value)
-        elif isinstance(value, tuple):
-            # Flower's records have no empty lists.
-            metrics |= {field_key(item.name): list(value)} if value else {}
-        elif not isinstance(value, np.ndarray):
-            metrics[_METRIC_NAMES.get(item.name, field_key(item.name))] = value + 0
-    content = RecordDict({_METRICS: MetricRecord(metrics)})
-    if isinstance(answer, TrainAnswer):
-        content[_WEIGHTS] = weights_record(answer.update_sum)
-    return content
+# ---- failures ---------------------------------------------------------------------------------
 
 
 def failure_content(error: RetexoError) -> RecordDict:
@@ -225,43 +164,33 @@ def raise_failure(reply: Message, who: str) -> None:
     raise ClientFailed(f"{who}: {name}: {sentence}")
 
 
-# ---- pieces -------------------------------------------------------------------------------------
-
-#: The count by which Flower's own strategies weigh an update.
-_METRIC_NAMES: Final = {"examples": "num-examples"}
+# ---- bytes --------------------------------------------------------------------------------------
 
 
-def settings_record(message: Message) -> ConfigRecord:
-    """Return a message's settings.
+def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
+    """Return the bytes of a message's weights and of everything else in it.
 
-    Raises:
-        RemoteProtocolError: It has none.
+    Flower tells nobody what its transport adds, so neither is measured on the wire.
     """
-    record = message.content.get(_SETTINGS)
-    if not isinstance(record, ConfigRecord):
-        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'retexo'")
-    return record
+    weights = 0
+    other = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            weights += sum(
+                math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
+            )
+        else:
+            other += sum(len(key) + scalar_bytes(value) for key, value in record.items())
+    return (
+        Volume(messages=1, raw=weights, payload=weights, wire=None),
+        Volume(messages=1, payload=other, wire=None),
+    )
 
 
-def metrics_record(message: Message) -> MetricRecord:
-    """Return a reply's counts and sums.
-
-    Raises:
-        RemoteProtocolError: It has none.
-    """
-    record = message.content.get(_METRICS)
-    if not isinstance(record, MetricRecord):
-        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'metrics'")
-    return record
-
-
-def weights_in(message: Message) -> np.ndarray:
-    """Return the (P,) weights or sums of a message.
-
-    Raises:
-        RemoteProtocolError: It has none.
-    """
-    record = message.content.get(_WEIGHTS)
-    if not isinstance(record, ArrayRecord):
-        raise RemoteProtocolError(f"{message.metadata.message_type}: no record called 'weights'")
-    return weights_of(record)
+def scalar_bytes(value: object) -> int:
+    """Count as Flower's records do, whose own count refuses empty text."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list | tuple):
+        return 8 * len(value)
+    return 1 if isinstance(value, bool) else 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from logging import INFO
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = make_config(dict(context.run_config))
+        if listeners is None and config.engine == "inline":
+            # Flower runs this app, whatever the default of a key says that nobody gave.
+            config = replace(config, engine="flower")
         if listeners is not None:
             run_training(grid, config, listeners)
             return

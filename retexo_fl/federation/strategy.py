@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
+from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -17,7 +18,6 @@ from retexo_fl.federation.aggregators import Aggregator, RoundFacts
 from retexo_fl.federation.exchange_loop import count_exchanged
 from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.optimizers import ServerOptimizer
-from retexo_fl.federation.record_fields import count, number
 from retexo_fl.training.metrics import Metric
 from retexo_fl.training.selection import Score, ScoreSums
 from retexo_fl.units import counted
@@ -96,7 +96,7 @@ class LazyMessagePassing(Strategy):
         train = TrainRequest(ticket=ticket, weights=weights)
         evaluate = EvaluateRequest(ticket=ticket, weights=weights, nodes="validation")
         addressed = [
-            *zip(training, self._messenger.messages(training, train, records.TRAIN), strict=True),
+            *zip(training, self._messenger.messages(training, train), strict=True),
             *zip(validating, self._evaluations(validating, evaluate), strict=True),
         ]
         return [message for _, message in sorted(addressed, key=lambda pair: pair[0])]
@@ -197,7 +197,7 @@ class LazyMessagePassing(Strategy):
         return [client for client in clients if client not in self.behind]
 
     def _evaluations(self, clients: Iterable[int], request: EvaluateRequest) -> list[Message]:
-        return self._messenger.messages(clients, request, records.EVALUATE)
+        return self._messenger.messages(clients, request)
 
     def _add_evaluated(self, sums: ScoreSums, client: int, reply: Message) -> None:
         promise = self._messenger.promise_of(client)
@@ -243,10 +243,10 @@ def read_score(metrics: MetricRecord, prefix: str) -> Score:
     """Read what ``aggregate_train`` (prefix ``validation-``) and ``aggregate_evaluate`` return."""
     metric = f"{prefix}metric"
     return Score(
-        count=count(metrics, f"{prefix}examples"),
-        correct=count(metrics, f"{prefix}correct"),
-        loss_sum=number(metrics, f"{prefix}loss-sum"),
-        metric=number(metrics, metric) if metric in metrics else None,
+        count=cast(int, metrics[f"{prefix}examples"]),
+        correct=cast(int, metrics[f"{prefix}correct"]),
+        loss_sum=cast(float, metrics[f"{prefix}loss-sum"]),
+        metric=cast(float, metrics[metric]) if metric in metrics else None,
     )
 
 

@@ -12,19 +12,19 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from retexo_fl.agent import api
 from retexo_fl.config_keys import Scalar
-from retexo_fl.federation import records
-from retexo_fl.federation.record_fields import content_volumes
+from retexo_fl.federation.records import content_volumes
 from retexo_fl.simulation.virtual_network import VirtualNetwork
 
 #: What the server's virtual time counts for while it waits for answers to a type of message.
 _PHASES: Final = MappingProxyType(
     {
-        records.HELLO: "hello",
-        records.PUBLISH: "exchange",
-        records.COLLECT: "exchange",
-        records.TRAIN: "train",
-        records.EVALUATE: "evaluate",
+        api.HELLO.message_type: "hello",
+        api.PUBLISH.message_type: "exchange",
+        api.COLLECT.message_type: "exchange",
+        api.TRAIN.message_type: "train",
+        api.EVALUATE.message_type: "evaluate",
     }
 )
 
@@ -142,5 +142,6 @@ def _size_bytes(message: Message) -> int:
 def _phase_of(messages: Sequence[Message]) -> str:
     """Return what messages sent together are for; in a round, some clients may only evaluate."""
     types = {message.metadata.message_type for message in messages}
-    kind = records.TRAIN if records.TRAIN in types else messages[0].metadata.message_type
+    train = api.TRAIN.message_type
+    kind = train if train in types else messages[0].metadata.message_type
     return _PHASES.get(kind, kind)

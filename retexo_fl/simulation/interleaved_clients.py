@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
 from retexo_fl.agent.api import (
+    AnswerT,
     ClientApi,
-    CollectAnswer,
-    CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    HelloAnswer,
     PeerTraffic,
-    PredictAnswer,
-    PredictRequest,
-    PublishAnswer,
-    PublishRequest,
+    Request,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -34,7 +29,7 @@ from retexo_fl.simulation.interleaved import RoundOutcome, Watcher, no_watch, ru
 from retexo_fl.training.rounds import Steps
 
 FindClient = Callable[[str, int], ClientApi]
-Request = TrainRequest | EvaluateRequest
+RoundRequest = TrainRequest | EvaluateRequest
 AnyRequest = TypeVar("AnyRequest", TrainRequest, EvaluateRequest)
 AnyAnswer = TypeVar("AnyAnswer", TrainAnswer, EvaluateAnswer)
 
@@ -139,7 +134,7 @@ class _Meeting(Generic[AnyRequest, AnyAnswer]):
         return self._answers.pop(client), self._moved[client]
 
 
-def _is_same(known: Request | None, request: Request) -> bool:
+def _is_same(known: RoundRequest | None, request: RoundRequest) -> bool:
     """Say whether two messages of a round ask for the same."""
     return (
         known is not None
@@ -157,26 +152,10 @@ class _InterleavedClient:
         self._client = client
         self._index = index
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._client.hello(ticket)
-
-    def publish(self, request: PublishRequest) -> PublishAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._client.publish(request)
-
-    def collect(self, request: CollectRequest) -> CollectAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._client.collect(request)
-
-    def train_layer(self, request: TrainRequest) -> TrainAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._everyone.train(self._index, request)
-
-    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._everyone.evaluate(self._index, request)
-
-    def predict(self, request: PredictRequest) -> PredictAnswer:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        return self._client.predict(request)
+        if isinstance(request, TrainRequest):
+            return cast(AnswerT, self._everyone.train(self._index, request))
+        if isinstance(request, EvaluateRequest):
+            return cast(AnswerT, self._everyone.evaluate(self._index, request))
+        return self._client.ask(request)

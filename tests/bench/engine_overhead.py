@@ -18,12 +18,14 @@ from flwr.app import Context, RecordDict
 
 from retexo_fl.agent.api import (
     MESSAGE_VERSION,
+    Answering,
     ClientApi,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -49,7 +51,7 @@ _HIDDEN, _CLASSES = 64, 10
 
 
 @dataclass(frozen=True, slots=True)
-class IdleClient:
+class IdleClient(Answering):
     """Answers every message with something that is ready.
 
     Attributes:
@@ -64,9 +66,9 @@ class IdleClient:
     features: int
     updates: dict[int, np.ndarray]
 
-    def hello(self, ticket: Ticket) -> HelloAnswer:
+    def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`ClientApi`."""
-        del ticket
+        del request
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=self.client,

@@ -15,21 +15,12 @@ from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import (
-    CollectAnswer,
-    EvaluateAnswer,
-    HelloAnswer,
-    PredictAnswer,
-    PublishAnswer,
-    TrainAnswer,
-)
-from retexo_fl.agent.peering import IntroduceRequest
+from retexo_fl.agent.api import QUESTIONS, IntroduceRequest, RelayRequest, question_of
 from retexo_fl.errors import StaleAttempt
-from retexo_fl.federation import answer_records, flat_arrays, records
-from retexo_fl.federation.record_fields import peer_traffic_of, traffic_metrics, traffic_of
+from retexo_fl.federation import flat_arrays, records
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
-from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, TRAFFIC, WEIGHTS
+from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, WEIGHTS
 
 _PREFIX: Final = struct.Struct("<4sBBHIQ")
 
@@ -88,7 +79,7 @@ def _read_answer(kind: type[Any]) -> Callable[[bytes], object]:
 
 
 def _socket_targets() -> list[Target]:
-    asked = [wire.encode_request(message, request, CONFIG) for message, request in REQUESTS.items()]
+    asked = [wire.encode_request(request, CONFIG) for request in REQUESTS.values()]
     requests = [b"".join(parts) for parts in asked]
     request = Target(
         name="request",
@@ -97,7 +88,7 @@ def _socket_targets() -> list[Target]:
         made=_odd_heads(requests),
         read=lambda data: wire.decode_request(*_split(data)),
         repaired=_refitted,
-        words=[f'"{name}"'.encode() for name in wire.MESSAGES],
+        words=[f'"{name}"'.encode() for name in QUESTIONS],
         cases=400_000,
     )
     by_kind: dict[type[Any], list[bytes]] = {}
@@ -169,45 +160,21 @@ def _carried(value: Any) -> Any:
     return value
 
 
-def _message(content: RecordDict) -> Message:
-    return Message(content, dst_node_id=1, message_type="query")
+def _message(content: RecordDict, message_type: str = "query") -> Message:
+    return Message(content, dst_node_id=1, message_type=message_type)
 
 
-_READERS: Final[Mapping[str, Callable[[Message], object]]] = MappingProxyType(
-    {
-        "hello": records.read_ticket,
-        "introduce": records.read_introduce,
-        "publish": records.read_publish,
-        "collect": records.read_collect,
-        "train": records.read_train,
-        "evaluate": records.read_evaluate,
-        "predict": records.read_predict,
-    }
-)
-
-
-def _read_settings(reader: Callable[[Message], object]) -> Callable[[bytes], object]:
-    weights = records.weights_record(WEIGHTS)
-
+def _read_settings(message_type: str, whole: RecordDict) -> Callable[[bytes], object]:
     def read(data: bytes) -> object:
         settings = _record_of(ConfigRecord, data)
         if settings is None:
             return None
-        return reader(_message(RecordDict({"retexo": settings, "weights": weights})))
+        content = RecordDict({**whole, "retexo": settings})
+        return records.read_request(_message(content, message_type))
 
     return read
 
 
-_ANSWER_READERS: Final[Mapping[type[Any], Callable[[Message], object]]] = MappingProxyType(
-    {
-        HelloAnswer: answer_records.read_hello,
-        PublishAnswer: answer_records.read_published,
-        CollectAnswer: answer_records.read_collected,
-        TrainAnswer: answer_records.read_update,
-        EvaluateAnswer: answer_records.read_evaluated,
-        PredictAnswer: answer_records.read_predicted,
-    }
-)
 _KINDS: Final = MappingProxyType({"retexo": ConfigRecord, "metrics": MetricRecord})
 
 
@@ -216,59 +183,53 @@ def _content_as_json(content: RecordDict) -> bytes:
     return json.dumps(said).encode()
 
 
-def _read_reply(reader: Callable[[Message], object]) -> Callable[[bytes], object]:
+def _read_reply(answer: type[Any], whole: RecordDict) -> Callable[[bytes], object]:
     asked = _message(RecordDict())
-    weights = records.weights_record(WEIGHTS)
+    arrays = {name: record for name, record in whole.items() if name not in _KINDS}
 
     def read(data: bytes) -> object:
         try:
             said = json.loads(data)
         except (RecursionError, ValueError):
             return None
-        content = RecordDict({"weights": weights})
+        content = RecordDict(arrays)
         for name, kind in _KINDS.items():
             values = said.get(name) if isinstance(said, dict) else None
             record = _record_of(kind, json.dumps(values).encode())
             if record is not None:
                 content[name] = record
-        return reader(Message(content, reply_to=asked))
+        return records.read_answer(answer, Message(content, reply_to=asked))
 
     return read
 
 
-def _read_traffic(data: bytes) -> None:
-    metrics = _record_of(MetricRecord, data)
-    if metrics is not None:
-        traffic_of(metrics)
-        peer_traffic_of(metrics, "training")
-
-
 def _record_targets() -> list[Target]:
-    asked: dict[str, Any] = {
-        "hello": REQUESTS["hello"],
-        "publish": REQUESTS["publish"],
-        "collect": REQUESTS["collect"],
-        "train": REQUESTS["train_layer"],
-        "evaluate": REQUESTS["evaluate_layer"],
-        "predict": REQUESTS["predict"],
-        "introduce": IntroduceRequest(ticket=REQUESTS["hello"], roster="[[member]]"),  # type: ignore[arg-type]
-    }
+    ticket = REQUESTS["hello"].ticket
+    asked = [
+        *REQUESTS.values(),
+        IntroduceRequest(ticket=ticket, roster="[[member]]"),
+        RelayRequest(
+            ticket=ticket, trip=1, peers=(1, 2), sizes=(3, 0), parcels=np.zeros(3, np.uint8)
+        ),
+    ]
     made = []
-    for name, request in asked.items():
-        settings = records.request_content(request)["retexo"]
+    for request in asked:
+        question = question_of(request)
+        content = records.request_content(request)
+        settings = content["retexo"]
         assert isinstance(settings, ConfigRecord)
         seeds = [json.dumps(_as_json(settings)).encode()]
         made.append(
             Target(
-                name=f"message-{name}",
+                name=f"message-{question.name}",
                 group="messages",
                 seeds=seeds,
                 made=odd_json(seeds),
-                read=_read_settings(_READERS[name]),
+                read=_read_settings(question.message_type, content),
                 cases=40_000,
             )
         )
-    for kind, reader in _ANSWER_READERS.items():
+    for kind in dict.fromkeys(type(one) for one in ANSWERS):
         contents = [records.answer_content(one) for one in ANSWERS if isinstance(one, kind)]
         seeds = [_content_as_json(content) for content in contents]
         made.append(
@@ -277,21 +238,12 @@ def _record_targets() -> list[Target]:
                 group="messages",
                 seeds=seeds,
                 made=odd_json(seeds),
-                read=_read_reply(reader),
+                read=_read_reply(kind, contents[0]),
                 cases=40_000,
             )
         )
-    metrics = json.dumps(traffic_metrics(TRAFFIC)).encode()
     return [
         *made,
-        Target(
-            name="traffic",
-            group="messages",
-            seeds=[metrics],
-            made=odd_json([metrics]),
-            read=_read_traffic,
-            cases=100_000,
-        ),
         Target(
             name="flower-array",
             group="messages",

@@ -42,7 +42,6 @@ def test_parsers_end_good_kept_and_damaged_inputs_by_name(
 
 
 @pytest.mark.system
-@pytest.mark.fuzzed
 @pytest.mark.timeout(int(300 + 300 * _TIMES))
 @pytest.mark.parametrize("group", GROUPS)
 def test_parsers_end_many_damaged_inputs_by_name(group: str, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, TrainRequest, chain_digest
+from retexo_fl.agent.api import (
+    CollectRequest,
+    HelloRequest,
+    PublishRequest,
+    Ticket,
+    TrainRequest,
+    chain_digest,
+)
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.config import config_values, make_config
@@ -71,7 +78,7 @@ def refused(agent: AgentProcess, expected: str, **keys: Any) -> None:
     """Expect a refusal at hello, of an agent that lives on and has begun nothing."""
     jobs = [job["job"] for job in agent.status()["jobs"]]
     with pytest.raises(ConfigurationError, match=f"^client 0: {expected}"):
-        ask(agent, **keys).hello(TICKET)
+        ask(agent, **keys).ask(HelloRequest(ticket=TICKET))
     assert agent.process is not None
     assert agent.process.poll() is None
     assert [job["job"] for job in agent.status()["jobs"]] == jobs
@@ -131,7 +138,7 @@ def test_an_agent_imports_what_its_owner_lists(
         refused(agent, "loss: 'spy:other' may not be imported here; .*(spy:loss)", loss="spy:other")
         refused(agent, "model: 'spy:loss' may not|model: ", model="os:fork")
         assert not (path / "imported").exists()
-        ask(agent, loss="spy:loss").hello(TICKET)
+        ask(agent, loss="spy:loss").ask(HelloRequest(ticket=TICKET))
         assert (path / "imported").exists()
 
 
@@ -144,7 +151,7 @@ def test_nothing_is_imported_from_where_an_agent_was_started(
         agent.program = ["env", "-C", str(current), program("retexo")]
         agent.start()
         with pytest.raises(RetexoError, match="loss 'spy:loss': cannot import 'spy'"):
-            ask(agent, loss="spy:loss").hello(TICKET)
+            ask(agent, loss="spy:loss").ask(HelloRequest(ticket=TICKET))
         assert agent.status()["jobs"] == []
     assert not (current / "imported").exists()
     # The module is one that this interpreter imports, where it lies on the path.
@@ -157,7 +164,7 @@ def test_an_owner_who_allows_less_ends_what_had_begun(
 ) -> None:
     settings = {"allow-algorithms": ["lazy", "central"]}
     with agents(tmp_path / "made", parts, settings=settings) as (agent,):
-        ask(agent, algorithm="central").hello(TICKET)
+        ask(agent, algorithm="central").ask(HelloRequest(ticket=TICKET))
         assert agent.stop() == 0
         text = agent.settings.read_text()
         agent.settings.write_text(text.replace(', "central"', ""))
@@ -171,15 +178,15 @@ def test_a_round_gives_one_update_however_often_it_is_asked(
 ) -> None:
     with agents(tmp_path / "made", parts, settings={"most-rounds": 2}) as (agent,):
         client = ask(agent)
-        client.hello(TICKET)
-        client.publish(PublishRequest(ticket=TICKET))
-        assert client.collect(CollectRequest(ticket=TICKET, wait_s=20.0)).complete
+        client.ask(HelloRequest(ticket=TICKET))
+        client.ask(PublishRequest(ticket=TICKET))
+        assert client.ask(CollectRequest(ticket=TICKET, wait_s=20.0)).complete
         shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
         weights = Schedule(shape=shape).initial(0, seed=0)
 
         def update(number: int) -> np.ndarray:
             made = weights + np.float32(number)
-            answer = client.train_layer(TrainRequest(ticket=replace(TICKET, round=1), weights=made))
+            answer = client.ask(TrainRequest(ticket=replace(TICKET, round=1), weights=made))
             return answer.update_sum
 
         first = update(0)
@@ -196,6 +203,6 @@ def test_mini_batches_of_one_node_are_refused_where_they_would_tell_rows(
     keys: dict[str, Any] = {"algorithm": "central", "sampler": "full", "layers": 1, "dropout": 0.0}
     with agents(tmp_path / "made", parts, settings=allowed) as (agent,):
         refused(agent, "batch-nodes: 1 leaves a mini-batch of 1 out of", **keys, batch_nodes=1)
-        ask(agent, **keys, batch_nodes=len(parts[0].train_mask)).hello(TICKET)
+        ask(agent, **keys, batch_nodes=len(parts[0].train_mask)).ask(HelloRequest(ticket=TICKET))
         facts = json.loads((agent.state / "jobs" / TICKET.job / "job.json").read_bytes())
         assert facts["config"]["batch-nodes"] > 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.api import HelloRequest, Ticket
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.remote import RemoteClient, ask_agent
 from retexo_fl.channels import BlockKey
@@ -76,7 +76,7 @@ def test_a_hello_that_is_too_short_ends_one_link_and_no_agent(
     tmp_path: Path, pair: list[AgentProcess]
 ) -> None:
     ticket = Ticket(job="job-00000000000c", attempt=1)
-    RemoteClient(pair[0].socket, config_values(make_config(KEYS))).hello(ticket)
+    RemoteClient(pair[0].socket, config_values(make_config(KEYS))).ask(HelloRequest(ticket=ticket))
     header = FrameHeader(kind=FrameKind.HELLO, sequence=0, payload_bytes=5)
     frame = encode_frame(header, bytes(5), block_seed=0)
     layers = (1 << 16, 2 << 16)
@@ -124,7 +124,7 @@ async def _heard_as_peer(pair: list[AgentProcess], key: BlockKey, frame: bytes) 
 
 def test_status_tells_of_jobs_and_peers(pair: list[AgentProcess]) -> None:
     ticket = Ticket(job="job-00000000000b", attempt=4)
-    RemoteClient(pair[0].socket, config_values(make_config(KEYS))).hello(ticket)
+    RemoteClient(pair[0].socket, config_values(make_config(KEYS))).ask(HelloRequest(ticket=ticket))
     facts = pair[0].status()
     job = next(item for item in facts["jobs"] if item["job"] == ticket.job)
     assert (job["attempt"], job["state"], job["message"]) == (4, "waiting", "hello")

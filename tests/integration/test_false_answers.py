@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from retexo_fl.agent import api
 from retexo_fl.agent.api import PredictAnswer, Ticket
 from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
@@ -62,43 +63,43 @@ def _train(out: Path, kind: str, changes: dict[str, Any], **keys: Any) -> None:
 
 
 def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:
-    _train(tmp_path / "run", records.TRAIN, {})
+    _train(tmp_path / "run", api.TRAIN.message_type, {})
     assert 0 < result_of(tmp_path / "run")["test_accuracy"] <= 1
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "value", "error"),
     [
-        (records.HELLO, "client", 7, RemoteProtocolError),
-        (records.HELLO, "client", -1, RemoteProtocolError),
-        (records.HELLO, "nodes", -1, RemoteProtocolError),
-        (records.HELLO, "nodes", 2**60, RemoteProtocolError),
-        (records.HELLO, "train", 10**9, RemoteProtocolError),
-        (records.HELLO, "test", -1, RemoteProtocolError),
-        (records.HELLO, "vectors-out", 2**60, RemoteProtocolError),
-        (records.HELLO, "vectors-drawn", 2**60, RemoteProtocolError),
-        (records.HELLO, "partitioning", "x" * 129, RemoteProtocolError),
-        (records.HELLO, "partitioning", "\x1b[2J", RemoteProtocolError),
-        (records.PUBLISH, "vectors", 2**60, RemoteProtocolError),
-        (records.PUBLISH, "vectors", 0, RemoteProtocolError),
-        (records.PUBLISH, "boundary-raw", 2**60, RemoteProtocolError),
-        (records.PUBLISH, "error-bound", [math.nan], RemoteProtocolError),
-        (records.PUBLISH, "error-bound", [0.1, 0.1], RemoteProtocolError),
-        (records.COLLECT, "missing", 1, RemoteProtocolError),
-        (records.COLLECT, "missing-peers", 2, RemoteProtocolError),
-        (records.TRAIN, "num-examples", 2**60, RemoteProtocolError),
-        (records.TRAIN, "num-examples", 10**6, RemoteProtocolError),
-        (records.TRAIN, "num-examples", 0, RemoteProtocolError),
-        (records.TRAIN, "loss-sum", math.nan, TrainingDiverged),
-        (records.TRAIN, "loss-sum", [0.5], RemoteProtocolError),
-        (records.TRAIN, "validation-examples", 1, RemoteProtocolError),
-        (records.TRAIN, "validation-correct", 10**9, RemoteProtocolError),
-        (records.TRAIN, "validation-loss-sum", -math.inf, TrainingDiverged),
-        (records.TRAIN, "validation-metric", [math.inf], TrainingDiverged),
-        (records.EVALUATE, "num-examples", 2**40, RemoteProtocolError),
-        (records.EVALUATE, "correct", 10**9, RemoteProtocolError),
-        (records.EVALUATE, "loss-sum", math.nan, TrainingDiverged),
-        (records.EVALUATE, "metric", [math.nan], TrainingDiverged),
+        (api.HELLO.message_type, "client", 7, RemoteProtocolError),
+        (api.HELLO.message_type, "client", -1, RemoteProtocolError),
+        (api.HELLO.message_type, "nodes", -1, RemoteProtocolError),
+        (api.HELLO.message_type, "nodes", 2**60, RemoteProtocolError),
+        (api.HELLO.message_type, "train", 10**9, RemoteProtocolError),
+        (api.HELLO.message_type, "test", -1, RemoteProtocolError),
+        (api.HELLO.message_type, "vectors-out", 2**60, RemoteProtocolError),
+        (api.HELLO.message_type, "vectors-drawn", 2**60, RemoteProtocolError),
+        (api.HELLO.message_type, "partitioning", "x" * 129, RemoteProtocolError),
+        (api.HELLO.message_type, "partitioning", "\x1b[2J", RemoteProtocolError),
+        (api.PUBLISH.message_type, "vectors", 2**60, RemoteProtocolError),
+        (api.PUBLISH.message_type, "vectors", 0, RemoteProtocolError),
+        (api.PUBLISH.message_type, "boundary-raw", 2**60, RemoteProtocolError),
+        (api.PUBLISH.message_type, "error-bound", [math.nan], RemoteProtocolError),
+        (api.PUBLISH.message_type, "error-bound", [0.1, 0.1], RemoteProtocolError),
+        (api.COLLECT.message_type, "missing", 1, RemoteProtocolError),
+        (api.COLLECT.message_type, "missing-peers", 2, RemoteProtocolError),
+        (api.TRAIN.message_type, "num-examples", 2**60, RemoteProtocolError),
+        (api.TRAIN.message_type, "num-examples", 10**6, RemoteProtocolError),
+        (api.TRAIN.message_type, "num-examples", 0, RemoteProtocolError),
+        (api.TRAIN.message_type, "loss-sum", math.nan, TrainingDiverged),
+        (api.TRAIN.message_type, "loss-sum", [0.5], RemoteProtocolError),
+        (api.TRAIN.message_type, "validation-examples", 1, RemoteProtocolError),
+        (api.TRAIN.message_type, "validation-correct", 10**9, RemoteProtocolError),
+        (api.TRAIN.message_type, "validation-loss-sum", -math.inf, TrainingDiverged),
+        (api.TRAIN.message_type, "validation-metric", [math.inf], TrainingDiverged),
+        (api.EVALUATE.message_type, "num-examples", 2**40, RemoteProtocolError),
+        (api.EVALUATE.message_type, "correct", 10**9, RemoteProtocolError),
+        (api.EVALUATE.message_type, "loss-sum", math.nan, TrainingDiverged),
+        (api.EVALUATE.message_type, "metric", [math.nan], TrainingDiverged),
     ],
 )
 def test_what_cannot_be_ends_the_run_and_names_the_client(
@@ -115,10 +116,10 @@ def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
 ) -> None:
     keys = {"algorithm": "drop", "sampler": "full", "batch_nodes": 4, "codec": "lossless"}
     if not is_refused:
-        _train(tmp_path / "run", records.TRAIN, {"num-examples": count}, **keys)
+        _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
         return
     with pytest.raises(RemoteProtocolError, match=r"^client 1: num-examples is .*; expected 1 to"):
-        _train(tmp_path / "run", records.TRAIN, {"num-examples": count}, **keys)
+        _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
 
 
 @pytest.mark.parametrize(
@@ -135,5 +136,5 @@ def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> N
 
 
 def _reply(answer: PredictAnswer) -> Message:
-    asked = Message(RecordDict(), dst_node_id=_LIAR, message_type=records.PREDICT)
+    asked = Message(RecordDict(), dst_node_id=_LIAR, message_type=api.PREDICT.message_type)
     return Message(records.answer_content(answer), reply_to=asked)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from retexo_fl.agent import api
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete, IdentityError
-from retexo_fl.federation import make_client_app, pace, records
+from retexo_fl.federation import make_client_app, pace
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.server_app import run_training
@@ -74,7 +75,7 @@ class Server(ThreadGrid):
             self.passed += [array.data for array in arrays.values()]
 
     def _lie(self, message: Message) -> None:
-        if self.impostor is None or message.metadata.message_type != records.INTRODUCE:
+        if self.impostor is None or message.metadata.message_type != api.INTRODUCE.message_type:
             return
         settings = message.content.config_records["retexo"]
         told = Roster.parse(str(settings["roster"]))
@@ -182,7 +183,7 @@ def test_agent_that_is_killed_goes_on_over_the_relay(
 
             def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
                 sent = list(messages)
-                if sent[0].metadata.message_type == records.RELAY:
+                if sent[0].metadata.message_type == api.RELAY.message_type:
                     Killing.trips += 1
                     if Killing.trips == 3:
                         made[1].kill()

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from retexo_fl.agent import api
 from retexo_fl.agent.api import HelloAnswer, Ticket, TrainAnswer
 from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
-from retexo_fl.federation import answer_records, checked_answers, records
+from retexo_fl.federation import checked_answers, records
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import make_server_app
@@ -71,8 +72,8 @@ def during(rounds: set[tuple[int, int]]) -> Callable[[FickleGrid, Message], None
     """Return a change: client 1 answers nothing in these (stage, round)."""
 
     def change(grid: FickleGrid, message: Message) -> None:
-        if message.metadata.message_type == records.TRAIN:
-            ticket = records.read_ticket(message)
+        if message.metadata.message_type == api.TRAIN.message_type:
+            ticket = records.read_request(message).ticket
             grid.weather.mute = {NODE} if (ticket.stage, ticket.round) in rounds else set()
 
     return change
@@ -82,9 +83,12 @@ def without_update(rounds: set[tuple[int, int]]) -> Callable[[Message, Message],
     """Return what takes client 1 out of the sums of these (stage, round)."""
 
     def replace(message: Message, reply: Message) -> Message:
-        if message.metadata.message_type != records.TRAIN or message.metadata.dst_node_id != NODE:
+        if (
+            message.metadata.message_type != api.TRAIN.message_type
+            or message.metadata.dst_node_id != NODE
+        ):
             return reply
-        ticket = records.read_ticket(message)
+        ticket = records.read_request(message).ticket
         if (ticket.stage, ticket.round) in rounds:
             weights = records.weights_of(reply.content.array_records["weights"])
             reply.content["weights"] = records.weights_record(np.zeros_like(weights))
@@ -108,7 +112,7 @@ def test_rounds_without_a_client_are_those_of_sums_without_its_update(
 
     def believe(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> TrainAnswer:
         del hello, in_batches
-        return answer_records.read_update(reply)
+        return records.read_answer(TrainAnswer, reply)
 
     # Nothing is what a client with train nodes may not answer.
     monkeypatch.setattr(checked_answers, "read_update", believe)
@@ -134,11 +138,11 @@ def test_client_that_missed_an_exchange_catches_up_and_trains(tmp_path: Path) ->
     left: list[bool] = []
 
     def change(grid: FickleGrid, message: Message) -> None:
-        ticket, kind = records.read_ticket(message), message.metadata.message_type
-        if kind == records.PUBLISH and ticket.stage == 1 and not left:
+        ticket, kind = records.read_request(message).ticket, message.metadata.message_type
+        if kind == api.PUBLISH.message_type and ticket.stage == 1 and not left:
             left.append(True)
             grid.weather.away = {NODE}
-        if kind == records.TRAIN and (ticket.stage, ticket.round) == (1, 2):
+        if kind == api.TRAIN.message_type and (ticket.stage, ticket.round) == (1, 2):
             grid.weather.away = set()
 
     out = train_in(tmp_path / "run", change, engine="deployment", **QUORUM)
@@ -165,7 +169,7 @@ def test_client_absent_from_the_start_is_left_out(tmp_path: Path) -> None:
 
 def test_too_few_clients_end_the_run_by_name(tmp_path: Path) -> None:
     def change(grid: FickleGrid, message: Message) -> None:
-        if message.metadata.message_type == records.TRAIN:
+        if message.metadata.message_type == api.TRAIN.message_type:
             grid.weather.mute = {NODE, NODE + 1}
 
     keys = {**QUORUM, "message_timeout_s": 0.5}

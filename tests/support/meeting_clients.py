@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import Context
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.api import AnswerT, Request, Ticket, question_of
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.remote import RemoteClient
@@ -112,17 +112,19 @@ class AgentOfThisProcess(RemoteClient):
         super().__init__(Path("-"), run_config)
         self._jobs = jobs
 
-    def _ask(self, message: str, asked: wire.ClientRequest, kind: type[Any]) -> Any:
-        head, body = _split(b"".join(wire.encode_request(message, asked, self._run_config)))
-        request = wire.decode_request(head, body)
-        job = self._jobs.find(request)
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        head, body = _split(b"".join(wire.encode_request(request, self._run_config)))
+        kind = question_of(request).answer
+        came = wire.decode_request(head, body)
+        job = self._jobs.find(came)
         parts: Any = job
         if isinstance(job, AgentJob):
-            parts = job.kept(request)
+            parts = job.kept(came)
             if parts is None:
-                parts = wire.encode_answer(job.answer(request))
-                self._jobs.end(job, request, parts)
-        return wire.decode_answer(kind, *_split(b"".join(parts)))
+                parts = wire.encode_answer(job.answer(came))
+                self._jobs.end(job, came, parts)
+        answer: AnswerT = wire.decode_answer(kind, *_split(b"".join(parts)))
+        return answer
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ from retexo_fl.agent.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    HelloRequest,
     PublishRequest,
     Ticket,
     TrainAnswer,
@@ -116,17 +117,15 @@ def answers_of_a_round(
     config = make_config(values)
     ticket = Ticket(job="job-00000000000e", attempt=1, weights_digest=chain_digest(b"", None))
     clients = [RemoteClient(agent.socket, config_values(config)) for agent in made]
-    hello, *_ = [client.hello(ticket) for client in clients]
+    hello, *_ = [client.ask(HelloRequest(ticket=ticket)) for client in clients]
     for client in clients:
-        client.publish(PublishRequest(ticket=ticket))
+        client.ask(PublishRequest(ticket=ticket))
     for client in clients:
-        assert client.collect(CollectRequest(ticket=ticket, wait_s=30)).complete
+        assert client.ask(CollectRequest(ticket=ticket, wait_s=30)).complete
     shape = ModelShape.of(config, inputs=hello.features, classes=hello.classes)
     weights = initial_weights(shape, 0, seed=0)
-    trained = clients[0].train_layer(TrainRequest(ticket=ticket, weights=weights))
-    judged = clients[0].evaluate_layer(
-        EvaluateRequest(ticket=ticket, weights=weights, nodes="test")
-    )
+    trained = clients[0].ask(TrainRequest(ticket=ticket, weights=weights))
+    judged = clients[0].ask(EvaluateRequest(ticket=ticket, weights=weights, nodes="test"))
     return trained, judged
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from retexo_fl.agent.api import (
     CollectRequest,
+    HelloRequest,
     PublishRequest,
     Ticket,
     TrainRequest,
@@ -99,10 +100,10 @@ def test_a_client_app_waits_for_an_agent_that_is_away(
     with agents(tmp_path, parts[:1], start=False) as (agent,):
         client = RemoteClient(agent.socket, values, wait_s=0.3)
         with pytest.raises(AgentUnreachable, match="no agent answers there .*systemctl status"):
-            client.hello(ticket)
+            client.ask(HelloRequest(ticket=ticket))
         starting = threading.Timer(0.3, agent.start)
         starting.start()
-        assert RemoteClient(agent.socket, values).hello(ticket).client == 0
+        assert RemoteClient(agent.socket, values).ask(HelloRequest(ticket=ticket)).client == 0
         starting.join()
 
 
@@ -115,16 +116,16 @@ def test_an_agent_stops_in_the_middle_of_a_computation(
         first = Ticket(job="job-00000000000c", attempt=1, weights_digest=chain_digest(b"", None))
         clients = [RemoteClient(agent.socket, values) for agent in made]
         for client in clients:
-            client.hello(first)
-            client.publish(PublishRequest(ticket=first))
-        assert clients[0].collect(CollectRequest(ticket=first, wait_s=20)).complete
+            client.ask(HelloRequest(ticket=first))
+            client.ask(PublishRequest(ticket=first))
+        assert clients[0].ask(CollectRequest(ticket=first, wait_s=20)).complete
         shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
         asked = TrainRequest(ticket=first, weights=initial_weights(shape, 0, seed=0))
         failed: list[RetexoError] = []
 
         def ask() -> None:
             try:
-                RemoteClient(made[0].socket, values, wait_s=0.5).train_layer(asked)
+                RemoteClient(made[0].socket, values, wait_s=0.5).ask(asked)
             except AgentUnreachable as error:
                 failed.append(error)
 

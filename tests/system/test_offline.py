@@ -20,6 +20,7 @@ from tests.support.commands import (
     run_command,
     search_path,
 )
+from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -76,6 +77,8 @@ def test_flwr_run_trains_without_a_network(
     said = run_command(offline(command), cwd=tree, env=flower_environment)
     assert (run / "result.json").is_file(), said[-6000:]
     _assert_trained(run, clients=2, rounds=2)
+    assert result_of(run)["engine"] == "flower"
+    assert 'engine = "flower"' in (run / "config.toml").read_text()
     # Flower leaves its daemon running, as the README says; `retexo run` does not.
     assert marked.alive() != []
     marked.end_all()

@@ -25,15 +25,15 @@ import flwr.supernode.cli.flwr_clientapp
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from clients.app import app
-from retexo_fl.agent.api import Ticket
-from retexo_fl.federation import answer_records, records
+from retexo_fl.agent.api import HELLO, HelloAnswer, HelloRequest, Ticket
+from retexo_fl.federation import records
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 context = Context(run_id=1, node_id=2, node_config={"agent": facts["socket"]},
                   state=RecordDict(), run_config=facts["config"])
-content = records.request_content(Ticket(job="job-0123456789ab", attempt=1))
-message = Message(content, dst_node_id=2, message_type=records.HELLO)
+content = records.request_content(HelloRequest(ticket=Ticket(job="job-0123456789ab", attempt=1)))
+message = Message(content, dst_node_id=2, message_type=HELLO.message_type)
 message.metadata.__dict__["_message_id"] = "1"
-answer = answer_records.read_hello(app(message, context))
+answer = records.read_answer(HelloAnswer, app(message, context))
 lines = open("/proc/self/status").read().splitlines()
 peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 print(json.dumps({"nodes": answer.nodes, "modules": sorted(sys.modules), "peak_kib": peak}))

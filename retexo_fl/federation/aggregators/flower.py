@@ -12,9 +12,10 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.app.exception import AppExitException
 from flwr.serverapp.strategy import Strategy
 
+from retexo_fl.agent.api import TRAIN
 from retexo_fl.errors import PluginError
 from retexo_fl.federation.aggregators.base import RoundFacts
-from retexo_fl.federation.records import TRAIN, weights_record
+from retexo_fl.federation.records import weights_record
 from retexo_fl.units import counted
 
 _LOGGER: Final = logging.getLogger("flwr")
@@ -50,7 +51,7 @@ class FlowerAggregator:
                 "metrics": MetricRecord({"num-examples": count}),
             }
         )
-        asked = Message(RecordDict(), dst_node_id=client, message_type=TRAIN)
+        asked = Message(RecordDict(), dst_node_id=client, message_type=TRAIN.message_type)
         self._replies.append(Message(content, reply_to=asked))
 
     def finish(self) -> np.ndarray:

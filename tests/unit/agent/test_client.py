@@ -8,6 +8,7 @@ import pytest
 from retexo_fl.agent.api import (
     CollectRequest,
     EvaluateRequest,
+    HelloRequest,
     PredictRequest,
     PublishRequest,
     Ticket,
@@ -59,7 +60,7 @@ def weights(config: RunConfig = CONFIG, stage: int = 0) -> np.ndarray:
 
 
 def test_hello_tells_sizes(parts: list[GraphPartition]) -> None:
-    answers = [client.hello(FIRST) for client in pair(parts)]
+    answers = [client.ask(HelloRequest(ticket=FIRST)) for client in pair(parts)]
     assert [answer.client for answer in answers] == [0, 1]
     assert sum(answer.nodes for answer in answers) == 1797
     assert {(a.features, a.classes, a.num_clients) for a in answers} == {(64, 10, 2)}
@@ -80,7 +81,7 @@ def test_collect_says_what_is_missing_until_it_is_there(parts: list[GraphPartiti
     one.publish(PublishRequest(ticket=FIRST))
     waiting = one.collect(CollectRequest(ticket=FIRST))
     assert (waiting.complete, waiting.missing_peers) == (False, 1)
-    assert waiting.missing == one.hello(FIRST).vectors_in
+    assert waiting.missing == one.ask(HelloRequest(ticket=FIRST)).vectors_in
     other.publish(PublishRequest(ticket=FIRST))
     assert one.collect(CollectRequest(ticket=FIRST)).complete
 
@@ -107,7 +108,7 @@ def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> N
 
 def test_lower_attempts_are_refused(parts: list[GraphPartition]) -> None:
     client = pair(parts)[0]
-    client.hello(Ticket(job="job-1", attempt=3))
+    client.ask(HelloRequest(ticket=Ticket(job="job-1", attempt=3)))
     with pytest.raises(StaleAttempt, match="attempt 2 was superseded by attempt 3"):
         client.publish(PublishRequest(ticket=Ticket(job="job-1", attempt=2)))
 
@@ -165,7 +166,7 @@ def test_publishing_with_weights_of_another_size_is_refused(parts: list[GraphPar
 
 def test_message_of_another_job_is_refused(parts: list[GraphPartition]) -> None:
     with pytest.raises(LocalProtocolError, match="'job-2'; expected 'job-1'"):
-        pair(parts)[0].hello(Ticket(job="job-2", attempt=1))
+        pair(parts)[0].ask(HelloRequest(ticket=Ticket(job="job-2", attempt=1)))
 
 
 def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]) -> None:
@@ -252,7 +253,7 @@ def test_last_evaluation_forgets_the_job(parts: list[GraphPartition], tmp_path: 
     answer = one.evaluate_layer(
         EvaluateRequest(ticket=FIRST, weights=weights(), nodes="test", last=True)
     )
-    assert answer.examples == one.hello(FIRST).test
+    assert answer.examples == one.ask(HelloRequest(ticket=FIRST)).test
     assert not (tmp_path / "spool" / "job-1" / "0").exists()
     assert (tmp_path / "spool" / "job-1" / "1").exists()
 

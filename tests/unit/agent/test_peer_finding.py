@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.agent import peer_finding
-from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.api import RelayAnswer, Ticket
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.peering import RelayAnswer, relay_request
+from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.relay import RelayTransport

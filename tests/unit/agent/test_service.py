@@ -19,13 +19,17 @@ import pytest
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.api import (
+    AnswerT,
     CollectRequest,
     EvaluateRequest,
+    HelloRequest,
     PublishRequest,
+    Request,
     Ticket,
     TrainAnswer,
     TrainRequest,
     chain_digest,
+    question_of,
 )
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.factory import InProcessClients
@@ -108,31 +112,33 @@ class Ends:
             for jobs, depot in zip(self.jobs, self.depots, strict=True)
         ]
 
-    async def ask(self, client: int, message: str, asked: wire.ClientRequest, **keys: Any) -> Any:
+    async def ask(self, client: int, asked: Request[AnswerT], **keys: Any) -> AnswerT:
         """Ask as a ClientApp does, through the bytes of the socket."""
-        data = b"".join(wire.encode_request(message, asked, {**self.values, **keys}))
+        data = b"".join(wire.encode_request(asked, {**self.values, **keys}))
         request = _request(data)
         outcome = await self.services[client].answer(request)
         data = b"".join(outcome.parts)
         prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
         end = wire.PREFIX_BYTES + prefix.head_bytes
-        kind = wire.MESSAGES[message][1]
-        return wire.decode_answer(kind, data[wire.PREFIX_BYTES : end], data[end:])
+        answer: AnswerT = wire.decode_answer(
+            question_of(asked).answer, data[wire.PREFIX_BYTES : end], data[end:]
+        )
+        return answer
 
-    async def both(self, message: str, asked: wire.ClientRequest) -> list[Any]:
-        return await asyncio.gather(*(self.ask(client, message, asked) for client in (0, 1)))
+    async def both(self, asked: Request[AnswerT]) -> list[AnswerT]:
+        return await asyncio.gather(*(self.ask(client, asked) for client in (0, 1)))
 
     async def exchange(self) -> None:
-        await self.both("hello", Ticket(job=JOB, attempt=FIRST.attempt))
-        await self.both("publish", PublishRequest(ticket=FIRST))
+        await self.both(HelloRequest(ticket=Ticket(job=JOB, attempt=FIRST.attempt)))
+        await self.both(PublishRequest(ticket=FIRST))
         for client in (0, 1):
             asked = CollectRequest(ticket=FIRST, wait_s=20.0)
-            assert (await self.ask(client, "collect", asked)).complete
+            assert (await self.ask(client, asked)).complete
 
     async def begin(self, client: int, asked: TrainRequest) -> asyncio.Future[Any]:
         """Ask for a round, and return when its first block is on its way to the peer."""
         before = self._num_blocks()
-        answer = asyncio.ensure_future(self.ask(client, "train_layer", asked))
+        answer = asyncio.ensure_future(self.ask(client, asked))
         await until(lambda: self._num_blocks() > before)
         return answer
 
@@ -170,12 +176,12 @@ def in_process(parts: list[GraphPartition], **keys: Any) -> list[TrainAnswer]:
         find = InterleavedClients(find, 2).find
     found = [find(JOB, client) for client in (0, 1)]
     for client in found:
-        client.publish(PublishRequest(ticket=FIRST))
+        client.ask(PublishRequest(ticket=FIRST))
     for client in found:
-        assert client.collect(CollectRequest(ticket=FIRST)).complete
+        assert client.ask(CollectRequest(ticket=FIRST)).complete
     shape = ModelShape.of(config, inputs=64, classes=10)
     weights = Schedule(shape=shape).initial(0, seed=0)
-    return [client.train_layer(TrainRequest(ticket=ROUND, weights=weights)) for client in found]
+    return [client.ask(TrainRequest(ticket=ROUND, weights=weights)) for client in found]
 
 
 def assert_same_rounds(one: list[TrainAnswer], other: list[TrainAnswer]) -> None:
@@ -198,7 +204,7 @@ def test_agents_answer_as_clients_of_one_process_do(
 ) -> None:
     async def train(both: Ends) -> list[TrainAnswer]:
         await both.exchange()
-        return await both.both("train_layer", TrainRequest(ticket=ROUND, weights=both.weights()))
+        return await both.both(TrainRequest(ticket=ROUND, weights=both.weights()))
 
     with ends(tmp_path, parts, **keys) as both:
         answers = asyncio.run(train(both))
@@ -209,15 +215,13 @@ def test_the_server_hears_the_bytes_of_an_exchange_once(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     async def run(both: Ends) -> list[Any]:
-        await both.both("hello", FIRST)
-        published = await both.both("publish", PublishRequest(ticket=FIRST))
-        again = await both.both("publish", PublishRequest(ticket=FIRST))
+        await both.both(HelloRequest(ticket=FIRST))
+        published = await both.both(PublishRequest(ticket=FIRST))
+        again = await both.both(PublishRequest(ticket=FIRST))
         assert published == again
-        collected = [
-            await both.ask(c, "collect", CollectRequest(ticket=FIRST, wait_s=20.0)) for c in (0, 1)
-        ]
+        collected = [await both.ask(c, CollectRequest(ticket=FIRST, wait_s=20.0)) for c in (0, 1)]
         # The sum of the attempt each time: an answer that is lost takes nothing with it.
-        assert await both.both("collect", CollectRequest(ticket=FIRST)) == collected
+        assert await both.both(CollectRequest(ticket=FIRST)) == collected
         assert published[0].traffic == collected[1].traffic
         assert published[1].traffic == collected[0].traffic
         return published
@@ -240,12 +244,12 @@ def test_bytes_of_a_lost_answer_are_told_again_after_a_kill(
 
     async def exchange(both: Ends) -> Any:
         await both.exchange()
-        return await both.both("collect", collect)
+        return await both.both(collect)
 
     with ends(tmp_path, parts) as both:
         collected = asyncio.run(exchange(both))
     with ends(tmp_path, parts) as again:
-        assert asyncio.run(again.both("collect", collect)) == collected
+        assert asyncio.run(again.both(collect)) == collected
     assert [answer.traffic.boundary.messages for answer in collected] == [1, 1]
 
 
@@ -253,14 +257,14 @@ def test_what_a_power_cut_took_from_the_outbox_is_sent_when_the_exchange_is_aske
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     async def publish(both: Ends) -> None:
-        await both.both("hello", Ticket(job=JOB, attempt=FIRST.attempt))
-        await both.ask(0, "publish", PublishRequest(ticket=FIRST))
+        await both.both(HelloRequest(ticket=Ticket(job=JOB, attempt=FIRST.attempt)))
+        await both.ask(0, PublishRequest(ticket=FIRST))
 
     async def publish_other(again: Ends) -> list[Any]:
-        await again.ask(1, "publish", PublishRequest(ticket=FIRST))
+        await again.ask(1, PublishRequest(ticket=FIRST))
         # The server asks everybody, again and again; nobody is asked to publish a second time.
         asked = CollectRequest(ticket=FIRST, wait_s=20.0)
-        return [await again.ask(client, "collect", asked) for client in (0, 1)]
+        return [await again.ask(client, asked) for client in (0, 1)]
 
     # No network yet: nothing is delivered before the power goes.
     first = Ends(tmp_path, parts, LAZY)
@@ -291,11 +295,11 @@ def test_a_question_that_is_asked_twice_is_computed_once(
     async def run(both: Ends) -> None:
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
-        answers = await asyncio.gather(*(both.ask(0, "train_layer", asked) for _ in range(5)))
-        answers.append(await both.ask(0, "train_layer", asked))
+        answers = await asyncio.gather(*(both.ask(0, asked) for _ in range(5)))
+        answers.append(await both.ask(0, asked))
         assert len({answer.update_sum.tobytes() for answer in answers}) == 1
         assert next(counted) == 1
-        await both.ask(0, "train_layer", replace(asked, ticket=replace(ROUND, round=2)))
+        await both.ask(0, replace(asked, ticket=replace(ROUND, round=2)))
         assert next(counted) == 3
 
     with ends(tmp_path, parts) as both:
@@ -310,7 +314,7 @@ def test_an_agent_that_is_made_again_goes_on(
         asyncio.run(both.exchange())
     with ends(tmp_path, parts, algorithm=algorithm) as again:
         asked = TrainRequest(ticket=ROUND, weights=again.weights())
-        answers = asyncio.run(again.both("train_layer", asked))
+        answers = asyncio.run(again.both(asked))
     assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
 
 
@@ -322,15 +326,15 @@ def test_a_round_that_was_cut_off_is_computed_again_from_what_peers_sent(
     async def alone(both: Ends) -> None:
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
-        running = asyncio.ensure_future(both.ask(0, "train_layer", asked))
-        await both.ask(1, "train_layer", asked)
+        running = asyncio.ensure_future(both.ask(0, asked))
+        await both.ask(1, asked)
         await asyncio.wait({running})
 
     with ends(tmp_path, parts, algorithm="bns") as both:
         asyncio.run(alone(both))
     with ends(tmp_path, parts, algorithm="bns") as again:
         asked = TrainRequest(ticket=ROUND, weights=again.weights())
-        answer = asyncio.run(again.ask(0, "train_layer", asked))
+        answer = asyncio.run(again.ask(0, asked))
     expected = in_process(parts, algorithm="bns")[0]
     assert_same_rounds([answer], [expected])
 
@@ -342,11 +346,11 @@ def test_a_later_message_ends_a_round_that_waits(
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
         waiting = await both.begin(0, asked)
-        await both.ask(0, "hello", Ticket(job=JOB, attempt=2))
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=2)))
         with pytest.raises(StaleAttempt, match="client 0: round 1, forward-1: another message"):
             await waiting
         with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
-            await both.ask(0, "train_layer", asked)
+            await both.ask(0, asked)
 
     with ends(tmp_path, parts, algorithm="standard") as both:
         asyncio.run(run(both))
@@ -361,8 +365,8 @@ def test_a_message_of_an_earlier_attempt_ends_nothing(
         asked = TrainRequest(ticket=later, weights=both.weights())
         waiting = await both.begin(0, asked)
         with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
-            await both.ask(0, "train_layer", replace(asked, ticket=ROUND))
-        await both.ask(1, "train_layer", asked)
+            await both.ask(0, replace(asked, ticket=ROUND))
+        await both.ask(1, asked)
         await waiting
 
     with ends(tmp_path, parts, algorithm="standard") as both:
@@ -400,7 +404,7 @@ def test_a_job_that_is_forgotten_while_it_computes_ends_by_name(
         monkeypatch.setattr(AgentJob, "answer", forgetting)
         last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         with pytest.raises(StaleAttempt, match="client 0: job .* was forgotten meanwhile"):
-            asyncio.run(both.ask(0, "evaluate_layer", last))
+            asyncio.run(both.ask(0, last))
         assert not (tmp_path / "0" / "jobs" / JOB).exists()
 
 
@@ -409,7 +413,7 @@ def test_a_peer_that_stays_away_is_named(tmp_path: Path, parts: list[GraphPartit
         await both.exchange()
         asked = TrainRequest(ticket=ROUND, weights=both.weights())
         with pytest.raises(ExchangeIncomplete, match="client 0: .* no vectors of clients 1 in"):
-            await both.ask(0, "train_layer", asked)
+            await both.ask(0, asked)
 
     with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 0.3}) as both:
         asyncio.run(run(both))
@@ -420,15 +424,15 @@ def test_two_jobs_do_not_wait_for_each_other(tmp_path: Path, parts: list[GraphPa
 
     async def run(both: Ends) -> None:
         await both.exchange()
-        await both.both("hello", other)
-        await both.both("publish", PublishRequest(ticket=other))
+        await both.both(HelloRequest(ticket=other))
+        await both.both(PublishRequest(ticket=other))
         for client in (0, 1):
-            await both.ask(client, "collect", CollectRequest(ticket=other, wait_s=20.0))
+            await both.ask(client, CollectRequest(ticket=other, wait_s=20.0))
         one = TrainRequest(ticket=ROUND, weights=both.weights())
         two = replace(one, ticket=replace(other, round=1))
         waiting = [await both.begin(0, one), await both.begin(1, two)]
-        await both.ask(0, "train_layer", two)
-        await both.ask(1, "train_layer", one)
+        await both.ask(0, two)
+        await both.ask(1, one)
         await asyncio.gather(*waiting)
 
     with ends(tmp_path, parts, algorithm="standard") as both:
@@ -443,7 +447,7 @@ def test_blocks_of_a_round_are_dropped_when_the_next_begins(
         kept = []
         for number in (1, 2, 3):
             asked = TrainRequest(ticket=replace(FIRST, round=number), weights=both.weights())
-            await both.both("train_layer", asked)
+            await both.both(asked)
             kept.append(sorted(path.name for path in tmp_path.rglob("*.frames")))
         assert len(kept[0]) == len(kept[1]) == len(kept[2]) == 4 + 4 * 3
         assert len(set(kept[1]) & set(kept[2])) == 1
@@ -457,7 +461,7 @@ def test_the_last_answer_outlives_the_job(tmp_path: Path, parts: list[GraphParti
 
     async def end(both: Ends) -> Any:
         await both.exchange()
-        return await both.ask(0, "evaluate_layer", replace(last, weights=both.weights()))
+        return await both.ask(0, replace(last, weights=both.weights()))
 
     with ends(tmp_path, parts, layers=1) as both:
         answer = asyncio.run(end(both))
@@ -465,10 +469,10 @@ def test_the_last_answer_outlives_the_job(tmp_path: Path, parts: list[GraphParti
         assert not (tmp_path / "0" / "jobs" / JOB / "store").exists()
         assert list((tmp_path / "0" / "depot").rglob("*.frames")) == []
     with ends(tmp_path, parts, layers=1) as again:
-        assert asyncio.run(again.ask(0, "evaluate_layer", asked)) == answer
+        assert asyncio.run(again.ask(0, asked)) == answer
         with pytest.raises(StaleAttempt, match="attempt 1 of job .* ended in attempt 1"):
-            asyncio.run(again.ask(0, "hello", FIRST))
-        asyncio.run(again.ask(0, "hello", replace(FIRST, attempt=2)))
+            asyncio.run(again.ask(0, HelloRequest(ticket=FIRST)))
+        asyncio.run(again.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2))))
 
 
 def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
@@ -490,9 +494,7 @@ def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
         await both.exchange()
         last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         full.set()
-        answers = [
-            asyncio.ensure_future(both.ask(client, "evaluate_layer", last)) for client in (0, 1)
-        ]
+        answers = [asyncio.ensure_future(both.ask(client, last)) for client in (0, 1)]
         await until(lambda: bool(refused))
         assert not any(answer.done() for answer in answers)
         full.clear()
@@ -507,14 +509,14 @@ def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartiti
 
     async def end(both: Ends) -> None:
         await both.exchange()
-        await both.ask(0, "hello", replace(FIRST, attempt=3))
+        await both.ask(0, HelloRequest(ticket=replace(FIRST, attempt=3)))
         last = EvaluateRequest(ticket=third, weights=both.weights(), nodes="test", last=True)
-        await both.ask(0, "evaluate_layer", last)
+        await both.ask(0, last)
 
     with ends(tmp_path, parts, layers=1) as both:
         asyncio.run(end(both))
         with pytest.raises(StaleAttempt, match="attempt 2 of job .* ended in attempt 3"):
-            asyncio.run(both.ask(0, "hello", replace(FIRST, attempt=2)))
+            asyncio.run(both.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2))))
 
 
 @pytest.mark.parametrize(
@@ -535,9 +537,9 @@ def test_jobs_that_are_none_are_refused(
     expected: str,
 ) -> None:
     ticket = replace(FIRST, job=job)
-    asked: Any = ticket if message == "hello" else CollectRequest(ticket=ticket)
+    kind: Any = HelloRequest if message == "hello" else CollectRequest
     with ends(tmp_path, parts) as both, pytest.raises(error, match=expected):
-        asyncio.run(both.ask(0, message, asked))
+        asyncio.run(both.ask(0, kind(ticket=ticket)))
     assert not (tmp_path / "0" / "jobs").exists()
 
 
@@ -549,9 +551,9 @@ def test_parcels_are_taken_only_where_the_run_has_a_relay(
 
     async def ask(both: Ends) -> int:
         relay = both.services[0]._peering.relay
-        await both.ask(0, "hello", FIRST)
+        await both.ask(0, HelloRequest(ticket=FIRST))
         try:
-            await both.ask(0, "relay", asked)
+            await both.ask(0, asked)
         finally:
             num_streams = len(relay._streams)
             assert bool(num_streams) == both.config.relay
@@ -568,13 +570,13 @@ def test_parcels_are_taken_only_where_the_run_has_a_relay(
 
 def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartition]) -> None:
     with ends(tmp_path, parts) as both:
-        asyncio.run(both.ask(0, "hello", FIRST))
-        asyncio.run(both.ask(0, "hello", FIRST, resume="somewhere"))
+        asyncio.run(both.ask(0, HelloRequest(ticket=FIRST)))
+        asyncio.run(both.ask(0, HelloRequest(ticket=FIRST), resume="somewhere"))
     with (
         ends(tmp_path, parts) as again,
         pytest.raises(ConfigurationError, match="seed: 3, but job .* began with 0"),
     ):
-        asyncio.run(again.ask(0, "hello", FIRST, seed=3))
+        asyncio.run(again.ask(0, HelloRequest(ticket=FIRST), seed=3))
 
 
 def test_a_resumed_job_computes_on_other_devices_to_the_same_bits(
@@ -586,7 +588,7 @@ def test_a_resumed_job_computes_on_other_devices_to_the_same_bits(
     async def train(both: Ends, attempt: int, devices: str) -> TrainAnswer:
         ticket = replace(ROUND, attempt=attempt)
         asked = TrainRequest(ticket=ticket, weights=both.weights())
-        answer: TrainAnswer = await both.ask(0, "train_layer", asked, devices=devices)
+        answer: TrainAnswer = await both.ask(0, asked, devices=devices)
         return answer
 
     with ends(tmp_path, parts, **keys, devices="cpu:2") as both:
@@ -605,7 +607,7 @@ def test_old_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None
     names = [f"job-{number:012x}" for number in range(18)]
     with ends(tmp_path, parts) as both:
         for name in names:
-            asyncio.run(both.ask(0, "hello", replace(FIRST, job=name)))
+            asyncio.run(both.ask(0, HelloRequest(ticket=replace(FIRST, job=name))))
         found = sorted(path.name for path in (tmp_path / "0" / "jobs").iterdir())
         assert found == names[2:]
         assert asyncio.run(both.services[0].forget(names[5]))
@@ -616,11 +618,11 @@ def test_old_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None
 
 def test_idle_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None:
     with ends(tmp_path, parts) as both:
-        asyncio.run(both.ask(0, "hello", FIRST))
+        asyncio.run(both.ask(0, HelloRequest(ticket=FIRST)))
         file = tmp_path / "0" / "jobs" / JOB / "job.json"
         months_ago = time.time() - 61 * 86_400
         os.utime(file, (months_ago, months_ago))
-        asyncio.run(both.ask(0, "hello", replace(FIRST, job="job-ffffffffffff")))
+        asyncio.run(both.ask(0, HelloRequest(ticket=replace(FIRST, job="job-ffffffffffff"))))
         assert not file.exists()
 
 
@@ -628,13 +630,13 @@ def test_a_damaged_job_does_not_keep_the_agent_from_starting(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     with ends(tmp_path, parts) as both:
-        asyncio.run(both.ask(0, "hello", FIRST))
+        asyncio.run(both.ask(0, HelloRequest(ticket=FIRST)))
     (tmp_path / "0" / "jobs" / JOB / "job.json").write_text("{")
     with ends(tmp_path, parts) as again:
         with pytest.raises(LocalProtocolError, match="is unknown here; .* `retexo run --resume`"):
-            asyncio.run(again.ask(0, "publish", PublishRequest(ticket=FIRST)))
-        assert asyncio.run(again.ask(0, "hello", replace(FIRST, attempt=2))).client == 0
-        asyncio.run(again.ask(0, "publish", PublishRequest(ticket=replace(FIRST, attempt=2))))
+            asyncio.run(again.ask(0, PublishRequest(ticket=FIRST)))
+        assert asyncio.run(again.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2)))).client == 0
+        asyncio.run(again.ask(0, PublishRequest(ticket=replace(FIRST, attempt=2))))
 
 
 def test_last_round_waits_for_a_grant_that_its_peer_has_not_taken(
@@ -644,11 +646,11 @@ def test_last_round_waits_for_a_grant_that_its_peer_has_not_taken(
     both = Ends(tmp_path, parts, {**LAZY, "algorithm": "standard"})
 
     async def wait_for_grant() -> None:
-        await both.ask(0, "hello", Ticket(job=JOB, attempt=1))
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1)))
         (job,), depot, service = both.jobs[0].running, both.depots[0], both.services[0]
         asked = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         runner = job.evaluate_runner(asked)
-        data = b"".join(wire.encode_request("evaluate_layer", asked, both.values))
+        data = b"".join(wire.encode_request(asked, both.values))
         running = _Running(request=_request(data))
         await service._until_taken(job, running, runner)
 

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from retexo_fl.agent import remote, socket_server, wire
-from retexo_fl.agent.api import HelloAnswer, Ticket, TrainRequest
+from retexo_fl.agent.api import (
+    MESSAGE_VERSION,
+    HelloAnswer,
+    HelloRequest,
+    Request,
+    Ticket,
+    TrainRequest,
+)
 from retexo_fl.agent.remote import RemoteClient, ask_agent
 from retexo_fl.agent.service import Outcome
 from retexo_fl.agent.socket_server import SocketServer
@@ -29,6 +36,7 @@ from retexo_fl.errors import (
 )
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1)
+HELLO = HelloRequest(ticket=TICKET)
 ANSWER = HelloAnswer(
     version=3,
     client=1,
@@ -99,7 +107,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_questions_are_answered(path: Path) -> None:
-    assert talk(path, lambda: RemoteClient(path, {}).hello(TICKET)) == ANSWER
+    assert talk(path, lambda: RemoteClient(path, {}).ask(HELLO)) == ANSWER
     assert talk(path, lambda: ask_agent(path, "status"))["heard"] == "status"
     assert not path.exists()
 
@@ -117,7 +125,7 @@ def test_named_errors_come_out_at_the_other_end(path: Path, error: Exception) ->
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        talk(path, lambda: RemoteClient(path, {}).hello(TICKET), answer)
+        talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer)
 
 
 def test_a_bug_is_a_failure_of_this_client_not_of_the_socket(path: Path) -> None:
@@ -125,7 +133,7 @@ def test_a_bug_is_a_failure_of_this_client_not_of_the_socket(path: Path) -> None
         raise KeyError("surprise")
 
     with pytest.raises(ClientFailed, match="KeyError in the agent, which is a bug"):
-        talk(path, lambda: RemoteClient(path, {}).hello(TICKET), answer)
+        talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +154,11 @@ def test_what_is_no_question_is_refused_by_name(path: Path, data: bytes, expecte
 
 
 def test_another_version_is_told_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = b"".join(wire.encode_request("hello", TICKET, {}))
-    monkeypatch.setattr(wire, "MESSAGE_VERSION", 4)
+    asked = b"".join(wire.encode_request(HelloRequest(ticket=TICKET), {}))
+    monkeypatch.setattr(wire, "MESSAGE_VERSION", MESSAGE_VERSION + 1)
     _, head = talk(path, raw(path, asked))
-    assert "version 3 came" in str(wire.failure_of(head))
-    assert "expected version 4" in str(wire.failure_of(head))
+    assert f"version {MESSAGE_VERSION} came" in str(wire.failure_of(head))
+    assert f"expected version {MESSAGE_VERSION + 1}" in str(wire.failure_of(head))
 
 
 @pytest.mark.parametrize("data", [b"", wire.ALIVE[:7]])
@@ -167,7 +175,7 @@ def test_no_more_connections_than_are_allowed(path: Path, monkeypatch: pytest.Mo
         for stream in held:
             stream.connect(str(path))
         with pytest.raises(AgentUnreachable, match="2 questions are open already"):
-            RemoteClient(path, {}).hello(TICKET)
+            RemoteClient(path, {}).ask(HELLO)
         for stream in held:
             stream.close()
 
@@ -183,7 +191,14 @@ def test_whoever_computes_for_long_says_so(path: Path, monkeypatch: pytest.Monke
         await asyncio.sleep(2.5)
         return await friendly(request)
 
-    assert talk(path, lambda: RemoteClient(path, {}, wait_s=0.0).hello(TICKET), answer) == ANSWER
+    assert (
+        talk(
+            path,
+            lambda: RemoteClient(path, {}, wait_s=0.0).ask(HELLO),
+            answer,
+        )
+        == ANSWER
+    )
 
 
 def test_an_agent_that_falls_silent_is_given_up(
@@ -196,7 +211,11 @@ def test_an_agent_that_falls_silent_is_given_up(
         return await friendly(request)
 
     with pytest.raises(AgentUnreachable, match="no agent answers there"):
-        talk(path, lambda: RemoteClient(path, {}, wait_s=0.2).hello(TICKET), answer)
+        talk(
+            path,
+            lambda: RemoteClient(path, {}, wait_s=0.2).ask(HELLO),
+            answer,
+        )
 
 
 def test_an_agent_that_stops_answers_nothing_and_is_asked_again(path: Path) -> None:
@@ -208,7 +227,7 @@ def test_an_agent_that_stops_answers_nothing_and_is_asked_again(path: Path) -> N
             raise asyncio.CancelledError
         return await friendly(request)
 
-    assert talk(path, lambda: RemoteClient(path, {}).hello(TICKET), answer) == ANSWER
+    assert talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer) == ANSWER
     assert asked == ["hello", "hello"]
 
 
@@ -223,12 +242,12 @@ def test_an_answer_takes_no_longer_than_the_run_allows(
 
     client = RemoteClient(path, {"message-timeout-s": 0.3})
     with pytest.raises(AgentUnreachable, match="no answer in time"):
-        talk(path, lambda: client.hello(TICKET), answer)
+        talk(path, lambda: client.ask(HELLO), answer)
 
 
 def test_large_weights_pass(path: Path) -> None:
     weights = np.arange(3_000_000, dtype=np.float32)
-    seen: list[wire.ClientRequest] = []
+    seen: list[Request[Any]] = []
 
     async def answer(request: wire.Request) -> Outcome:
         seen.append(request.asked)
@@ -236,7 +255,7 @@ def test_large_weights_pass(path: Path) -> None:
 
     asked = TrainRequest(ticket=TICKET, weights=weights)
     with pytest.raises(StaleAttempt):
-        talk(path, lambda: RemoteClient(path, {}).train_layer(asked), answer)
+        talk(path, lambda: RemoteClient(path, {}).ask(asked), answer)
     (found,) = seen
     assert isinstance(found, TrainRequest)
     np.testing.assert_array_equal(found.weights, weights)
@@ -246,7 +265,7 @@ def test_a_dead_socket_is_replaced_and_a_live_one_is_not(path: Path) -> None:
     path.parent.mkdir()
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as dead:
         dead.bind(str(path))
-    assert talk(path, lambda: RemoteClient(path, {}).hello(TICKET)) == ANSWER
+    assert talk(path, lambda: RemoteClient(path, {}).ask(HELLO)) == ANSWER
 
     def second() -> None:
         with pytest.raises(ConfigurationError, match="another agent answers at"):

@@ -17,11 +17,13 @@ from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
     PeerTraffic,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
     PublishRequest,
+    Request,
     Ticket,
     Traffic,
     TrainAnswer,
@@ -43,15 +45,15 @@ TRAFFIC = Traffic(boundary=Volume(messages=2, raw=10, payload=8, wire=9), contro
 ROUND = PeerTraffic(sent=TRAFFIC, received=Traffic())
 CONFIG: dict[str, Scalar] = {"clients": 2, "dropout": 0.3, "model": "gcn", "resume": ""}
 
-REQUESTS: dict[str, wire.ClientRequest] = {
-    "hello": TICKET,
+REQUESTS: dict[str, Request[Any]] = {
+    "hello": HelloRequest(ticket=TICKET),
     "publish": PublishRequest(ticket=TICKET, previous_digest=b"p" * 32, weights=WEIGHTS),
     "collect": CollectRequest(ticket=TICKET, wait_s=2.5, close=True),
     "train_layer": TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float64)),
     "evaluate_layer": EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
     "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv"),
 }
-ANSWERS: list[wire.ClientAnswer] = [
+ANSWERS: list[object] = [
     HelloAnswer(
         version=3,
         client=1,
@@ -118,7 +120,7 @@ def with_head(parts: wire.Parts, **changes: Any) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("message", REQUESTS)
 def test_requests_come_back_as_they_were(message: str) -> None:
-    prefix, head, body = split(wire.encode_request(message, REQUESTS[message], CONFIG))
+    prefix, head, body = split(wire.encode_request(REQUESTS[message], CONFIG))
     assert prefix.kind is wire.Kind.REQUEST
     request = wire.decode_request(head, body)
     assert (request.message, request.config, request.ticket) == (message, CONFIG, TICKET)
@@ -126,22 +128,22 @@ def test_requests_come_back_as_they_were(message: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
-def test_answers_come_back_as_they_were(answer: wire.ClientAnswer) -> None:
+def test_answers_come_back_as_they_were(answer: object) -> None:
     prefix, head, body = split(wire.encode_answer(answer))
     assert prefix.kind is wire.Kind.ANSWER
     assert_same(wire.decode_answer(type(answer), head, body), answer)
 
 
 def test_a_publish_without_weights_has_none() -> None:
-    _, head, body = split(wire.encode_request("publish", PublishRequest(ticket=TICKET), {}))
+    _, head, body = split(wire.encode_request(PublishRequest(ticket=TICKET), {}))
     asked = wire.decode_request(head, body).asked
     assert isinstance(asked, PublishRequest)
     assert asked.weights is None
 
 
 def test_the_same_question_has_the_same_identity_whatever_the_configuration_says() -> None:
-    def identity(request: wire.ClientRequest, config: dict[str, Any]) -> bytes:
-        _, head, body = split(wire.encode_request("train_layer", request, config))
+    def identity(request: Request[Any], config: dict[str, Any]) -> bytes:
+        _, head, body = split(wire.encode_request(request, config))
         return wire.decode_request(head, body).identity
 
     asked = TrainRequest(ticket=TICKET, weights=WEIGHTS)
@@ -173,7 +175,7 @@ def test_other_names_become_client_failed(name: str) -> None:
 
 @pytest.mark.parametrize("changes", [{"version": 2}, {"package": "0.0.9"}])
 def test_another_version_is_refused_and_both_are_told(changes: dict[str, Any]) -> None:
-    head, body = with_head(wire.encode_request("hello", TICKET, {}), **changes)
+    head, body = with_head(wire.encode_request(HelloRequest(ticket=TICKET), {}), **changes)
     told = {"version": MESSAGE_VERSION, "package": __version__, **changes}
     with pytest.raises(RemoteProtocolError) as caught:
         wire.decode_request(head, body)
@@ -187,18 +189,18 @@ def test_another_version_is_refused_and_both_are_told(changes: dict[str, Any]) -
         ({"message": "explode"}, "'explode' is unknown"),
         ({"config": [1]}, "config is .*; expected an object"),
         ({"config": {"a": [1]}}, "numbers and texts only"),
-        ({"array": {"name": "weights", "dtype": "object", "length": 1}}, "expected name, dtype"),
-        ({"array": {"name": "weights", "dtype": "float32", "length": 5}}, "in 16 bytes"),
-        ({"array": {"name": "weights", "dtype": "float32", "length": -4}}, "in 16 bytes"),
-        ({"array": {"name": "nodes", "dtype": "float32", "length": 4}}, "weights: missing"),
+        ({"array": {"dtype": "object", "length": 1}}, "expected dtype and length"),
+        ({"array": {"dtype": "float32", "length": 5}}, "in 16 bytes"),
+        ({"array": {"dtype": "float32", "length": -4}}, "in 16 bytes"),
+        ({"message": "hello"}, r"HelloRequest: unknown \['an array'\]"),
         ({"array": None}, "followed by 16 bytes; expected none"),
-        ({"fields": {}}, "TrainRequest.ticket: missing"),
-        ({"fields": 3}, "TrainRequest is 3; expected an object"),
+        ({"values": {}}, "TrainRequest: 'job' is missing"),
+        ({"values": 3}, "TrainRequest is 3; expected an object"),
     ],
 )
 def test_what_is_not_a_request_is_refused(changes: dict[str, Any], expected: str) -> None:
     asked = TrainRequest(ticket=TICKET, weights=WEIGHTS)
-    head, body = with_head(wire.encode_request("train_layer", asked, CONFIG), **changes)
+    head, body = with_head(wire.encode_request(asked, CONFIG), **changes)
     with pytest.raises(RemoteProtocolError, match=expected):
         wire.decode_request(head, body)
 
@@ -206,19 +208,20 @@ def test_what_is_not_a_request_is_refused(changes: dict[str, Any], expected: str
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("job", 3, "Ticket.job is 3; expected a value of type str"),
-        ("attempt", "1", "Ticket.attempt is '1'; expected a value of type int"),
-        ("attempt", True, "Ticket.attempt is True; expected a value of type int"),
-        ("stage", -1, "Ticket.stage is -1; expected a count"),
-        ("round", 2**70, "Ticket.round is .*; expected a count"),
-        ("weights_digest", "xx", "Ticket.weights_digest is 'xx'; expected hexadecimal"),
+        ("job", 3, "HelloRequest: 'job' is 3; expected a str"),
+        ("attempt", "1", "'attempt' is '1'; expected a count"),
+        ("attempt", True, "'attempt' is True; expected a count"),
+        ("stage", -1, "'stage' is -1; expected a count"),
+        ("round", 2**70, "'round' is .*; expected a count"),
+        ("weights-digest", "xx", "'weights-digest' is 'xx'; expected a bytes"),
+        ("weights-digest", {"hex": "xx"}, "'weights-digest' is .*; expected hexadecimal"),
         ("more", 1, r"unknown \['more'\]"),
     ],
 )
 def test_fields_are_checked_one_by_one(field: str, value: object, expected: str) -> None:
-    parts = wire.encode_request("hello", TICKET, {})
-    known = json.loads(split(parts)[1])["fields"]
-    head, body = with_head(parts, fields={**known, field: value})
+    parts = wire.encode_request(HelloRequest(ticket=TICKET), {})
+    known = json.loads(split(parts)[1])["values"]
+    head, body = with_head(parts, values={**known, field: value})
     with pytest.raises(RemoteProtocolError, match=expected):
         wire.decode_request(head, body)
 
@@ -245,8 +248,8 @@ def test_a_head_that_is_no_object_is_refused(head: bytes) -> None:
 
 
 def test_a_whole_number_beyond_float64_is_refused() -> None:
-    parts = wire.encode_request("collect", CollectRequest(ticket=TICKET, wait_s=1.5), {})
-    known = json.loads(split(parts)[1])["fields"]
-    head, body = with_head(parts, fields={**known, "wait_s": 10**400})
-    with pytest.raises(RemoteProtocolError, match=r"wait_s is 1000.*; expected a number that"):
+    parts = wire.encode_request(CollectRequest(ticket=TICKET, wait_s=1.5), {})
+    known = json.loads(split(parts)[1])["values"]
+    head, body = with_head(parts, values={**known, "wait-s": 10**400})
+    with pytest.raises(RemoteProtocolError, match=r"'wait-s' is 1000.*; expected a number that"):
         wire.decode_request(head, body)

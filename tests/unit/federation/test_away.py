@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import Ticket
+from retexo_fl.agent.api import HelloRequest, Ticket
 from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation import pace, records
 from retexo_fl.federation.messenger import Messenger
@@ -51,7 +51,7 @@ def messenger(
 
 
 def ask(asked: Messenger, clients: range = range(3)) -> list[int]:
-    messages = asked.messages(clients, TICKET, records.HELLO)
+    messages = asked.messages(clients, HelloRequest(ticket=TICKET))
     return [client for client, _ in asked.ask(messages, stage=1, purpose="train")]
 
 
@@ -191,5 +191,5 @@ def test_hello_takes_who_comes_late_and_passes_over_nodes_that_left() -> None:
 
     grid.weather.mute = {3}
     grid.on_look = change
-    answers = asked.ask_whoever_comes(TICKET, records.HELLO, count=3, purpose="hello")
+    answers = asked.ask_whoever_comes(HelloRequest(ticket=TICKET), count=3, purpose="hello")
     assert sorted(node for node, _ in answers) == [2, 4, 5]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,24 +8,34 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from retexo_fl.agent import api
 from retexo_fl.agent.api import (
+    QUESTIONS,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    HelloRequest,
+    IntroduceAnswer,
+    IntroduceRequest,
+    PeerTraffic,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
     PublishRequest,
+    RelayAnswer,
+    RelayRequest,
+    Request,
     Ticket,
     Traffic,
     TrainAnswer,
     TrainRequest,
+    question_of,
 )
 from retexo_fl.errors import ClientFailed, ExchangeIncomplete, RemoteProtocolError
-from retexo_fl.federation import answer_records, records
-from retexo_fl.federation.record_fields import content_volumes
+from retexo_fl.federation import records
+from retexo_fl.federation.records import content_volumes
 from retexo_fl.ledger import Volume
 
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=b"\x00" * 32)
@@ -41,7 +51,65 @@ def _identity() -> None:
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
-def message(content: RecordDict, message_type: str = records.TRAIN) -> Message:
+HELLO = HelloAnswer(
+    version=1,
+    client=3,
+    num_clients=4,
+    partitioning="p",
+    nodes=9,
+    train=1,
+    validation=2,
+    test=3,
+    features=5,
+    classes=2,
+    vectors_out=7,
+    vectors_in=8,
+)
+PARCELS = np.arange(5, dtype=np.uint8)
+REQUESTS: list[Request[Any]] = [
+    HelloRequest(ticket=TICKET),
+    IntroduceRequest(ticket=TICKET, roster="[[member]]"),
+    PublishRequest(ticket=TICKET),
+    PublishRequest(ticket=TICKET, previous_digest=b"p" * 32, weights=WEIGHTS),
+    RelayRequest(ticket=TICKET, trip=2**40, peers=(0, 3), sizes=(5, 0), parcels=PARCELS),
+    RelayRequest(ticket=TICKET, trip=0, peers=(), sizes=(), parcels=PARCELS[:0]),
+    CollectRequest(ticket=TICKET, wait_s=2.5, close=True),
+    TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float32)),
+    EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
+    PredictRequest(ticket=TICKET, weights=WEIGHTS, form="npz"),
+]
+ANSWERS: list[object] = [
+    HELLO,
+    replace(HELLO, vectors_drawn=3, member="[[member]]"),
+    IntroduceAnswer(members=3),
+    PublishAnswer(vectors=4, traffic=TRAFFIC),
+    PublishAnswer(vectors=4, traffic=TRAFFIC, error_bound=(2.0**-24,)),
+    RelayAnswer(peers=(1,), sizes=(5,), parcels=PARCELS),
+    RelayAnswer(peers=(), sizes=(), parcels=PARCELS[:0]),
+    CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
+    TrainAnswer(
+        update_sum=WEIGHTS,
+        examples=2**40,
+        loss_sum=1e-30,
+        validation_examples=3,
+        validation_loss_sum=0.5,
+        validation_correct=1,
+        training_traffic=PeerTraffic(sent=TRAFFIC),
+    ),
+    EvaluateAnswer(examples=0, loss_sum=0.0, correct=0),
+    PredictAnswer(
+        nodes=2**40,
+        train=1,
+        train_correct=0,
+        validation=3,
+        validation_correct=2,
+        test=5,
+        test_correct=4,
+    ),
+]
+
+
+def message(content: RecordDict, message_type: str = api.TRAIN.message_type) -> Message:
     return Message(content, dst_node_id=5, message_type=message_type)
 
 
@@ -59,88 +127,22 @@ def same(one: object, other: object) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("request_", "read"),
-    [
-        (PublishRequest(ticket=TICKET), records.read_publish),
-        (
-            PublishRequest(ticket=TICKET, previous_digest=b"p" * 32, weights=WEIGHTS),
-            records.read_publish,
-        ),
-        (CollectRequest(ticket=TICKET, wait_s=2.5, close=True), records.read_collect),
-        (TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float32)), records.read_train),
-        (
-            EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
-            records.read_evaluate,
-        ),
-        (PredictRequest(ticket=TICKET, weights=WEIGHTS, form="npz"), records.read_predict),
-    ],
-)
-def test_requests_survive_the_translation(
-    request_: records.Request, read: Callable[[Message], object]
-) -> None:
-    assert same(request_, read(message(records.request_content(request_))))
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_requests_survive_the_translation(request_: Request[Any]) -> None:
+    kind = question_of(request_).message_type
+    assert same(request_, records.read_request(message(records.request_content(request_), kind)))
 
 
-@pytest.mark.parametrize(
-    ("answer", "read"),
-    [
-        (
-            HelloAnswer(
-                version=1,
-                client=3,
-                num_clients=4,
-                partitioning="p",
-                nodes=9,
-                train=1,
-                validation=2,
-                test=3,
-                features=5,
-                classes=2,
-                vectors_out=7,
-                vectors_in=8,
-            ),
-            answer_records.read_hello,
-        ),
-        (PublishAnswer(vectors=4, traffic=TRAFFIC), answer_records.read_published),
-        (
-            PublishAnswer(vectors=4, traffic=TRAFFIC, error_bound=(2.0**-24,)),
-            answer_records.read_published,
-        ),
-        (
-            CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
-            answer_records.read_collected,
-        ),
-        (
-            TrainAnswer(
-                update_sum=WEIGHTS,
-                examples=2**40,
-                loss_sum=1e-30,
-                validation_examples=3,
-                validation_loss_sum=0.5,
-                validation_correct=1,
-            ),
-            answer_records.read_update,
-        ),
-        (EvaluateAnswer(examples=0, loss_sum=0.0, correct=0), answer_records.read_evaluated),
-        (
-            PredictAnswer(
-                nodes=2**40,
-                train=1,
-                train_correct=0,
-                validation=3,
-                validation_correct=2,
-                test=5,
-                test_correct=4,
-            ),
-            answer_records.read_predicted,
-        ),
-    ],
-)
-def test_answers_survive_the_translation(
-    answer: records.Answer, read: Callable[[Message], object]
-) -> None:
-    assert same(answer, read(reply(records.answer_content(answer))))
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_answers_survive_the_translation(answer: object) -> None:
+    read = records.read_answer(type(answer), reply(records.answer_content(answer)))
+    assert same(answer, read)
+
+
+def test_every_question_is_among_those_that_are_translated() -> None:
+    assert {question_of(request) for request in REQUESTS} == set(QUESTIONS.values())
+    answers = {question.answer for question in QUESTIONS.values()}
+    assert {type(answer) for answer in ANSWERS} == answers
 
 
 def test_train_answer_has_what_flowers_strategies_expect() -> None:
@@ -190,14 +192,15 @@ def broken(**changes: Any) -> RecordDict:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"job": None}, "'job' is None; expected a str"),
-        ({"round": "7"}, "'round' is '7'; expected a int"),
+        ({"job": None}, "'job' is missing"),
+        ({"round": "7"}, "'round' is '7'; expected a count"),
+        ({"more": 1}, r"unknown \['more'\]"),
         ({"stage": True}, "'stage' is True"),
     ],
 )
 def test_settings_of_another_type_are_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(RemoteProtocolError, match=expected):
-        records.read_train(message(broken(**changes)))
+        records.read_request(message(broken(**changes)))
 
 
 @pytest.mark.parametrize("arrays", [{}, {"a": WEIGHTS}, {"weights": WEIGHTS, "b": WEIGHTS}])

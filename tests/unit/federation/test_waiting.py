@@ -9,7 +9,8 @@ import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import CollectAnswer, PublishAnswer, Ticket, Traffic
+from retexo_fl.agent import api
+from retexo_fl.agent.api import CollectAnswer, CollectRequest, PublishAnswer, Ticket, Traffic
 from retexo_fl.agent.peering import relay_answer
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, RoundIncomplete
@@ -75,7 +76,9 @@ class _Clients:
         def collected(message: Message, context: object) -> Message:
             client = message.metadata.dst_node_id - 2
             missing = self.lacks.get(client, 0)
-            if records.read_collect(message).close:
+            request = records.read_request(message)
+            assert isinstance(request, CollectRequest)
+            if request.close:
                 self.closed.append(client)
             answer = CollectAnswer(
                 complete=not missing, missing=missing, missing_peers=1, traffic=Traffic()
@@ -144,7 +147,7 @@ def test_it_is_told_who_lacks_how_many_and_who_does_not_answer() -> None:
     def weather() -> None:
         # Away from the exchange's beginning on: it has published before.
         if clients.clock.pauses_s or clients.grid.sent[-1][1].metadata.message_type == (
-            records.COLLECT
+            api.COLLECT.message_type
         ):
             clients.grid.weather.mute = {3}
         if clients.clock.time_s > 1000.0 + 2 * DAY_S:

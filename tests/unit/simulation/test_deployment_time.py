@@ -6,7 +6,8 @@ from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from retexo_fl.agent.api import Ticket, TrainAnswer, TrainRequest
+from retexo_fl.agent import api
+from retexo_fl.agent.api import HelloRequest, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.federation import records
 from retexo_fl.simulation import deployment_time
 from retexo_fl.simulation.deployment_time import (
@@ -75,10 +76,12 @@ def test_flower_makes_as_many_objects_as_are_counted() -> None:
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
     ticket = Ticket(job="job-00000000000a", attempt=1)
     request = TrainRequest(ticket=ticket, weights=np.zeros(5, dtype=np.float32))
-    without = records.request_content(ticket)
-    asked = Message(records.request_content(request), dst_node_id=1, message_type=records.TRAIN)
+    without = records.request_content(HelloRequest(ticket=ticket))
+    asked = Message(
+        records.request_content(request), dst_node_id=1, message_type=api.TRAIN.message_type
+    )
     assert _objects(asked) == deployment_time._OBJECTS_WITH_WEIGHTS
-    hello = Message(without, dst_node_id=1, message_type=records.HELLO)
+    hello = Message(without, dst_node_id=1, message_type=api.HELLO.message_type)
     assert _objects(hello) == deployment_time._OBJECTS
     answer = TrainAnswer(
         update_sum=np.zeros(5, dtype=np.float32),
@@ -89,7 +92,7 @@ def test_flower_makes_as_many_objects_as_are_counted() -> None:
         validation_correct=1,
     )
     content = records.answer_content(answer)
-    reply = Message(content, dst_node_id=1, message_type=records.TRAIN)
+    reply = Message(content, dst_node_id=1, message_type=api.TRAIN.message_type)
     assert _objects(reply) == deployment_time._OBJECTS_WITH_WEIGHTS
 
 

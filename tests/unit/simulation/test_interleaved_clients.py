@@ -47,9 +47,9 @@ class Counted:
         )
         self.clients = [everyone.find(JOB, client) for client in range(CLIENTS)]
         for client in self.clients:
-            client.publish(PublishRequest(ticket=TICKET))
+            client.ask(PublishRequest(ticket=TICKET))
         for client in self.clients:
-            assert client.collect(CollectRequest(ticket=TICKET)).complete
+            assert client.ask(CollectRequest(ticket=TICKET)).complete
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_first_message_runs_the_round_of_all(counted: Counted) -> None:
     request = TrainRequest(ticket=replace(TICKET, round=1), weights=counted.weights)
     # Forward, backward, and forward again to validate: once, not once for each client.
     for client in counted.clients:
-        answer = client.train_layer(request)
+        answer = client.ask(request)
         assert counted.purposes == ["train", "train", "evaluate"]
         trained, validated = answer.training_traffic, answer.validation_traffic
         # Backward goes a gradient for every row that came.
@@ -69,7 +69,7 @@ def test_the_first_message_runs_the_round_of_all(counted: Counted) -> None:
         assert trained.sent.boundary.raw == trained.received.boundary.raw == sum(ends)
     evaluation = EvaluateRequest(ticket=TICKET, weights=counted.weights, nodes="test")
     for client in counted.clients:
-        client.evaluate_layer(evaluation)
+        client.ask(evaluation)
     assert counted.purposes[3:] == ["evaluate"]
 
 
@@ -81,9 +81,9 @@ def test_another_message_runs_another_round(counted: Counted, changed: str) -> N
         "attempt": replace(request, ticket=replace(TICKET, round=1, attempt=2)),
         "weights": replace(request, weights=counted.weights + 1),
     }[changed]
-    counted.clients[0].train_layer(request)
-    answers = [client.train_layer(other) for client in counted.clients]
+    counted.clients[0].ask(request)
+    answers = [client.ask(other) for client in counted.clients]
     assert len(counted.purposes) == 2 * 3
-    again = [client.train_layer(other) for client in counted.clients]
+    again = [client.ask(other) for client in counted.clients]
     for one, same in zip(answers, again, strict=True):
         np.testing.assert_array_equal(one.update_sum, same.update_sum)
