@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.support.commands import ROOT, readme_blocks
 
 HEADLINE_BLOCKS = 2
@@ -17,8 +19,9 @@ def test_readme_first_commands_are_lines_of_ci() -> None:
     assert [command for command in commands if command not in lines] == []
 
 
-def test_readme_links_lead_to_files() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_lead_to_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
