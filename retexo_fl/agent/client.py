@@ -43,7 +43,8 @@ from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttemp
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.isolated import without_peers
-from retexo_fl.layers.base import StageInput, layer_class
+from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape

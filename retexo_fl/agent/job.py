@@ -37,7 +37,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from retexo_fl.config import RunConfig
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.graph import GraphPartition
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel
 
 #: A client's process without a part (docs/edge.md), and a worker process (docs/devices.md).

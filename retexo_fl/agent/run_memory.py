@@ -15,7 +15,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.synthetic.degrees import PowerLaw
 from retexo_fl.graph.synthetic.spec import is_synthetic, parse_synthetic
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import format_bytes
 

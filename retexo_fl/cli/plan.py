@@ -64,7 +64,7 @@ def _plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     from retexo_fl.cli.plan_facts import plan_facts
-    from retexo_fl.layers.base import layer_class
+    from retexo_fl.layers.named import layer_class
 
     chosen = settled(values, config)
     layer_class(chosen.model)

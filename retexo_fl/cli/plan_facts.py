@@ -13,7 +13,7 @@ from retexo_fl.cli.plan_network import network_facts
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape

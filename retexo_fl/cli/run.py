@@ -119,7 +119,7 @@ def _check_address(config: RunConfig, address: Address | None) -> None:
 def _check_plugins(config: RunConfig) -> None:
     """Find what the configuration names while nothing is written yet."""
     from retexo_fl.federation.aggregators import make_aggregator
-    from retexo_fl.layers.base import layer_class
+    from retexo_fl.layers.named import layer_class
     from retexo_fl.simulation.links import read_links
     from retexo_fl.training.recipe import Recipe
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,20 @@ from retexo_fl.devices.timings import StepSums, WorkerTimes
 from retexo_fl.devices.worker_process import WorkerProcess, answers_of
 from retexo_fl.errors import DeviceFailed
 
-if TYPE_CHECKING:
-    from retexo_fl.devices.pool import WorkerPool
+
+class Workers(Protocol):
+    """The processes of a pool, as a task uses them."""
+
+    @property
+    def workers(self) -> tuple[WorkerProcess, ...]:
+        """Those that run."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Time for an answer."""
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Talk to them, alone; whatever is raised meanwhile ends them."""
 
 
 class ProcessTask:
@@ -30,7 +42,7 @@ class ProcessTask:
     """
 
     def __init__(
-        self, pool: WorkerPool, number: int, *, sizes: tuple[int, int], dtype: np.dtype[Any]
+        self, pool: Workers, number: int, *, sizes: tuple[int, int], dtype: np.dtype[Any]
     ) -> None:
         self._pool = pool
         self._number = number

@@ -14,7 +14,7 @@ from retexo_fl.config import RunConfig, client_plugins, make_config
 from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
 from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
 
 

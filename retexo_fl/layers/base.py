@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
 
-from retexo_fl.errors import PluginError
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.segment_max import Segments
 from retexo_fl.layers.sparse import SparseRows
-from retexo_fl.plugins import is_plugin, load_plugin
 from retexo_fl.transfers import onto
 
 Batch = TypeVar("Batch")
@@ -274,38 +272,3 @@ def device_of(rows: Rows) -> torch.device:
 def places_on(places: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return (R,) places as int64 on a device."""
     return onto(torch.from_numpy(np.ascontiguousarray(places, np.int64)), device)
-
-
-def make_layer(name: str, shape: LayerShape) -> GraphLayer:
-    """Build the layer called ``name``: a built-in one or ``module:attribute``.
-
-    Raises:
-        PluginError: The attribute is not a :class:`GraphLayer` class.
-    """
-    return layer_class(name)(shape)
-
-
-def layer_class(name: str) -> type[GraphLayer]:
-    """Return the class of a layer name; see :func:`make_layer`."""
-    from retexo_fl.layers.gat import GatLayer
-    from retexo_fl.layers.gcn import GcnLayer
-    from retexo_fl.layers.gin import GinLayer
-    from retexo_fl.layers.sage import SageLayer
-    from retexo_fl.layers.sage_pool import SagePoolLayer
-
-    built_in: dict[str, type[GraphLayer]] = {
-        "gcn": GcnLayer,
-        "sage": SageLayer,
-        "gat": GatLayer,
-        "gin": GinLayer,
-        "sage-pool": SagePoolLayer,
-    }
-    if name in built_in:
-        return built_in[name]
-    found = load_plugin("layer", name) if is_plugin(name) else None
-    if not (isinstance(found, type) and issubclass(found, GraphLayer)):
-        raise PluginError(
-            f"model {name!r}: not a layer; expected one of {', '.join(built_in)}, "
-            "or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
-        )
-    return found

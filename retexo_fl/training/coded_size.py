@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.features import Features
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 
 _ESCAPED: Final = 255
 _NARROW: Final = 65_536

@@ -21,7 +21,7 @@ def effective_plan(config: RunConfig) -> str:
     """
     if config.boundary_plan == "rows":
         return "rows"
-    from retexo_fl.layers.base import layer_class
+    from retexo_fl.layers.named import layer_class
 
     return config.boundary_plan if layer_class(config.model).sums_messages else "rows"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.sampling.base import Sampler
 from retexo_fl.sampling.full import FullSampler

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.config import RunConfig
-from retexo_fl.layers.base import GraphLayer, LayerShape, glorot, layer_class
+from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.layers.named import layer_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

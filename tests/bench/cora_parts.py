@@ -19,7 +19,8 @@ from retexo_fl.graph import (
     load_dataset,
     make_split,
 )
-from retexo_fl.layers.base import StageInput, layer_class
+from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.named import layer_class
 from tests.support.data import data_dir
 
 #: Cora's sizes: nodes, undirected edges, features, classes, share of features that are 1.

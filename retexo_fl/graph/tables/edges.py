@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from retexo_fl.graph.tables.cells import key_array, text_array
-from retexo_fl.graph.tables.source import Column, open_table, require_columns, shown
+from retexo_fl.graph.tables.opening import open_table
+from retexo_fl.graph.tables.source import Column, require_columns, shown
 from retexo_fl.graph.tables.table import BoundaryTable, EdgeTable, NodeTable, Table
 
 

@@ -11,7 +11,8 @@ from retexo_fl.errors import TableError
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.tables.cells import key_array, label_array, split_codes, text_array
 from retexo_fl.graph.tables.features import FeatureReader
-from retexo_fl.graph.tables.source import Column, Source, open_table, require_columns, shown
+from retexo_fl.graph.tables.opening import open_table
+from retexo_fl.graph.tables.source import Column, Source, require_columns, shown
 from retexo_fl.graph.tables.table import NodeTable
 
 

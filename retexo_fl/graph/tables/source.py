@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,32 +80,6 @@ class Column:
         raise TableError(f"{self.source.path}: {self.name}: got {got}; expected {expected}")
 
 
-def open_table(path: Path) -> Source:
-    """Open a table in the format that its name ends with.
-
-    Raises:
-        TableError: It cannot be read, is damaged, or ends in none of the known names.
-    """
-    _check_file(path)
-    name = path.name.lower()
-    if name.endswith(".npz"):
-        from retexo_fl.graph.tables.npz_source import NpzSource
-
-        return NpzSource(path)
-    if name.endswith(".parquet"):
-        from retexo_fl.graph.tables.parquet_source import ParquetSource
-
-        return ParquetSource(path)
-    if name.removesuffix(".gz").removesuffix(".zip").endswith((".csv", ".tsv")):
-        from retexo_fl.graph.tables.csv_source import CsvSource
-
-        return CsvSource(path)
-    raise TableError(
-        f"{path}: unknown kind of table; expected a name that ends in .csv, .tsv (both also "
-        "with .gz or .zip), .parquet or .npz"
-    )
-
-
 def require_columns(source: Source, columns: Sequence[str]) -> None:
     """Check that columns exist.
 
@@ -149,17 +122,3 @@ def shown(value: object) -> str:
 def shown_text(text: str, most: int) -> str:
     """Return a text cut to ``most`` characters."""
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _check_file(path: Path) -> None:
-    # A pipe could be read only once, and might never end.
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror})") from error
-    if stat.S_ISDIR(found.st_mode):
-        raise TableError(f"{path}: is a folder; expected a file")
-    if not stat.S_ISREG(found.st_mode):
-        raise TableError(f"{path}: is not a regular file; expected a table on disk")
-    if found.st_size == 0:
-        raise TableError(f"{path}: is empty; expected a table")

@@ -6,8 +6,8 @@ import pytest
 
 from retexo_fl.config import make_config
 from retexo_fl.errors import PluginError
-from retexo_fl.layers.base import layer_class
 from retexo_fl.layers.gcn import GcnLayer
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.effective_plan import effective_plan, note_effective_plan
 
 

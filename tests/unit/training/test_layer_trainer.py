@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retexo_fl.errors import TrainingDiverged
-from retexo_fl.layers.base import layer_class
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training import stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.stage_model import ModelShape, initial_weights

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.errors import TableError
-from retexo_fl.graph.tables.source import open_table
+from retexo_fl.graph.tables.opening import open_table
 
 
 def _refused(path: Path) -> str:

@@ -1,0 +1,48 @@
+"""Layers by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from retexo_fl.errors import PluginError
+from retexo_fl.layers.base import GraphLayer, LayerShape
+from retexo_fl.layers.gat import GatLayer
+from retexo_fl.layers.gcn import GcnLayer
+from retexo_fl.layers.gin import GinLayer
+from retexo_fl.layers.sage import SageLayer
+from retexo_fl.layers.sage_pool import SagePoolLayer
+from retexo_fl.plugins import is_plugin, load_plugin
+
+_BUILT_IN: Final[Mapping[str, type[GraphLayer]]] = MappingProxyType(
+    {
+        "gcn": GcnLayer,
+        "sage": SageLayer,
+        "gat": GatLayer,
+        "gin": GinLayer,
+        "sage-pool": SagePoolLayer,
+    }
+)
+
+
+def make_layer(name: str, shape: LayerShape) -> GraphLayer:
+    """Build the layer called ``name``: a built-in one or ``module:attribute``.
+
+    Raises:
+        PluginError: The attribute is not a :class:`GraphLayer` class.
+    """
+    return layer_class(name)(shape)
+
+
+def layer_class(name: str) -> type[GraphLayer]:
+    """Return the class of a layer name; see :func:`make_layer`."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    found = load_plugin("layer", name) if is_plugin(name) else None
+    if not (isinstance(found, type) and issubclass(found, GraphLayer)):
+        raise PluginError(
+            f"model {name!r}: not a layer; expected one of {', '.join(_BUILT_IN)}, "
+            "or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
+        )
+    return found
