@@ -37,8 +37,6 @@ MAX_HEAD_BYTES: Final = 2**24
 MAX_BODY_BYTES: Final = 2**30
 #: An error's sentence; a longer one is cut.
 _MAX_SENTENCE: Final = 4000
-#: Characters of a refused value that an error repeats.
-_MOST_SHOWN: Final = 60
 
 _MAGIC: Final = b"RTXA"
 _WIRE_VERSION: Final = 1
@@ -232,7 +230,7 @@ def _from_json(key: str, value: Any) -> Any:
         return bytes.fromhex(value["hex"])
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(
-            f"{key!r} is {str(value)[:_MOST_SHOWN]}; expected hexadecimal digits"
+            f"{key!r} is {schema.shown(value)}; expected hexadecimal digits"
         ) from error
 
 
@@ -245,9 +243,7 @@ def _array(described: object, body: bytes | memoryview) -> np.ndarray | None:
     facts = _object(described, "array")
     dtype, length = _DTYPES.get(str(facts.get("dtype"))), facts.get("length")
     if dtype is None or type(length) is not int:
-        raise RemoteProtocolError(
-            f"array is {str(described)[:_MOST_SHOWN]}; expected dtype and length"
-        )
+        raise RemoteProtocolError(f"array is {schema.shown(described)}; expected dtype and length")
     if length < 0 or length * np.dtype(dtype).itemsize != len(body):
         raise RemoteProtocolError(f"array of {length} {dtype} in {counted(len(body), 'byte')}")
     return np.frombuffer(body, dtype=dtype)
@@ -287,5 +283,5 @@ def _json(head: bytes) -> Mapping[str, Any]:
 
 def _object(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise RemoteProtocolError(f"{name} is {str(value)[:_MOST_SHOWN]}; expected an object")
+        raise RemoteProtocolError(f"{name} is {schema.shown(value)}; expected an object")
     return value

@@ -15,6 +15,7 @@ from retexo_fl.simulation.flower_processes import process_table
 from retexo_fl.simulation.links import PROFILES, Link
 from tests.support.host import Counters
 from tests.support.hosts import Hosts
+from tests.support.part import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -206,8 +207,9 @@ def start_and_fail(made: Hosts, log: Path) -> None:
         # A daemon that nobody records: it leaves its parent and its session.
         made["a"].run(["sh", "-c", "setsid sleep 300 > /dev/null 2>&1 & echo started"])
         named = made["a"].popen(["sleep", "300"], log=log)
+        # Whoever is started enters the host a moment later.
+        wait_until(lambda: len(made["a"].processes()) == 2, "both run", within_s=30.0)
         pids = made["a"].processes()
-        assert len(pids) == 2
         assert named.pid in pids
         log.with_suffix(".pids").write_text(" ".join(map(str, pids)))
         raise RuntimeError("on purpose")
