@@ -6,6 +6,10 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
+
+#: Inode, bytes, and when it was written in ns.
+FileStamp: TypeAlias = tuple[int, int, int]
 
 
 def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) -> int:
@@ -53,6 +57,19 @@ def force(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_stamp(path: Path) -> FileStamp | None:
+    """Return what changes when anybody writes to a file, None where there is none.
+
+    Two writes within one tick of the file system's clock (milliseconds) that leave its size alone
+    look like one.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def bare_name(path: Path) -> str:

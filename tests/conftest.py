@@ -22,6 +22,8 @@ settings.load_profile("retexo")
 def pytest_configure() -> None:
     """Have a SIGTERM end tests as Ctrl-C does: what they started ends with them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell's background job ignores SIGINT, and so would every program that a test stops with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,7 +30,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.mailbox import Mailbox
+from retexo_fl.agent.mailbox import Mailbox, WatchBlocks
 from retexo_fl.agent.prediction import count_right, predict_nodes
 from retexo_fl.agent.prediction_files import write_predictions
 from retexo_fl.agent.stage_input import node_sets, stage_input
@@ -59,8 +59,8 @@ class GraphClient(Answering):
 
     Every answer is a function of partition, configuration, closed exchange and request. What is
     cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
-    ``channel``. ``on_forget`` is called when the job is over for this client. Predictions are made
-    where there is a folder for them, ``predictions``.
+    ``channel``. When the job is over for this client, ``on_forget`` is called; without one, store
+    and channel forget it. Predictions are made where there is a folder for them, ``predictions``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GraphClient(Answering):
         job: str,
         channel: Channel,
         store: ClientStore,
-        on_forget: Callable[[], None] = lambda: None,
+        on_forget: Callable[[], None] | None = None,
         predictions: Path | None = None,
     ) -> None:
         torch.set_num_threads(config.threads)
@@ -81,7 +81,8 @@ class GraphClient(Answering):
         self._config = config
         self._job = job
         self._store = store
-        self._on_forget = on_forget
+        self._on_forget = self._forget_job if on_forget is None else on_forget
+        self._channel = channel
         self._predictions = predictions
         self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=config.codec)
@@ -100,6 +101,10 @@ class GraphClient(Answering):
     def shape(self) -> ModelShape:
         """Sizes of the model that it trains."""
         return self._shape
+
+    def watch_exchanges(self, watch: WatchBlocks) -> None:
+        """Have ``watch`` told of every block of an exchange that leaves or has come."""
+        self._mailbox.watch = watch
 
     def use_datagrams(self, datagrams: JobVectors) -> None:
         """Exchange with the peers that they reach by datagrams."""
@@ -219,9 +224,12 @@ class GraphClient(Answering):
 
     def _forget(self) -> None:
         self.close()
-        self._mailbox.forget()
-        self._store.forget()
+        self._mailbox.drop_decoded()
         self._on_forget()
+
+    def _forget_job(self) -> None:
+        self._channel.forget_job(self._job, self._partition.client)
+        self._store.forget()
 
     def _admit(self, ticket: Ticket) -> None:
         if ticket.job != self._job:

@@ -113,14 +113,22 @@ class WorkerClients:
                 "simulation does not carry; expected lazy, drop or central, or engine inline"
             )
         parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
+        channel = SpoolChannel(scratch / "spool")
+        store = FolderStore(scratch / "clients" / job / str(client))
+
+        def forget() -> None:
+            channel.forget_job(job, client)
+            store.forget()
+            _leave(scratch, job, client)
+
         end_to_end = config.traits.end_to_end and self._predictions is None
         return client_class(end_to_end=end_to_end)(
             open_partition(parts / f"part-{client}"),
             config,
             job=job,
-            channel=SpoolChannel(scratch / "spool"),
-            store=FolderStore(scratch / "clients" / job / str(client)),
-            on_forget=lambda: _leave(scratch, job, client),
+            channel=channel,
+            store=store,
+            on_forget=forget,
             predictions=self._predictions,
         )
 

@@ -98,13 +98,12 @@ class InnerBlock:
     width: int
     dtype: str
 
-    def header(self, name: RoundName, exchange: bytes | None = None) -> BlockHeader:
+    def header(self, name: RoundName, exchange: bytes) -> BlockHeader:
         """Return its header in a round of that name.
 
         Args:
             name: Of the round.
-            exchange: 32 bytes that name the exchange among all of a job, where blocks of many are
-                under way at a time; one process has one at a time and needs none.
+            exchange: 32 bytes that name the exchange among all of a job.
         """
         text = f"{self.label}/{self.number}/{self.sender}/{self.receiver}/{self.vectors}".encode()
         return BlockHeader(
@@ -112,7 +111,7 @@ class InnerBlock:
             layer=name.layer,
             sender=self.sender,
             receiver=self.receiver,
-            weights_digest=exchange or hashlib.sha256(b"round " + text).digest(),
+            weights_digest=exchange,
             # Not by a plan: what goes along which edges is agreed on by the exchange's label.
             num_edges=0,
             plan_digest=hashlib.sha256(b"plan " + text).digest(),

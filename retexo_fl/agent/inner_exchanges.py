@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, TrainRequest
-from retexo_fl.agent.blocks import counted_traffic, decode_block
 from retexo_fl.agent.headers import InnerBlock, RoundName
-from retexo_fl.agent.inner_vectors import fixed_outgoing, vectors_received, vectors_to_send
+from retexo_fl.agent.inner_vectors import fixed_outgoing, vectors_received
+from retexo_fl.agent.peer_exchange import PeerExchange
 from retexo_fl.agent.vectors.control import ExchangeId
 from retexo_fl.agent.vectors.port import JobVectors
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange import BlockHeader, encode_block, to_dense, wire_codec
+from retexo_fl.exchange import BlockHeader, to_dense
 from retexo_fl.training.rounds import InnerExchange, Received, Steps
 
 Answer = TypeVar("Answer")
@@ -75,13 +75,14 @@ class RoundRunner(Generic[Answer]):
         message: That started them.
         client: Its index.
         channel: How blocks travel.
-        watch: Told of every block.
+        watch: Called for every block.
         datagrams: Carry vectors to and from peers that they reach, where a codec rounds them.
 
     Attributes:
         keys: Every block of the round so far, both ways.
         exchanges: Those of the round in which datagrams took part.
-        place: The exchange that is under way, for messages.
+        exchange: The one that is under way; None before the first and after the last.
+        number: Its place in the round, from 0.
     """
 
     def __init__(
@@ -100,13 +101,14 @@ class RoundRunner(Generic[Answer]):
         self._channel = channel
         self._watch = watch
         self._datagrams = datagrams
-        self._exchange: InnerExchange | None = None
-        self._number = -1
+        self._peers: PeerExchange | None = None
+        self._dtype = "float32"
         self._answer: list[Answer] = []
         self._moved: dict[str, PeerTraffic] = {}
         self.keys: set[BlockKey] = set()
         self.exchanges: set[ExchangeId] = set()
-        self.place = ""
+        self.exchange: InnerExchange | None = None
+        self.number = -1
 
     def advance(self) -> frozenset[BlockKey]:
         """Take what has arrived, compute, send; return the blocks that the next call needs.
@@ -119,151 +121,114 @@ class RoundRunner(Generic[Answer]):
             RemoteProtocolError: A peer's block is not what the exchange expects.
             RetexoError: Whatever the steps raise.
         """
-        while True:
-            received = None if self._exchange is None else self._receive(self._exchange)
-            self._exchange = self._resume(received)
-            if self._exchange is None:
-                return frozenset()
-            self._number += 1
-            self.place = f"round {self._message.ticket.round}, {self._exchange.label}"
-            self._send(self._exchange)
-            awaited = frozenset(self._incoming(self._exchange, p) for p in self._exchange.expected)
-            self.keys |= awaited
-            if awaited:
-                return awaited
+        awaited: frozenset[BlockKey] = frozenset()
+        while not awaited and self.begin_next():
+            awaited = self.send()
+        return awaited
+
+    def begin_next(self) -> bool:
+        """Take what has arrived and compute up to the next exchange; False if there is none.
+
+        Raises:
+            RetexoError: As :meth:`advance`.
+        """
+        received = None if self.exchange is None else self._receive(self.exchange)
+        try:
+            step = next(self._steps) if received is None else self._steps.send(received)
+        except StopIteration as stop:
+            self.exchange = None
+            self._answer = [stop.value]
+            return False
+        self.exchange = step
+        self.number += 1
+        return True
+
+    def send(self) -> frozenset[BlockKey]:
+        """Send what the exchange owes; return the blocks that it needs.
+
+        Raises:
+            RetexoError: As :meth:`advance`.
+        """
+        exchange = self.exchange
+        assert exchange is not None, "begun by begin_next"
+        peers = self._peers = self._peers_of(exchange)
+        self.keys |= peers.outgoing_keys
+        fixed = fixed_outgoing(exchange, self._message.name.codec)
+        leaving = exchange.outgoing if fixed is None else fixed.vectors
+        peers.send(sorted(leaving.items()), fixed)
+        peers.expect()
+        if peers.reached:
+            self.exchanges.add(peers.id)
+        awaited = peers.incoming_keys
+        self.keys |= awaited
+        return awaited
+
+    @property
+    def place(self) -> str:
+        """The exchange that is under way, for messages."""
+        label = self.exchange.label if self.exchange else "its end"
+        return f"round {self._message.ticket.round}, {label}"
 
     @property
     def answer(self) -> Answer:
         """What the steps returned, after :meth:`advance` returned nothing."""
         return self._answer[0]
 
-    def moved(self, purpose: str) -> PeerTraffic:
-        """Return what crossed for a purpose, ``train`` or ``evaluate``."""
-        return self._moved.get(purpose, PeerTraffic())
+    @property
+    def moved(self) -> Mapping[str, PeerTraffic]:
+        """What crossed, by purpose: ``train``, ``evaluate``."""
+        return self._moved
 
-    def _resume(self, received: Received | None) -> InnerExchange | None:
-        try:
-            return next(self._steps) if received is None else self._steps.send(received)
-        except StopIteration as stop:
-            self._answer = [stop.value]
-            return None
+    def _peers_of(self, exchange: InnerExchange) -> PeerExchange:
+        digest = self._message.digest(exchange.label, self.number)
+        ticket = self._message.ticket
+        some = next(iter(exchange.outgoing.values()), None)
+        dtype = self._dtype = self._dtype if some is None else str(some.dtype)
 
-    def _send(self, exchange: InnerExchange) -> None:
-        name = self._message.name
-        reached = self._reached(exchange)
-        if self._datagrams is not None and reached:
-            self._send_datagrams(exchange, self._datagrams, reached)
-        for peer, vectors in sorted(vectors_to_send(exchange, name.codec).items()):
-            if peer in reached:
-                continue
-            key = self._key(exchange, sender=self._client, receiver=peer)
-            header = self._outgoing_header(exchange, peer)
-            block = encode_block(header, vectors, codec=wire_codec(name.codec))
-            self.keys.add(key)
-            # Also where a process that was killed has sent it: its answer was never read.
-            self._channel.send_block(key, block.frames)
-            traffic = counted_traffic(block.traffic, sum(map(len, block.frames)))
-            self._count(exchange.purpose, peer, sent=traffic)
+        def header(sender: int, receiver: int, vectors: int, width: int) -> BlockHeader:
+            block = InnerBlock(
+                label=exchange.label,
+                number=self.number,
+                sender=sender,
+                receiver=receiver,
+                vectors=vectors,
+                width=width,
+                dtype=dtype,
+            )
+            return block.header(self._message.name, digest)
 
-    def _reached(self, exchange: InnerExchange) -> list[int]:
-        """Return the peers to and from which datagrams go in an exchange."""
-        if self._datagrams is None or exchange.is_exact:
-            return []
-        return [peer for peer in sorted(exchange.outgoing) if self._datagrams.reaches(peer)]
+        def watch(peer: int, traffic: Traffic, way: str) -> None:
+            moved = PeerTraffic(**{"sent" if way == "out" else "received": traffic})
+            purpose = exchange.purpose
+            self._moved[purpose] = self._moved.get(purpose, PeerTraffic()) + moved
+            self._watch(purpose, peer, traffic, way)
 
-    def _send_datagrams(
-        self, exchange: InnerExchange, datagrams: JobVectors, reached: list[int]
-    ) -> None:
-        fixed = fixed_outgoing(exchange)
-        assert fixed is not None, "datagrams carry rounded vectors only"
-        headers = {peer: self._outgoing_header(exchange, peer) for peer in reached}
-        for peer, moved in datagrams.send(headers, fixed).items():
-            self._count(exchange.purpose, peer, sent=moved)
-        expected = {peer: self._incoming_header(exchange, peer) for peer in reached}
-        datagrams.expect(expected, exchange.targets, all_needed=True)
-        self.exchanges.add(self._exchange_id(exchange))
+        made = PeerExchange(
+            (ticket.job, ticket.stage, digest),
+            self._channel,
+            codec=self._message.name.codec,
+            outgoing={
+                peer: header(self._client, peer, len(vectors), vectors.shape[1])
+                for peer, vectors in exchange.outgoing.items()
+            },
+            incoming={
+                peer: header(peer, self._client, vectors, exchange.width)
+                for peer, vectors in sorted(exchange.expected.items())
+            },
+            watch=watch,
+        )
+        if not exchange.is_exact:
+            made.use_datagrams(self._datagrams, exchange.targets, all_needed=True, kept=False)
+        return made
 
     def _receive(self, exchange: InnerExchange) -> Received:
-        blocks: dict[int, np.ndarray] = {}
-        if self._exchange_id(exchange) in self.exchanges and self._datagrams is not None:
-            for unit in self._datagrams.arrived(self._exchange_id(exchange)):
-                for peer, (vectors, moved) in unit.items():
-                    blocks[peer] = vectors
-                    self._count(exchange.purpose, peer, received=moved)
-        for peer in sorted(exchange.expected.keys() - blocks.keys()):
-            blocks[peer] = self._block(exchange, peer)
-        received = vectors_received(exchange, blocks, self._message.name.codec)
-        dtype = self._dtype(exchange)
-        return {peer: vectors.astype(dtype, copy=False) for peer, vectors in received.items()}
-
-    def _outgoing_header(self, exchange: InnerExchange, peer: int) -> BlockHeader:
-        vectors = exchange.outgoing[peer]
-        described = InnerBlock(
-            label=exchange.label,
-            number=self._number,
-            sender=self._client,
-            receiver=peer,
-            vectors=len(vectors),
-            width=vectors.shape[1],
-            dtype=str(vectors.dtype),
-        )
-        return described.header(self._message.name, self._exchange_id(exchange)[2])
-
-    def _incoming_header(self, exchange: InnerExchange, peer: int) -> BlockHeader:
-        described = InnerBlock(
-            label=exchange.label,
-            number=self._number,
-            sender=peer,
-            receiver=self._client,
-            vectors=exchange.expected[peer],
-            width=exchange.width,
-            dtype=self._dtype(exchange),
-        )
-        return described.header(self._message.name, self._exchange_id(exchange)[2])
-
-    def _dtype(self, exchange: InnerExchange) -> str:
-        return str(next(iter(exchange.outgoing.values())).dtype)
-
-    def _exchange_id(self, exchange: InnerExchange) -> ExchangeId:
-        ticket = self._message.ticket
-        return ticket.job, ticket.stage, self._message.digest(exchange.label, self._number)
-
-    def _block(self, exchange: InnerExchange, peer: int) -> np.ndarray:
-        key = self._incoming(exchange, peer)
-        expected = self._incoming_header(exchange, peer)
-        stream = self._channel.receive_block(key)
-        vectors, counted = decode_block(expected, stream or b"")
-        if vectors is None:
-            raise ExchangeIncomplete(
+        peers = self._peers
+        assert peers is not None, "sent before it is received"
+        peers.receive()
+        for peer in peers.missing:
+            raise peers.refused.get(peer) or ExchangeIncomplete(
                 f"client {self._client}: {self.place}: the vectors of client {peer} are gone"
             )
-        traffic = counted_traffic(counted, counted.wire_bytes)
-        self._count(exchange.purpose, peer, received=traffic)
-        return to_dense(vectors)
-
-    def _count(
-        self,
-        purpose: str,
-        peer: int,
-        *,
-        sent: Traffic | None = None,
-        received: Traffic | None = None,
-    ) -> None:
-        moved = PeerTraffic(sent=sent or Traffic(), received=received or Traffic())
-        self._moved[purpose] = self.moved(purpose) + moved
-        for traffic, way in ((sent, "out"), (received, "in")):
-            if traffic is not None:
-                self._watch(purpose, peer, traffic, way)
-
-    def _incoming(self, exchange: InnerExchange, peer: int) -> BlockKey:
-        return self._key(exchange, sender=peer, receiver=self._client)
-
-    def _key(self, exchange: InnerExchange, *, sender: int, receiver: int) -> BlockKey:
-        job, stage, digest = self._exchange_id(exchange)
-        return BlockKey(
-            job=job,
-            layer=stage,
-            weights_digest=digest,
-            sender=sender,
-            receiver=receiver,
-        )
+        blocks = {peer: to_dense(peers.received[peer]) for peer in sorted(peers.received)}
+        received = vectors_received(exchange, blocks, self._message.name.codec)
+        return {p: vectors.astype(self._dtype, copy=False) for p, vectors in received.items()}

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from retexo_fl.exchange import FIXED, FixedVectors, fixed_vectors, sum_shared, to_dense
 from retexo_fl.training.rounds import InnerExchange, Received
 
 
-def fixed_outgoing(exchange: InnerExchange) -> FixedVectors | None:
-    """Return what a client sends under ``fixed``; None where every bit counts.
+def fixed_outgoing(exchange: InnerExchange, codec: str) -> FixedVectors | None:
+    """Return what ``fixed`` makes of what leaves a client; None where every bit counts.
 
     Raises:
         LocalProtocolError: A value is not finite.
     """
-    return None if exchange.is_exact else fixed_vectors(exchange.outgoing)
-
-
-def vectors_to_send(exchange: InnerExchange, codec: str) -> Mapping[int, npt.NDArray[Any]]:
-    """Return, by peer, the (vectors, width) rows that leave a client.
-
-    Raises:
-        LocalProtocolError: A value is not finite.
-    """
-    fixed = fixed_outgoing(exchange) if codec == FIXED else None
-    if fixed is None:
-        return exchange.outgoing
-    return {peer: to_dense(vectors) for peer, vectors in fixed.vectors.items()}
+    is_rounded = codec == FIXED and not exchange.is_exact
+    return fixed_vectors(exchange.outgoing) if is_rounded else None
 
 
 def vectors_received(exchange: InnerExchange, blocks: Received, codec: str) -> Received:

@@ -27,8 +27,8 @@ from retexo_fl.agent.client import GraphClient
 from retexo_fl.agent.end_to_end_client import EndToEndClient, client_class
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
-from retexo_fl.agent.peer_traffic import CountingChannel, PeerTrafficBook
-from retexo_fl.agent.store import KeepingStore
+from retexo_fl.agent.peer_traffic import PeerTrafficBook
+from retexo_fl.agent.store import FolderStore
 from retexo_fl.agent.vectors.control import ExchangeId
 from retexo_fl.agent.vectors.port import JobVectors, VectorPorts
 from retexo_fl.channels import BlockKey, Channel
@@ -106,8 +106,7 @@ class AgentJob:
         self._depot = depot
         self._partition = partition
         self.book = PeerTrafficBook(folders.traffic, partition.client)
-        self._channel = CountingChannel(depot, self.book)
-        kept = KeepingStore(folders.store, durable=True)
+        kept = FolderStore(folders.store, durable=True)
         self.attempt = kept.attempt()
         predicts = name.startswith(PREDICTION_PREFIX)
         self._end_to_end = config.traits.end_to_end and not predicts
@@ -115,10 +114,13 @@ class AgentJob:
             partition,
             config,
             job=name,
-            channel=self._channel,
+            channel=depot,
             store=kept,
+            # Whoever has the job drops it, once its last answer is on disk.
+            on_forget=lambda: None,
             predictions=folders.predictions if predicts else None,
         )
+        self.client.watch_exchanges(self._enter_block)
         self._datagrams = self._open_port(ports, folders.store)
         self._gate = JobGate(
             name,
@@ -159,7 +161,7 @@ class AgentJob:
         self._questions.count(request.asked, client=self._partition.client)
         # Another job may have set its own.
         torch.set_num_threads(self.config.threads)
-        self.attempt = self._channel.attempt = ticket.attempt
+        self.attempt = ticket.attempt
         self.stage, self.round, self.message = ticket.stage, ticket.round, request.message
         self.asked_at = time.time()
 
@@ -253,18 +255,18 @@ class AgentJob:
         if ports is None or self.config.codec != FIXED:
             return None
 
-        def counted(stage: int, peer: int, traffic: Traffic, way: str) -> None:
-            if not self.book.has_block(stage, peer, way):
-                self.book.enter_block(self._channel.attempt, stage, peer, traffic, way=way)
-
         port = ports.open(
             folder,
             all_needed=self.config.missing_peers == "wait",
-            counted=counted,
             unadded=self._why_unadded(),
         )
         self.client.use_datagrams(port)
         return port
+
+    def _enter_block(self, stage: int, peer: int, traffic: Traffic, way: str) -> None:
+        """Enter what an exchange has sent or received, once, whatever processes it took."""
+        if not self.book.has_block(stage, peer, way):
+            self.book.enter_block(self.attempt, stage, peer, traffic, way=way)
 
     def _why_unadded(self) -> str:
         """Return why no vector is added to another on arrival, and what to do; or nothing."""

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from retexo_fl.agent.api import Traffic
-from retexo_fl.agent.blocks import counted_traffic
-from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import CheckpointError
-from retexo_fl.exchange import HEADER_BYTES, BlockTraffic, FrameKind
-from retexo_fl.exchange.block import parse_hello
-from retexo_fl.exchange.frames import FrameHeader
 from retexo_fl.files import write_whole
 from retexo_fl.ledger import Account, TrafficLedger
 
@@ -93,67 +87,6 @@ class PeerTrafficBook:
         except OSError as error:
             raise CheckpointError(f"{self._path}: cannot be written ({error.strerror})") from error
         self._is_written = True
-
-
-class CountingChannel:
-    """The channel of one job: hands everything on, and enters every block in the book once.
-
-    Attributes:
-        attempt: That bytes count for.
-    """
-
-    def __init__(self, channel: Channel, book: PeerTrafficBook) -> None:
-        self._channel = channel
-        self._book = book
-        self.attempt = 1
-
-    def send_block(self, key: BlockKey, frames: Sequence[bytes]) -> int | None:
-        """See :class:`~retexo_fl.channels.base.Channel`."""
-        moved = self._channel.send_block(key, frames)
-        if not self._book.has_block(key.layer, key.receiver, "out"):
-            counted = block_traffic(b"".join(frames))
-            assert counted is not None, "whole frames make a whole block"
-            traffic = counted_traffic(counted, counted.wire_bytes)
-            self._book.enter_block(self.attempt, key.layer, key.receiver, traffic, way="out")
-        return moved
-
-    def receive_block(self, key: BlockKey) -> bytes | None:
-        """See :class:`~retexo_fl.channels.base.Channel`."""
-        stream = self._channel.receive_block(key)
-        if stream and not self._book.has_block(key.layer, key.sender, "in"):
-            counted = block_traffic(stream)
-            if counted is not None:
-                traffic = counted_traffic(counted, counted.wire_bytes)
-                self._book.enter_block(self.attempt, key.layer, key.sender, traffic, way="in")
-        return stream
-
-    def senders(
-        self, job: str, layer: int, weights_digest: bytes, *, receiver: int
-    ) -> frozenset[int]:
-        """See :class:`~retexo_fl.channels.base.Channel`."""
-        return self._channel.senders(job, layer, weights_digest, receiver=receiver)
-
-    def forget_job(self, job: str, client: int) -> None:
-        """Keep everything: the job's owner forgets it when its last answer is on disk."""
-
-
-def block_traffic(stream: bytes) -> BlockTraffic | None:
-    """Return the bytes of a block by kind, None while it is not whole.
-
-    Raises:
-        RemoteProtocolError: It is no stream of frames.
-    """
-    total, place = BlockTraffic(), 0
-    header = None
-    while place + HEADER_BYTES <= len(stream):
-        frame = FrameHeader.parse(stream[place : place + HEADER_BYTES])
-        begin, place = place + HEADER_BYTES, place + HEADER_BYTES + frame.payload_bytes
-        if header is None:
-            header = parse_hello(stream[begin:place])
-        total += header.traffic_of(frame)
-        if frame.kind is FrameKind.DONE:
-            return total
-    return None
 
 
 def _read(path: Path) -> TrafficLedger:

@@ -22,6 +22,7 @@ from retexo_fl.agent.api import (
     HelloAnswer,
     HelloRequest,
     IntroduceRequest,
+    PeerTraffic,
     RelayRequest,
     Ticket,
     TrainAnswer,
@@ -211,8 +212,8 @@ class AgentService:
         await self._drive(job, running, runner)
         return replace(
             runner.answer,
-            training_traffic=runner.moved("train"),
-            validation_traffic=runner.moved("evaluate"),
+            training_traffic=runner.moved.get("train", PeerTraffic()),
+            validation_traffic=runner.moved.get("evaluate", PeerTraffic()),
         )
 
     async def _evaluate(
@@ -222,7 +223,7 @@ class AgentService:
         await self._drive(job, running, runner)
         if asked.last:
             await self._until_taken(job, running, runner)
-        return replace(runner.answer, traffic=runner.moved("evaluate"))
+        return replace(runner.answer, traffic=runner.moved.get("evaluate", PeerTraffic()))
 
     async def _drive(self, job: AgentJob, running: _Running, runner: RoundRunner[Any]) -> None:
         """Run a round to its end, out of the compute thread while it waits for peers."""

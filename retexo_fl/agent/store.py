@@ -205,13 +205,6 @@ class FolderStore:
             ) from error
 
 
-class KeepingStore(FolderStore):
-    """A folder store that its owner empties, once the job's last answer is on disk."""
-
-    def forget(self) -> None:
-        """Keep everything."""
-
-
 def _checksum(content: Iterable[bytes]) -> str:
     """Return a CRC-32, against damage on the disk."""
     crc = 0

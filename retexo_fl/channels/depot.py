@@ -47,7 +47,7 @@ class BlockDepot(DepotState):
 
         Raises:
             ChannelUnavailable: It could not be written; nothing of it is left.
-            LocalProtocolError: It is not a block of this client, or not whole frames.
+            LocalProtocolError: It is not a block of this client.
         """
         if key.sender != self.client:
             raise LocalProtocolError(

@@ -9,13 +9,18 @@ from pathlib import Path
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.gate import Admission
 from retexo_fl.errors import ChannelUnavailable, PartitionError, PeerRefused, RemoteProtocolError
+from retexo_fl.exchange.block import check_same_block
+from retexo_fl.exchange.block_check import NOTHING, BlockProgress, check_frame, sound_prefix
 from retexo_fl.exchange.frames import Buffer
-from retexo_fl.exchange.link_check import BlockCheck, cut_frames, sound_prefix
 from retexo_fl.exchange.link_reasons import Reason, refused
+from retexo_fl.files import FileStamp, file_stamp
 
 
 class ArrivingBlock:
     """One peer's block; its methods may be called from any thread.
+
+    Each frame is checked once, when it arrives; all of them again where the file was written by
+    another process, an earlier one of this client too.
 
     Args:
         key: The block.
@@ -26,12 +31,26 @@ class ArrivingBlock:
         self._key = key
         self._path = path
         self._lock = threading.Lock()
-        self._check: BlockCheck | None = None
-        self._max_bytes = 0
+        self._admission: Admission | None = None
         self._refusal: PartitionError | None = None
-        self.num_bytes = 0
-        self.next_sequence = 0
-        self.is_whole = False
+        self._progress = NOTHING
+        #: Of the file as this process left it.
+        self._stamp: FileStamp | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the frames that are here."""
+        return self._progress.traffic.wire_bytes
+
+    @property
+    def next_sequence(self) -> int:
+        """Number of the first frame that is not here."""
+        return self._progress.num_frames
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the block is here."""
+        return self._progress.is_whole
 
     def recover(self) -> None:
         """Keep the sound frames that the file begins with and cut the rest off.
@@ -54,21 +73,21 @@ class ArrivingBlock:
             ChannelUnavailable: The file cannot be read or cut.
         """
         with self._lock:
-            self._check = BlockCheck(self._key, admission.header)
-            self._max_bytes, self._refusal = admission.max_bytes, None
+            self._admission, self._refusal = admission, None
             try:
-                is_sound = self._passes(self._check, self._stored())
-                if not is_sound or (self.next_sequence >= num_frames and not self.is_whole):
+                if file_stamp(self._path) != self._stamp:
+                    self._recover()
+                is_over = self._progress.num_frames >= num_frames and not self.is_whole
+                if is_over or not self._is_of(admission):
                     # Another plan, or another block of this name: all of it has to come again.
-                    self._cut(0, 0)
-                    self._check = BlockCheck(self._key, admission.header)
+                    self._cut(NOTHING)
             except PartitionError as error:
                 self._refusal = error
                 raise
             except OSError as error:
                 raise self._unusable("read", error) from error
 
-    def add(self, frame: Buffer) -> bool:
+    def add(self, data: Buffer) -> bool:
         """Check the next frame and keep it; return whether the block is whole.
 
         Raises:
@@ -78,22 +97,24 @@ class ArrivingBlock:
             ChannelUnavailable: The disk is full or fails; nothing of the frame is kept.
         """
         with self._lock:
-            if self._check is None or self._refusal is not None:
+            if self._admission is None or self._refusal is not None:
                 raise self._refusal or PeerRefused("the block was not admitted")
-            if self.num_bytes + len(frame) > self._max_bytes:
+            if file_stamp(self._path) != self._stamp:
+                self._recover()
+            if self.num_bytes + len(data) > self._admission.max_bytes:
                 raise refused(
                     Reason.OVERSIZE,
-                    f"a block of client {self._key.sender} has more than {self._max_bytes} bytes",
+                    f"a block of client {self._key.sender} has more than "
+                    f"{self._admission.max_bytes} bytes",
                 )
             try:
-                is_last = self._check.accept(frame)
+                progress = check_frame(data, self._progress, self._key, self._admission.header)
             except PartitionError as error:
-                self._append(frame)
+                self._append(data, check_frame(data, self._progress, self._key))
                 self._refusal = error
                 raise
-            self._append(frame)
-            self.is_whole = is_last
-            return is_last
+            self._append(data, progress)
+            return self.is_whole
 
     def read(self) -> bytes:
         """Return the sound frames that have arrived; a damaged rest is cut off.
@@ -102,14 +123,10 @@ class ArrivingBlock:
             OSError: The file cannot be read or cut.
         """
         with self._lock:
-            if not self.num_bytes and not self._path.exists():
+            if file_stamp(self._path) == self._stamp:
                 # It may have been admitted a moment ago, and its first frame is on its way.
-                return b""
-            if self._path.exists():
-                stream = self._path.read_bytes()
-                if sound_prefix(self._key, stream)[0] == len(stream) == self.num_bytes:
-                    return stream
-            self._check = None
+                return self._path.read_bytes() if self._stamp else b""
+            self._admission = None
             return self._recover()
 
     def remove(self) -> None:
@@ -119,53 +136,49 @@ class ArrivingBlock:
             OSError: It cannot be removed.
         """
         with self._lock:
-            self._check = None
+            self._admission = None
             self._path.unlink(missing_ok=True)
 
-    @staticmethod
-    def _passes(check: BlockCheck, stream: bytes) -> bool:
+    def _is_of(self, admission: Admission) -> bool:
+        """Say whether what has arrived is of the block that is expected."""
+        if self._progress.block is None or admission.header is None:
+            return True
         try:
-            for frame in cut_frames(stream):
-                check.accept(frame)
+            check_same_block(self._progress.block, admission.header)
         except RemoteProtocolError:
             return False
         return True
 
-    def _stored(self) -> bytes:
-        """Return the frames that are kept; what did not come by :meth:`add` is cut off."""
-        stream = self._path.read_bytes() if self._path.exists() else b""
-        return stream if len(stream) == self.num_bytes else self._recover()
-
     def _recover(self) -> bytes:
         stream = self._path.read_bytes() if self._path.exists() else b""
-        num_bytes, num_frames, is_whole = sound_prefix(self._key, stream)
+        progress = sound_prefix(self._key, stream)
+        num_bytes = progress.traffic.wire_bytes
         if num_bytes < len(stream):
-            self._cut(num_bytes, num_frames)
-        self.num_bytes, self.next_sequence, self.is_whole = num_bytes, num_frames, is_whole
+            self._cut(progress)
+        self._progress, self._stamp = progress, file_stamp(self._path)
         return stream[:num_bytes]
 
-    def _append(self, frame: Buffer) -> None:
+    def _append(self, data: Buffer, progress: BlockProgress) -> None:
         try:
-            if not self.num_bytes:
+            if self._stamp is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:
-                written = file.write(frame)
-                while written < len(frame):
-                    written += file.write(memoryview(frame)[written:])
+                written = file.write(data)
+                while written < len(data):
+                    written += file.write(memoryview(data)[written:])
+            self._progress, self._stamp = progress, file_stamp(self._path)
         except OSError as error:
-            # The check has counted the frame: what is kept must be checked again.
-            self._check = None
-            self._cut(self.num_bytes, self.next_sequence)
+            self._cut(self._progress)
             raise self._unusable("written", error) from error
-        self.num_bytes += len(frame)
-        self.next_sequence += 1
 
-    def _cut(self, num_bytes: int, num_frames: int) -> None:
-        self.num_bytes, self.next_sequence, self.is_whole = num_bytes, num_frames, False
-        if num_bytes:
-            os.truncate(self._path, num_bytes)
+    def _cut(self, progress: BlockProgress) -> None:
+        """Cut the file to what has come as far as ``progress``."""
+        self._progress = progress
+        if progress.num_frames:
+            os.truncate(self._path, progress.traffic.wire_bytes)
         else:
             self._path.unlink(missing_ok=True)
+        self._stamp = file_stamp(self._path)
 
     def _unusable(self, verb: str, error: OSError) -> ChannelUnavailable:
         return ChannelUnavailable(

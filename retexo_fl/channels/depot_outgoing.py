@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from retexo_fl.channels.base import BlockKey
 from retexo_fl.channels.depot_files import delivered_mark
-from retexo_fl.errors import ChannelUnavailable, LocalProtocolError, RemoteProtocolError
-from retexo_fl.exchange.frames import HEADER_BYTES, Frame, FrameHeader
-from retexo_fl.exchange.link_check import parse_frame
-from retexo_fl.exchange.states import FrameKind
-from retexo_fl.files import write_whole
-
-_LAST: Final = (FrameKind.DONE, FrameKind.ABORT)
+from retexo_fl.errors import ChannelUnavailable, RemoteProtocolError
+from retexo_fl.exchange.block_check import sound_prefix
+from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader, FrameKind
+from retexo_fl.files import FileStamp, file_stamp, write_whole
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +32,7 @@ class OutgoingBlock:
     starts: tuple[int, ...]
     is_delivered: bool = False
     was_offered: bool = False
-    _seed: int | None = field(default=None)
+    _stamp: FileStamp | None = None
 
     @property
     def num_frames(self) -> int:
@@ -49,24 +46,15 @@ class OutgoingBlock:
 
     @classmethod
     def write(cls, path: Path, frames: Sequence[bytes]) -> Self:
-        """Put a new block in the outbox.
+        """Put the whole frames of a new block in the outbox.
 
         Raises:
-            LocalProtocolError: They are not the whole frames of a block.
             OSError: It could not be written; nothing of it is left.
         """
-        starts = [0]
-        for frame in frames:
-            starts.append(starts[-1] + len(frame))
-        try:
-            kinds = [parse_frame(frame).kind for frame in frames]
-        except RemoteProtocolError as error:
-            raise LocalProtocolError(f"a block to send: {error}") from error
-        if len(kinds) < 2 or kinds[0] is not FrameKind.HELLO or kinds[-1] not in _LAST:
-            raise LocalProtocolError("a block to send must begin with HELLO and end with DONE")
         # Whoever has all that it lacks is asked nothing more, and would not make it again.
         write_whole(path, frames, durable=True)
-        return cls(path=path, starts=tuple(starts))
+        starts = tuple(accumulate(map(len, frames), initial=0))
+        return cls(path=path, starts=starts, _stamp=file_stamp(path))
 
     @classmethod
     def found(cls, path: Path) -> Self | None:
@@ -86,7 +74,7 @@ class OutgoingBlock:
                     return None
                 starts.append(starts[-1] + HEADER_BYTES + header.payload_bytes)
                 kind = header.kind
-        if starts[-1] != size_bytes or kind not in _LAST:
+        if starts[-1] != size_bytes or kind is not FrameKind.DONE:
             return None
         is_delivered = delivered_mark(path).exists()
         return cls(path=path, starts=tuple(starts), is_delivered=is_delivered, was_offered=True)
@@ -99,21 +87,14 @@ class OutgoingBlock:
             OSError: It cannot be read now.
         """
         try:
+            # It is as its frames were made, unless somebody else wrote to it.
+            if file_stamp(self.path) != self._stamp:
+                self._check(key)
             with self.path.open("rb") as file:
-                if self._seed is None:
-                    self._seed = zlib.crc32(self._read(file.fileno(), 0)[HEADER_BYTES:])
-                data = self._read(file.fileno(), sequence)
-            payload = memoryview(data)[HEADER_BYTES:]
-            if Frame(header=parse_frame(data), payload=payload).has_checksum(self._seed):
-                return data
-            problem = "its checksum differs"
-        except FileNotFoundError:
-            problem = "it is gone"
-        except RemoteProtocolError as error:
-            problem = str(error)
-        raise ChannelUnavailable(
-            f"outbox file {self.path.name} for client {key.receiver}, frame {sequence}: {problem}"
-        )
+                begin, end = self.starts[sequence], self.starts[sequence + 1]
+                return os.pread(file.fileno(), end - begin, begin)
+        except FileNotFoundError as error:
+            raise self._damaged(key, "it is gone") from error
 
     def keep_mark(self) -> None:
         """Keep on disk whether the peer has it.
@@ -136,6 +117,15 @@ class OutgoingBlock:
         delivered_mark(self.path).unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
-    def _read(self, descriptor: int, sequence: int) -> bytes:
-        begin, end = self.starts[sequence], self.starts[sequence + 1]
-        return os.pread(descriptor, end - begin, begin)
+    def _check(self, key: BlockKey) -> None:
+        """Check all frames of a file that this process did not write."""
+        stamp = file_stamp(self.path)
+        sound = sound_prefix(key, self.path.read_bytes())
+        if not sound.is_whole or sound.traffic.wire_bytes != self.num_bytes:
+            raise self._damaged(key, f"frame {sound.num_frames} is not as it was made")
+        self._stamp = stamp
+
+    def _damaged(self, key: BlockKey, problem: str) -> ChannelUnavailable:
+        return ChannelUnavailable(
+            f"outbox file {self.path.name} for client {key.receiver}: {problem}"
+        )

@@ -15,7 +15,6 @@ from retexo_fl.channels.patience import Holds, loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
 from retexo_fl.channels.streams import ByteStream
 from retexo_fl.errors import ChannelClosed, ChannelTimedOut, RetexoError
-from retexo_fl.exchange.events import NeedData
 from retexo_fl.exchange.link import LinkSession
 from retexo_fl.exchange.link_events import PeerGreeted, PeerLeft
 from retexo_fl.exchange.link_reasons import Reason
@@ -166,7 +165,7 @@ class PeerLink:
             event = self._session.next_event(now_s)
             self._woken.set()
             match event:
-                case NeedData():
+                case None:
                     return
                 case PeerLeft(reason=reason) if reason == _IDLE:
                     self.ended_idle = True

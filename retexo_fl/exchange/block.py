@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.errors import LocalProtocolError, PartitionError, RemoteProtocolError
-from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader
-from retexo_fl.exchange.states import FrameKind
+from retexo_fl.exchange.frames import HEADER_BYTES, FrameHeader, FrameKind
+from retexo_fl.exchange.link_key import BlockKey
 from retexo_fl.units import counted
 
 DIGEST_BYTES: Final = 32
@@ -95,6 +95,17 @@ class BlockHeader:
     def raw_bytes(self) -> int:
         """Bytes of the block as a dense array."""
         return self.num_vectors * self.row_bytes
+
+    @property
+    def key(self) -> BlockKey:
+        """Its mailbox."""
+        return BlockKey(
+            job=self.job,
+            layer=self.layer,
+            weights_digest=self.weights_digest,
+            sender=self.sender,
+            receiver=self.receiver,
+        )
 
     def hello_payload(self) -> bytes:
         """Return the payload of the HELLO frame: 90 bytes and the job's name."""
@@ -206,7 +217,7 @@ class BlockTraffic:
     Attributes:
         raw_bytes: The rows as dense arrays.
         payload_bytes: The rows as encoded.
-        control_bytes: Payload of HELLO, DONE and ABORT.
+        control_bytes: Payload of HELLO.
         wire_bytes: Everything, with frame headers.
     """
 

@@ -1,4 +1,4 @@
-"""Frames: a 24-byte header and a payload, and the reader that cuts a byte stream into them.
+"""Frames: a 24-byte header and a payload; a block is a stream of them.
 
 Header, little-endian::
 
@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum, unique
 from typing import Final, Self
 
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
-from retexo_fl.exchange.states import FrameKind
+from retexo_fl.units import counted
 
 Buffer = bytes | bytearray | memoryview
 
@@ -38,6 +39,18 @@ DEFAULT_MAX_FRAME_BYTES: Final = 2**20
 #: Every control payload fits the least limit; under the greatest, counts of bits fit int32.
 MIN_MAX_FRAME_BYTES: Final = 256
 MAX_MAX_FRAME_BYTES: Final = 2**28
+
+
+@unique
+class FrameKind(IntEnum):
+    """What a frame is; the numbers stand on the wire."""
+
+    #: The first: which block it is.
+    HELLO = 1
+    #: Vectors, in plan order.
+    ROWS = 2
+    #: The last: every vector has passed.
+    DONE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +80,7 @@ class FrameHeader:
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
-        """Read a header from exactly 24 bytes.
+        """Read the header that bytes begin with, 24 or more.
 
         Raises:
             RemoteProtocolError: Not a frame of this protocol, version, or of a known kind.
@@ -95,10 +108,20 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One whole frame as it arrived."""
+    """One whole frame as it arrived.
+
+    Attributes:
+        header: What its first 24 bytes say.
+        data: All its bytes.
+    """
 
     header: FrameHeader
-    payload: Buffer
+    data: Buffer
+
+    @property
+    def payload(self) -> memoryview:
+        """What follows the header."""
+        return memoryview(self.data)[HEADER_BYTES:]
 
     def has_checksum(self, block_seed: int) -> bool:
         """Say whether header and payload are as they were sent, in the block of ``block_seed``."""
@@ -130,68 +153,43 @@ def check_frame_limit(max_frame_bytes: int) -> None:
         )
 
 
-class FrameReader:
-    """Cuts a stream of bytes into frames and owns the bytes of at most one.
+def parse_frame(data: Buffer) -> Frame:
+    """Read bytes that must be one whole frame; its payload is a view of them.
 
-    Bytes that were given stay the caller's until the reader has copied what it needs.
-
-    Args:
-        check_header: Called once per frame, before any byte of its payload is kept; raises
-            RemoteProtocolError to refuse it.
+    Raises:
+        RemoteProtocolError: They are not.
     """
+    header = _header_of(memoryview(data))
+    if HEADER_BYTES + header.payload_bytes != len(data):
+        raise RemoteProtocolError(
+            f"a frame has {counted(len(data), 'byte')}, expected "
+            f"{HEADER_BYTES + header.payload_bytes}"
+        )
+    return Frame(header=header, data=data)
 
-    def __init__(self, check_header: Callable[[FrameHeader], None]) -> None:
-        self._check_header = check_header
-        self._given = memoryview(b"")
-        self._kept = bytearray()
-        self._header: FrameHeader | None = None
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the current, incomplete frame that the reader owns."""
-        return len(self._kept) + (HEADER_BYTES if self._header else 0)
+def split_frames(stream: Buffer) -> Iterator[Frame]:
+    """Yield the whole frames of a stream; a frame that is not whole at its end is left out.
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether all given bytes were used or copied."""
-        return not self._given
+    Raises:
+        RemoteProtocolError: Something in it is no frame.
+    """
+    view = memoryview(stream)
+    while len(view) >= HEADER_BYTES:
+        header = _header_of(view)
+        end = HEADER_BYTES + header.payload_bytes
+        if len(view) < end:
+            return
+        yield Frame(header=header, data=view[:end])
+        view = view[end:]
 
-    def give(self, data: Buffer) -> None:
-        """Add bytes; the previous ones must be drained."""
-        assert self.is_drained, "bytes given before the last ones were drained"
-        self._given = memoryview(data).cast("B")
 
-    def drop(self) -> None:
-        """Forget the incomplete frame and everything given."""
-        self._given = memoryview(b"")
-        self._kept = bytearray()
-        self._header = None
-
-    def next_frame(self) -> Frame | None:
-        """Return the next whole frame, or None when more bytes are needed.
-
-        Raises:
-            RemoteProtocolError: The header is not one, or ``check_header`` refuses it.
-        """
-        if self._header is None:
-            if not self._keep_up_to(HEADER_BYTES):
-                return None
-            header = FrameHeader.parse(self._kept)
-            self._check_header(header)
-            self._header, self._kept = header, bytearray()
-        if not self._keep_up_to(self._header.payload_bytes):
-            return None
-        frame = Frame(header=self._header, payload=self._kept)
-        # A new buffer, never a cleared one: arrays may still look at the old one.
-        self._header, self._kept = None, bytearray()
-        return frame
-
-    def _keep_up_to(self, size_bytes: int) -> bool:
-        missing = size_bytes - len(self._kept)
-        self._kept += self._given[:missing]
-        # An empty slice would still hold on to the caller's buffer.
-        self._given = self._given[missing:] or memoryview(b"")
-        return len(self._kept) == size_bytes
+def _header_of(data: memoryview) -> FrameHeader:
+    if len(data) < HEADER_BYTES:
+        raise RemoteProtocolError(
+            f"a frame has {counted(len(data), 'byte')}, expected {HEADER_BYTES} or more"
+        )
+    return FrameHeader.parse(data)
 
 
 def _checksum(header: FrameHeader, payload: Buffer, block_seed: int) -> int:

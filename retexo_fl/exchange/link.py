@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from retexo_fl.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
-from retexo_fl.exchange.events import NEED_DATA, NeedData
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.link_clock import LinkClock
 from retexo_fl.exchange.link_events import (
@@ -61,7 +60,7 @@ _MAX_QUEUED_BYTES: Final = 2**18
 class LinkSession:
     """One end of a link; both ends are alike.
 
-    Feed :meth:`receive_data`, then call :meth:`next_event` until it returns ``NEED_DATA``. Pull
+    Feed :meth:`receive_data`, then call :meth:`next_event` until it returns None. Pull
     what is to be sent with :meth:`data_to_send`; when that is empty, give it the frame that
     :meth:`frame_wanted` names. Call :meth:`check_time` at :meth:`next_deadline_s`.
 
@@ -97,13 +96,13 @@ class LinkSession:
     # ---- what arrives -----------------------------------------------------------------------
 
     def receive_data(self, data: Buffer, now_s: float) -> None:
-        """Give the session bytes; they must not change before ``next_event`` is ``NEED_DATA``."""
+        """Give the session bytes; they must not change before ``next_event`` returned None."""
         if self._error is None:
             self._clock.heard(now_s)
             self._reader.give(data)
 
-    def next_event(self, now_s: float) -> LinkEvent | NeedData:
-        """Return what the bytes so far say next.
+    def next_event(self, now_s: float) -> LinkEvent | None:
+        """Return what the bytes so far say next, None when more are needed.
 
         Raises:
             RemoteProtocolError: The peer broke the protocol; the link is of no more use.
@@ -123,7 +122,7 @@ class LinkSession:
             self._error = error
             raise
         self._clock.message(self._reader.started_bytes, now_s, is_new=is_new)
-        return NEED_DATA
+        return None
 
     def want(self, ref: int, sequence: int) -> None:
         """Answer an offer: send the frames from ``sequence`` on."""

@@ -1,4 +1,4 @@
-"""The peer's offers on a link: each answered once, each frame checked against its offer."""
+"""The peer's offers on a link: each answered once, its frames counted against what was offered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
-from retexo_fl.exchange.link_check import parse_frame
 from retexo_fl.exchange.link_events import FrameArrived
 from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import Offer
@@ -116,8 +115,10 @@ class IncomingOffers:
     def frame(self, ref: int, frame: memoryview) -> FrameArrived | None:
         """Take a frame; return None if nobody wants it any more.
 
+        Frames are counted, and looked at by whoever keeps them.
+
         Raises:
-            RemoteProtocolError: It is not the next frame of its offer.
+            RemoteProtocolError: No frame of this offer was asked for.
             PeerRefused: The offer has grown beyond what was offered, or too much was unwanted.
         """
         self._check_ref(ref)
@@ -125,17 +126,15 @@ class IncomingOffers:
         if entry is None:
             self._count_unwanted(len(frame))
             return None
-        header = parse_frame(frame)
-        if entry.next_sequence is None or header.sequence != entry.next_sequence:
-            raise RemoteProtocolError(
-                f"frame {header.sequence} of offer {ref}, expected {entry.next_sequence}"
-            )
+        if entry.next_sequence is None:
+            raise RemoteProtocolError(f"a frame of offer {ref}, which was not answered")
+        sequence = entry.next_sequence
         entry.next_sequence += 1
         entry.num_bytes += len(frame)
         too_many = entry.next_sequence > entry.offer.num_frames
         if too_many or entry.num_bytes > entry.offer.num_bytes:
             raise refused(Reason.OVERSIZE, f"offer {ref} has more frames or bytes than was said")
-        if header.sequence < entry.first_sequence:
+        if sequence < entry.first_sequence:
             self._count_unwanted(len(frame))
             return None
         self._wanted_bytes += len(frame)

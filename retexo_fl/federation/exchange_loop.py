@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from retexo_fl.agent.api import (
     CollectRequest,
     PublishAnswer,
@@ -19,14 +17,24 @@ from retexo_fl.agent.api import (
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation import checked_answers
-from retexo_fl.federation.messenger import Messenger
+from retexo_fl.federation.asking import (
+    UNWATCHED,
+    Messenger,
+    OpenExchange,
+    Pauses,
+    Wait,
+    Watch,
+)
 from retexo_fl.federation.peering import Relay
-from retexo_fl.federation.waiting import UNWATCHED, LookPace, OpenExchange, Watch
 from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
 from retexo_fl.progress_state import lacks_named
 
 logger = logging.getLogger(__name__)
 
+#: Pause after the first look at an exchange.
+_FIRST_PAUSE_S: Final = 0.2
+#: An exchange that stays open is reported at least so often.
+_LONGEST_REPORT_GAP_S: Final = 3600.0
 #: Longest pause between two rounds of questions to clients of this process, or of a simulation. No
 #: client is asked to wait: fewer may run than exist.
 _LONGEST_PAUSE_S: Final = 0.2
@@ -55,10 +63,8 @@ class Exchanged:
 
 def run_exchange(
     messenger: Messenger,
-    ticket: Ticket,
+    request: PublishRequest,
     *,
-    previous: Ticket | None,
-    weights: np.ndarray | None,
     config: RunConfig,
     clients: Sequence[int] | None = None,
     watch: Watch = UNWATCHED,
@@ -69,9 +75,7 @@ def run_exchange(
 
     Args:
         messenger: The way to the clients; its ledger is told what moved.
-        ticket: Names the stage.
-        previous: Names the stage before; None for stage 0.
-        weights: (P,) selected weights of the stage before; None for stage 0.
+        request: Has clients send their vectors of the stage.
         config: ``missing-peers`` and ``exchange-deadline-s`` decide what happens to late vectors.
         clients: Who takes part, ascending; all clients if None.
         watch: Its clock, and who is told whom it waits for.
@@ -81,14 +85,9 @@ def run_exchange(
         RoundIncomplete: A client did not answer when it had to: at the beginning, or when the
             deadline was over.
     """
-    request = PublishRequest(
-        ticket=ticket,
-        previous_digest=previous.weights_digest if previous else b"",
-        weights=weights,
-    )
     everyone = messenger.clients if clients is None else clients
     published = publish(messenger, request, everyone)
-    collecting = _Collecting(messenger=messenger, ticket=ticket, clients=everyone)
+    collecting = _Collecting(messenger=messenger, ticket=request.ticket, clients=everyone)
     missing = _collect(collecting, config, watch, all_there=len(published) == config.clients)
     return Exchanged(
         vectors=sum(answer.vectors for answer in published.values()),
@@ -171,7 +170,7 @@ class _Collecting:
         early, it is not waited for any more.
         """
         told = self._ask(sorted(clients), close=False, within_s=within_s)
-        if self.messenger.patience.may_close_early:
+        if self.messenger.policy.may_close_early:
             self.lacks = {}
         for client, count in told.items():
             self.lacks.pop(client, None)
@@ -222,24 +221,30 @@ def _look_until_complete(
 ) -> None:
     """Look at an exchange from time to time, until nothing is missing or its time is over."""
     messenger = collecting.messenger
-    longest_s = config.exchange_poll_s if messenger.patience.returns else _LONGEST_PAUSE_S
+    longest_s = config.exchange_poll_s if messenger.policy.clients_return else _LONGEST_PAUSE_S
     if config.relay:
         longest_s = min(longest_s, _LONGEST_RELAY_PAUSE_S)
-    pace = LookPace(watch.clock, within_s=within_s, longest_s=longest_s)
+    wait = Wait(
+        watch.clock,
+        timeout_s=within_s,
+        # Its end is noticed late by a quarter of the time that it has taken at most.
+        pauses=Pauses(first_s=_FIRST_PAUSE_S, share=0.25, longest_s=longest_s),
+        longest_report_gap_s=_LONGEST_REPORT_GAP_S,
+    )
     relay = Relay(messenger, collecting.ticket) if config.relay else None
-    collecting.look(collecting.clients, within_s=pace.left_s)
-    while collecting.lacks and pace.left_s > 0:
-        if pace.shall_tell():
+    collecting.look(collecting.clients, within_s=wait.left_s)
+    while collecting.lacks and wait.left_s > 0:
+        if wait.is_report_due():
             watch.on_wait(
                 OpenExchange(
                     stage=collecting.ticket.stage,
-                    open_s=pace.open_s,
+                    open_s=wait.elapsed_s,
                     lacks=dict(collecting.lacks),
                 )
             )
-        if relay is None or not relay.run(collecting.clients, left_s=lambda: pace.left_s):
-            pace.rest()
-        collecting.look(collecting.lacks, within_s=pace.left_s)
+        if relay is None or not relay.run(collecting.clients, left_s=lambda: wait.left_s):
+            wait.pause()
+        collecting.look(collecting.lacks, within_s=wait.left_s)
 
 
 def _count_stage(
@@ -250,7 +255,7 @@ def _count_stage(
     An agent tells the sum of the attempt each time: an answer may be lost, or given again.
     """
     ledger = messenger.ledger
-    enter = ledger.raise_to if messenger.patience.returns else ledger.add
+    enter = ledger.raise_to if messenger.policy.clients_return else ledger.add
     _enter(enter, ticket, client, traffic, direction=direction, purpose="exchange")
 
 

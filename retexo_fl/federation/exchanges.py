@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Final
 
-import numpy as np
-
-from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket
+from retexo_fl.agent.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
+from retexo_fl.federation.asking import UNWATCHED, Messenger, Watch
 from retexo_fl.federation.exchange_loop import Exchanged, collect, publish, run_exchange
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.waiting import UNWATCHED, Watch
+from retexo_fl.federation.job_state import JobState
 from retexo_fl.progress_state import clients_named
 from retexo_fl.units import counted
 
@@ -26,21 +23,6 @@ _ARRIVAL_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRows:
-    """What makes the rows of a stage.
-
-    Attributes:
-        ticket: Names the stage.
-        previous: Names the stage before; None for stage 0.
-        weights: (P,) selected weights of the stage before; None for stage 0.
-    """
-
-    ticket: Ticket
-    previous: Ticket | None
-    weights: np.ndarray | None
-
-
 class Exchanges:
     """Runs exchanges, and repeats them for clients that were away when they were closed.
 
@@ -49,7 +31,7 @@ class Exchanges:
     Args:
         messenger: The way to the clients.
         config: Of the run.
-        rows_of: Returns what makes the rows of a stage.
+        job: Its finished stages make the rows of the next one.
         watch: The clock, and who is told of exchanges that stay open.
     """
 
@@ -57,12 +39,12 @@ class Exchanges:
         self,
         messenger: Messenger,
         config: RunConfig,
-        rows_of: Callable[[int], StageRows],
+        job: JobState,
         watch: Watch = UNWATCHED,
     ) -> None:
         self._messenger = messenger
         self._config = config
-        self._rows_of = rows_of
+        self._job = job
         self._watch = watch
         self._behind: dict[int, int] = {}
 
@@ -75,13 +57,10 @@ class Exchanges:
         """Run the exchange of a stage with all who can take part in it."""
         if stage:
             self._catch_up(stage - 1)
-        rows = self._rows_of(stage)
         clients = [c for c in self._messenger.clients if c not in self._behind]
         exchanged = run_exchange(
             self._messenger,
-            rows.ticket,
-            previous=rows.previous,
-            weights=rows.weights,
+            self._request(stage),
             config=self._config,
             clients=clients,
             watch=self._watch,
@@ -128,16 +107,22 @@ class Exchanges:
 
     def _repeat(self, stage: int, client: int) -> bool:
         """Repeat one exchange for one client; say whether it has closed it."""
-        rows = self._rows_of(stage)
-        request = PublishRequest(
-            ticket=rows.ticket,
-            previous_digest=rows.previous.weights_digest if rows.previous else b"",
-            weights=rows.weights,
-        )
+        request = self._request(stage)
         if client not in publish(self._messenger, request, [client], counted=frozenset()):
             return False
         drops = self._config.missing_peers == "drop"
-        wait_s = _ARRIVAL_S if self._messenger.patience.returns else 0.0
-        asked = CollectRequest(ticket=rows.ticket, wait_s=wait_s, close=drops)
+        wait_s = _ARRIVAL_S if self._messenger.policy.clients_return else 0.0
+        asked = CollectRequest(ticket=request.ticket, wait_s=wait_s, close=drops)
         missing = collect(self._messenger, asked, [client])
         return client in missing and (drops or not missing[client])
+
+    def _request(self, stage: int) -> PublishRequest:
+        """Return what has clients send the rows of a stage."""
+        ticket = self._job.ticket(stage)
+        if not stage:
+            return PublishRequest(ticket=ticket)
+        return PublishRequest(
+            ticket=ticket,
+            previous_digest=self._job.ticket(stage - 1).weights_digest,
+            weights=self._job.outcomes[stage - 1].weights,
+        )

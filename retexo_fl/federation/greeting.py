@@ -8,10 +8,30 @@ from dataclasses import dataclass
 from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
+from retexo_fl.federation.asking import Messenger
 from retexo_fl.federation.checked_answers import check_hello, named
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.strategy import Participants
 from retexo_fl.units import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participants:
+    """Client indices by what they hold, each ascending.
+
+    Attributes:
+        training: Clients with train nodes: only they train, and return updates.
+        validation: Clients with validation nodes; those that do not train are asked to evaluate
+            the weights of every round, which costs no update.
+        everyone: All clients.
+    """
+
+    training: tuple[int, ...]
+    validation: tuple[int, ...]
+    everyone: tuple[int, ...]
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Clients that a round asks for anything, ascending."""
+        return tuple(sorted({*self.training, *self.validation}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

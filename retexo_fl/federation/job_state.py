@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 import numpy as np
 
 from retexo_fl.agent.api import Ticket, chain_digest
-from retexo_fl.errors import CheckpointError
+from retexo_fl.errors import CheckpointError, PartitionError
 from retexo_fl.federation.checkpoints import Checkpoint, named_damage
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_loop import StageOutcome, StageState
+from retexo_fl.federation.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
@@ -74,6 +74,26 @@ class JobState:
                 train_s=float(facts["train_s"]),
                 _restored=checkpoint,
             )
+
+    def ticket(self, stage: int) -> Ticket:
+        """Name a stage; the digest names the weights of all stages before it."""
+        digest = chain_digest(b"", None)
+        for outcome in self.outcomes[:stage]:
+            digest = chain_digest(digest, outcome.weights)
+        return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
+
+    def check_partitioning(self, told: str) -> None:
+        """Go on only with the parts that the job began with.
+
+        Raises:
+            PartitionError: They are others.
+        """
+        if self.partitioning not in {"", told}:
+            raise PartitionError(
+                f"the clients' parts are of partitioning {told}; the run began with "
+                f"{self.partitioning}"
+            )
+        self.partitioning = told
 
     def checkpoint(self, ticket: Ticket, state: StageState) -> Checkpoint:
         """Return everything that a resume needs after a round of stage ``ticket.stage``."""

@@ -16,7 +16,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_loop import StageOutcome
+from retexo_fl.federation.stage_state import StageOutcome
 from retexo_fl.report import write_report
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.selection import Score

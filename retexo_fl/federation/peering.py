@@ -11,8 +11,8 @@ from retexo_fl.agent.api import IntroduceAnswer, IntroduceRequest, RelayAnswer, 
 from retexo_fl.agent.peering import Addressed, parcels_of, relay_request
 from retexo_fl.errors import IdentityError, RemoteProtocolError
 from retexo_fl.federation import records
+from retexo_fl.federation.asking import Messenger
 from retexo_fl.federation.checked_answers import named
-from retexo_fl.federation.messenger import Messenger
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ from flwr.serverapp import Grid
 from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation import checked_answers
+from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.federation.exchange_loop import run_exchange
 from retexo_fl.federation.greeting import greet
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.patience import Patience
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.ledger import TrafficLedger
 
@@ -99,7 +98,7 @@ class PredictionLoop:
         messenger = Messenger(
             self.grid,
             ledger=self._ledger,
-            patience=Patience.for_all(self.config),
+            policy=WaitPolicy.for_all(self.config),
             on_answer=self._note_answer,
         )
         job = f"predict-{secrets.token_hex(6)}"
@@ -119,11 +118,7 @@ class PredictionLoop:
     def _exchange(self, messenger: Messenger, job: str, stage: int) -> int:
         """Run the exchange of a stage; return how many vectors it was closed without."""
         exchanged = run_exchange(
-            messenger,
-            self.model.ticket(job, stage),
-            previous=self.model.ticket(job, stage - 1) if stage else None,
-            weights=self.model.weights[stage - 1] if stage else None,
-            config=self.config,
+            messenger, self.model.publish_request(job, stage), config=self.config
         )
         self._tell("exchange", stage=stage, vectors=exchanged.vectors, missing=exchanged.missing)
         return exchanged.missing

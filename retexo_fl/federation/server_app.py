@@ -16,7 +16,7 @@ from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.errors import ConfigurationError, InputError
-from retexo_fl.federation.clock import THIS_MACHINE, Clock
+from retexo_fl.federation.asking import THIS_MACHINE, Clock
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (

@@ -22,29 +22,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import PartitionError
-from retexo_fl.federation.aggregators import make_aggregator
-from retexo_fl.federation.clock import THIS_MACHINE, Clock
-from retexo_fl.federation.exchanges import Exchanges, StageRows
-from retexo_fl.federation.greeting import Federation, greet
+from retexo_fl.federation.asking import THIS_MACHINE, Clock, OpenExchange, Silence, Watch
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
-from retexo_fl.federation.messenger import Messenger
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
-from retexo_fl.federation.pace import Silence
-from retexo_fl.federation.patience import Patience
-from retexo_fl.federation.peering import introduce
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_loop import StageLoop, StageOutcome, StageState
-from retexo_fl.federation.waiting import OpenExchange, Watch
+from retexo_fl.federation.stage_loop import StageLoop
+from retexo_fl.federation.stage_state import StageOutcome, StageState
+from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.progress_state import clients_named
-from retexo_fl.training.effective_plan import note_effective_plan
-from retexo_fl.training.schedule import Schedule
-from retexo_fl.training.selection import BestWeights, Score
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.selection import Score
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +55,7 @@ class ServerLoop:
     run: RunDirectory
     job: JobState
     clock: Clock = THIS_MACHINE
-    _messenger: Messenger = field(init=False)
-    _federation: Federation = field(init=False)
-    _shape: ModelShape = field(init=False)
-    _schedule: Schedule = field(init=False)
-    _exchanges: Exchanges = field(init=False)
+    _strategy: LazyMessagePassing = field(init=False)
 
     def greet(self) -> None:
         """Wait for the clients and learn the sizes of their parts; writes nothing.
@@ -80,43 +65,9 @@ class ServerLoop:
             ConfigurationError: The aggregator needs more clients with train nodes.
             RoundIncomplete: Clients are missing.
         """
-        note_effective_plan(self.config)
-        job = self.job
-        self._messenger = Messenger(
-            self.grid,
-            ledger=job.ledger,
-            patience=Patience.of(self.config),
-            on_silence=self._record_silence,
-        )
-        hello = Ticket(job=job.job, attempt=job.attempt)
-        self._federation = greet(
-            self._messenger,
-            hello,
-            clients=self.config.clients,
-            all_train=self.config.traits.exchanges_in_rounds,
-        )
-        if self.config.introductions:
-            entries = {answer.client: answer.member for answer in self._federation.answers}
-            introduce(self._messenger, hello, entries)
-        self._check_partitioning(self._federation.answers[0].partitioning)
-        training = self._federation.participants.training
-        least = min(self.config.min_clients or len(training), len(training))
-        make_aggregator(self.config.aggregator).check_clients(least)
-        self._shape = ModelShape.of(
-            self.config, inputs=self._federation.features, classes=self._federation.classes
-        )
-        self._schedule = Schedule(shape=self._shape)
+        self._strategy = LazyMessagePassing(self.config)
         watch = Watch(clock=self.clock, on_wait=self._record_wait)
-        self._exchanges = Exchanges(self._messenger, self.config, self._rows_of, watch)
-
-    def _check_partitioning(self, told: str) -> None:
-        """Go on only with the parts that the job began with."""
-        if self.job.partitioning not in {"", told}:
-            raise PartitionError(
-                f"the clients' parts are of partitioning {told}; the run in {self.run.path} "
-                f"began with {self.job.partitioning}"
-            )
-        self.job.partitioning = told
+        self._strategy.join(self.grid, self.job, on_silence=self._record_silence, watch=watch)
 
     def train(self) -> TrainingOutcome:
         """Run the stages that are left, and the test; write the results.
@@ -124,27 +75,27 @@ class ServerLoop:
         A resumed attempt repeats the exchanges of finished stages, since clients may have lost
         what they held in memory; where they have not, nothing is sent again.
         """
-        self.job.restore_weights(self._schedule, self.run)
+        self.job.restore_weights(self._strategy.schedule, self.run)
         self.run.record(
             "start",
             attempt=self.job.attempt,
             clients=self.config.clients,
-            stages=self._schedule.stages,
+            stages=self._strategy.stages,
             **({"absent": self._never_there} if self._never_there else {}),
         )
         if self.run.lost_rounds:
             self.run.record("history_lost", rounds=self.run.lost_rounds)
-        if self._messenger.patience.returns:
+        if self._strategy.messenger.policy.clients_return:
             self._keep_attempt()
-        for stage in range(self._schedule.stages):
+        for stage in range(self._strategy.stages):
             self._exchange(stage)
             if stage >= len(self.job.outcomes):
                 loop = self._train_stage(stage)
         test = self._test(loop)
         outcome = TrainingOutcome(
             config=self.config,
-            shape=self._shape,
-            answers=self._federation.answers,
+            shape=self._strategy.schedule.shape,
+            answers=self._strategy.federation.answers,
             test=test,
             network=network_facts(self.grid),
         )
@@ -153,37 +104,18 @@ class ServerLoop:
     @property
     def _never_there(self) -> list[int]:
         """Clients that were absent when the attempt began."""
-        there = self._federation.participants.everyone
+        there = self._strategy.participants.everyone
         return sorted({*range(self.config.clients)} - {*there})
 
     def _keep_attempt(self) -> None:
         """Write where the attempt begins: exchanges may be open for days before a round is done."""
         stage = len(self.job.outcomes)
         state = self.job.stage_state(stage) or self._first_state(stage)
-        self.run.checkpoint(self.job.checkpoint(self._ticket(stage), state))
-
-    def _ticket(self, stage: int) -> Ticket:
-        """Name a stage; the digest names the weights of all stages before it."""
-        digest = chain_digest(b"", None)
-        for outcome in self.job.outcomes[:stage]:
-            digest = chain_digest(digest, outcome.weights)
-        return Ticket(
-            job=self.job.job,
-            attempt=self.job.attempt,
-            stage=stage,
-            weights_digest=digest,
-        )
-
-    def _rows_of(self, stage: int) -> StageRows:
-        return StageRows(
-            ticket=self._ticket(stage),
-            previous=self._ticket(stage - 1) if stage else None,
-            weights=self.job.outcomes[stage - 1].weights if stage else None,
-        )
+        self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state))
 
     def _exchange(self, stage: int) -> None:
         begun_s = self.clock.now_s()
-        exchanged = self._exchanges.run(stage)
+        exchanged = self._strategy.exchanges.run(stage)
         self.job.exchange_s += self.clock.now_s() - begun_s
         self.job.missing[stage], bound = exchanged.missing, exchanged.error_bound
         if not self.job.is_restored(stage):
@@ -197,21 +129,16 @@ class ServerLoop:
             )
 
     def _train_stage(self, stage: int) -> StageLoop:
-        ticket, every = self._ticket(stage), self.config.checkpoint_every
-        loop = StageLoop(
-            ticket,
-            self.job.stage_state(stage) or self._first_state(stage),
-            config=self.config,
-            participants=self._federation.participants,
-            messenger=self._messenger,
-            grid=self.grid,
-        )
-        ended, waited_until_s = time.monotonic(), self._messenger.waited_s
+        ticket, every = self.job.ticket(stage), self.config.checkpoint_every
+        state = self.job.stage_state(stage) or self._first_state(stage)
+        loop = StageLoop(self._strategy, stage, state, self.grid)
+        messenger, training = self._strategy.messenger, self._strategy.participants.training
+        ended, waited_until_s = time.monotonic(), messenger.waited_s
         while not loop.finished:
-            behind = self._exchanges.bring_up(stage, self._federation.participants.training)
+            behind = self._strategy.exchanges.bring_up(stage, training)
             known = loop.train_round(behind)
             self.job.note_absent({*loop.absent, *self._never_there})
-            waited_s = self._messenger.waited_s - waited_until_s
+            waited_s = messenger.waited_s - waited_until_s
             waited_until_s += waited_s
             self.job.train_s += waited_s
             # With what the checkpoint of the round before made it wait.
@@ -226,13 +153,8 @@ class ServerLoop:
         return loop
 
     def _first_state(self, stage: int) -> StageState:
-        return StageState(
-            round=0,
-            loss=None,
-            best=BestWeights(),
-            weights=self._schedule.initial(stage, seed=self.config.seed),
-            optimizer={},
-        )
+        weights = self._strategy.schedule.initial(stage, seed=self.config.seed)
+        return StageState.first(weights)
 
     def _record_silence(self, silence: Silence) -> None:
         """Tell whom the clients that have answered wait for."""
@@ -273,10 +195,10 @@ class ServerLoop:
         )
 
     def _close_stage(self, outcome: StageOutcome) -> None:
-        for layer, tensors in self._schedule.named(outcome.stage, outcome.weights).items():
-            facts = LayerFacts(
-                stage=layer, features=self._shape.inputs, classes=self._shape.classes
-            )
+        schedule = self._strategy.schedule
+        for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
+            shape = schedule.shape
+            facts = LayerFacts(stage=layer, features=shape.inputs, classes=shape.classes)
             self.run.write_layer(facts, tensors)
         self.job.outcomes.append(outcome)
         self.run.record(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.agent.api import PublishRequest, Ticket, chain_digest
 from retexo_fl.config import RunConfig, client_plugins, make_config
 from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
@@ -53,6 +53,16 @@ class TrainedModel:
         for weights in self.weights[:stage]:
             digest = chain_digest(digest, weights)
         return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
+
+    def publish_request(self, job: str, stage: int) -> PublishRequest:
+        """Return what has clients send their vectors before a stage of ``job``."""
+        if not stage:
+            return PublishRequest(ticket=self.ticket(job, 0))
+        return PublishRequest(
+            ticket=self.ticket(job, stage),
+            previous_digest=self.ticket(job, stage - 1).weights_digest,
+            weights=self.weights[stage - 1],
+        )
 
     def check_fits(self, *, features: int, classes: int, source: str) -> None:
         """Check that parts have the sizes that the model was trained with.

@@ -1,7 +1,7 @@
 """Runs one round of an algorithm that exchanges inside it, all clients interleaved in one process.
 
-Every client's steps run until they ask for an exchange; the vectors of all clients are then moved
-as frames of the exchange protocol, and the steps go on. No step ever waits.
+Every client runs its steps as a resident agent does (:mod:`retexo_fl.agent.inner_exchanges`), up to
+its next exchange; all send, then all go on. No step ever waits.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from retexo_fl.agent.api import PeerTraffic, Traffic
-from retexo_fl.agent.blocks import counted_traffic, decode_block
-from retexo_fl.agent.headers import InnerBlock, RoundName
-from retexo_fl.agent.inner_vectors import vectors_received, vectors_to_send
+from retexo_fl.agent.api import PeerTraffic, Ticket, Traffic
+from retexo_fl.agent.headers import RoundName
+from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
+from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange import encode_block, to_dense, wire_codec
-from retexo_fl.training.rounds import InnerExchange, Received, Steps
+from retexo_fl.training.rounds import InnerExchange, Steps
 
 Result = TypeVar("Result")
 
@@ -56,115 +53,67 @@ def run_round(
     Raises:
         LocalProtocolError: Clients disagree on which exchange comes next, or on its vectors.
     """
-    results: dict[int, Result] = {}
-    moved: dict[int, dict[str, PeerTraffic]] = {client: {} for client in steps}
-    asked = {client: _resume(steps[client], None, client, results) for client in sorted(steps)}
-    number = 0
-    while len(results) < len(steps):
-        exchanges = {client: item for client, item in asked.items() if item is not None}
-        _check_same(exchanges, set(steps) - set(results))
-        carrier = _Carrier(exchanges, name, number)
-        received = carrier.carry()
-        purpose = carrier.purpose
-        for client, traffic in carrier.traffic().items():
-            moved[client][purpose] = moved[client].get(purpose, PeerTraffic()) + traffic
-        watch(carrier.blocks, purpose)
-        number += 1
-        asked = {
-            client: _resume(steps[client], received[client], client, results)
-            for client in exchanges
-        }
-        if results and len(results) < len(steps):
-            raise LocalProtocolError(
-                f"clients {sorted(results)} ended their round while others exchange"
-            )
-    return RoundOutcome(results=results, moved=moved)
+    ticket = Ticket(job=name.job, attempt=1, stage=name.layer)
+    # Nobody else's blocks are on this channel, so neither message nor weights need to name them.
+    message = RoundMessage(name=name, ticket=ticket, message="", weights_hash=b"")
+    channel, blocks = _EmptiedChannel(), dict[tuple[int, int], int]()
+
+    def sent(client: int) -> Callable[[str, int, Traffic, str], None]:
+        def note(purpose: str, peer: int, traffic: Traffic, way: str) -> None:
+            if way == "out":
+                blocks[client, peer] = (traffic.boundary + traffic.control).wire or 0
+
+        return note
+
+    runners = {
+        client: RoundRunner(steps[client], message, client, channel, watch=sent(client))
+        for client in sorted(steps)
+    }
+    while running := {c: r.exchange for c, r in runners.items() if r.begin_next() and r.exchange}:
+        purpose = _check_agreed(running, set(runners))
+        for client in running:
+            runners[client].send()
+        watch(dict(blocks), purpose)
+        blocks.clear()
+    return RoundOutcome(
+        results={client: runner.answer for client, runner in runners.items()},
+        moved={client: runner.moved for client, runner in runners.items()},
+    )
 
 
-def _resume(
-    step: Steps[Result], received: Received | None, client: int, results: dict[int, Result]
-) -> InnerExchange | None:
-    try:
-        return next(step) if received is None else step.send(received)
-    except StopIteration as stop:
-        results[client] = stop.value
-        return None
+class _EmptiedChannel(MemoryChannel):
+    """Gives every block out once: a round of all clients holds the blocks of one exchange."""
+
+    def receive_block(self, key: BlockKey) -> bytes | None:
+        """See :class:`~retexo_fl.channels.base.Channel`."""
+        return self._inboxes[key.job, key.receiver].pop(key, None)
 
 
-def _check_same(exchanges: Mapping[int, InnerExchange], running: set[int]) -> None:
+def _check_agreed(exchanges: Mapping[int, InnerExchange], clients: set[int]) -> str:
+    """Compare what clients are about to send and receive; return what it is for."""
+    ended = sorted(clients - exchanges.keys())
+    if ended:
+        raise LocalProtocolError(f"clients {ended} ended their round while others exchange")
     labels = {(item.label, item.purpose): client for client, item in exchanges.items()}
-    if len(labels) != 1 or set(exchanges) != running:
+    if len(labels) != 1:
         raise LocalProtocolError(
             f"clients disagree on the next exchange: {sorted(labels)} from {sorted(exchanges)}"
         )
-
-
-class _Carrier:
-    """Carries every block of one exchange from its sender to its receiver as frames."""
-
-    def __init__(
-        self, exchanges: Mapping[int, InnerExchange], name: RoundName, number: int
-    ) -> None:
-        self._exchanges = exchanges
-        self._name = name
-        self._number = number
-        self._sent = {client: Traffic() for client in exchanges}
-        self._received = {client: Traffic() for client in exchanges}
-        self.blocks: dict[tuple[int, int], int] = {}
-
-    def carry(self) -> dict[int, Received]:
-        """Return what each client receives, by sender."""
-        received: dict[int, dict[int, np.ndarray]] = {client: {} for client in self._exchanges}
-        for sender, exchange in self._exchanges.items():
-            leaving = vectors_to_send(exchange, self._name.codec)
-            for receiver, vectors in sorted(leaving.items()):
-                received[receiver][sender] = self._block(sender, receiver, vectors)
-        for client, exchange in self._exchanges.items():
-            lacking = sorted(exchange.expected.keys() - received[client].keys())
-            if lacking:
+    ((label, purpose),) = labels
+    for sender, exchange in exchanges.items():
+        for receiver, vectors in exchange.outgoing.items():
+            other = exchanges[receiver]
+            wanted = other.expected.get(sender)
+            if wanted != len(vectors) or vectors.shape[1] != other.width:
                 raise LocalProtocolError(
-                    f"{exchange.label}: client {client} expects vectors of clients {lacking}, "
-                    "which send none"
+                    f"{label}: client {sender} sends {vectors.shape} to client {receiver}, which "
+                    f"expects {wanted} of width {other.width}"
                 )
-        return {
-            client: vectors_received(exchange, received[client], self._name.codec)
-            for client, exchange in self._exchanges.items()
-        }
-
-    @property
-    def purpose(self) -> str:
-        """What the exchange is for; the same to all clients."""
-        return next(iter(self._exchanges.values())).purpose
-
-    def traffic(self) -> dict[int, PeerTraffic]:
-        """Return the bytes of the exchange at each client."""
-        return {
-            client: PeerTraffic(sent=self._sent[client], received=self._received[client])
-            for client in self._exchanges
-        }
-
-    def _block(self, sender: int, receiver: int, vectors: np.ndarray) -> np.ndarray:
-        exchange = self._exchanges[receiver]
-        wanted = exchange.expected.get(sender)
-        if wanted != len(vectors) or vectors.shape[1] != exchange.width:
+    for client, exchange in exchanges.items():
+        silent = [peer for peer in exchange.expected if client not in exchanges[peer].outgoing]
+        if silent:
             raise LocalProtocolError(
-                f"{exchange.label}: client {sender} sends {vectors.shape} to client "
-                f"{receiver}, which expects {wanted} of width {exchange.width}"
+                f"{label}: client {client} expects vectors of clients {sorted(silent)}, which "
+                "send none"
             )
-        header = InnerBlock(
-            label=exchange.label,
-            number=self._number,
-            sender=sender,
-            receiver=receiver,
-            vectors=len(vectors),
-            width=vectors.shape[1],
-            dtype=str(vectors.dtype),
-        ).header(self._name)
-        block = encode_block(header, vectors, codec=wire_codec(self._name.codec))
-        stream = b"".join(block.frames)
-        decoded, counted = decode_block(header, stream)
-        assert decoded is not None, "whole frames make a whole block"
-        self._sent[sender] += counted_traffic(block.traffic, len(stream))
-        self._received[receiver] += counted_traffic(counted, counted.wire_bytes)
-        self.blocks[sender, receiver] = len(stream)
-        return to_dense(decoded)
+    return purpose

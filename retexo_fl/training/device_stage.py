@@ -27,7 +27,6 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.client_devices import ClientDevices
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.linear_step import PassSums
 from retexo_fl.training.locality import near_together
 from retexo_fl.training.measured_balance import MeasuredBalance
 from retexo_fl.training.recipe import Recipe
@@ -43,7 +42,7 @@ from retexo_fl.training.stage_task import (
     unit_number,
     unit_tally,
 )
-from retexo_fl.training.tally import Tally
+from retexo_fl.training.tally import PassSums, Tally
 
 #: What a node's gradient costs where its tally costs 1: a pass forward and two of it backward.
 _GRADIENT_COST: Final = 3.0
@@ -147,9 +146,11 @@ class DeviceStage(LayerTrainer):
             self._task.close()
             self._task = None
 
-    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> tuple[PassSums, Tally]:
+    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         found = self._differentiated(weights, dropout, ROUND)
-        return self._added(found), self._tallied(found, "validation")
+        sums = self._added(found)
+        sums.validation = self._tallied(found, "validation")
+        return sums
 
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         return self._added(self._differentiated(weights, dropout, GRADIENT))
@@ -196,12 +197,13 @@ class DeviceStage(LayerTrainer):
         assert found.gradient_sum is not None
         gradients = found.gradient_sum.reshape(len(self._units), -1)
         for unit, gradient in enumerate(gradients):
-            has_nodes = len(self._units[unit].train) > 0
+            nodes = len(self._units[unit].train)
+            loss_sum = found.numbers[unit_number(unit, "train-loss")]
             total.add(
                 PassSums(
-                    gradient_sum=gradient.copy() if has_nodes else None,
+                    gradient_sum=gradient.copy() if nodes else None,
                     is_finite=not found.numbers[unit_number(unit, "infinite")],
-                    train_loss=found.numbers[unit_number(unit, "train-loss")],
+                    train=Tally(count=nodes, loss_sum=loss_sum),
                 )
             )
         return total

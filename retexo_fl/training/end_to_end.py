@@ -23,16 +23,16 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.boundary_rows import BoundaryRows
 from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling
-from retexo_fl.training.divergence import finite_gradient
 from retexo_fl.training.layer_pass import LayerPass
 from retexo_fl.training.layer_trainer import NodeSets
-from retexo_fl.training.linear_step import PassSums, all_finite
+from retexo_fl.training.linear_step import all_finite
+from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.present_slots import with_slots
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
-from retexo_fl.training.tally import LayerUpdate, Tally, tally
+from retexo_fl.training.tally import LayerUpdate, PassSums, Tally, tally
 
 #: Makes a layer's batch from the rows of own nodes above those of slots.
 _MakeBatch = Callable[[torch.Tensor], object]
@@ -110,10 +110,16 @@ class EndToEndTrainer:
         """
         keyed = KeyedDropout(rate=dropout, seed=self._plan.seed, stage=0, round=round_number)
         sums = yield from self._sums(weights, keyed)
-        update_sum = yield from self._update_sum(weights, sums, keyed)
+        update_sum = yield from take_steps(
+            self._plan.recipe.local,
+            weights,
+            sums,
+            keyed,
+            nodes=len(self._nodes.train),
+            sums_at=self._sums,
+        )
         validation = yield from self.tally_steps(weights, "validation")
-        train = Tally(count=len(self._nodes.train), loss_sum=sums.train_loss)
-        return LayerUpdate(update_sum=update_sum, train=train, validation=validation)
+        return LayerUpdate(update_sum=update_sum, train=sums.train, validation=validation)
 
     def tally_steps(self, weights: np.ndarray, which: str) -> Steps[Tally]:
         """Judge weights on the ``train``, ``validation`` or ``test`` nodes, without dropout."""
@@ -131,25 +137,6 @@ class EndToEndTrainer:
                 stacked = torch.cat([rows, torch.from_numpy(received)])
         self._flat.release()
         return tally(rows, self._labels(which), self._plan.recipe)
-
-    def _update_sum(
-        self, weights: np.ndarray, sums: PassSums, dropout: KeyedDropout
-    ) -> Steps[np.ndarray]:
-        """Return the update; ``sums`` are those of the first step."""
-        local, count = self._plan.recipe.local, len(self._nodes.train)
-        if local.count == 1:
-            return finite_gradient(sums, dropout, local_steps=1)
-        if not count:
-            return np.zeros(self.num_weights, dtype=weights.dtype)
-        optimizer = local.begin(weights)
-        for step in range(local.count):
-            keyed = replace(dropout, step=step)
-            if step:
-                sums = yield from self._sums(optimizer.weights, keyed)
-            gradient = finite_gradient(sums, keyed, local_steps=local.count)
-            optimizer.step(gradient / count)
-        change: np.ndarray = (optimizer.weights - weights) * count
-        return change
 
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> Steps[PassSums]:
         """Return the gradient at ``weights`` of all clients' losses with respect to own rows."""
@@ -175,7 +162,8 @@ class EndToEndTrainer:
         gradients = yield from self._backward(passes, upstream, draw)
         self._flat.release()
         flat = torch.cat([part.reshape(-1) for part in gradients]).numpy()
-        return PassSums(gradient_sum=flat, is_finite=all_finite(flat), train_loss=loss)
+        train = Tally(count=len(self._nodes.train), loss_sum=loss)
+        return PassSums(gradient_sum=flat, is_finite=all_finite(flat), train=train)
 
     def _backward(
         self, passes: list[LayerPass], upstream: torch.Tensor, draw: BoundaryDraw | None

@@ -7,7 +7,6 @@ AISTATS 2017, for several local steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,12 +14,12 @@ import torch
 
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.divergence import finite_gradient
-from retexo_fl.training.linear_step import PassSums
+from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.rounds import run_alone, without_exchange
 from retexo_fl.training.stage_model import ModelShape, StageModel, borrowed
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
-from retexo_fl.training.tally import LayerUpdate, Tally
+from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
 
 __all__ = ["LayerTrainer", "NodeSets"]
 
@@ -68,11 +67,17 @@ class LayerTrainer:
         keyed = KeyedDropout(
             rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
         )
-        sums, validation = self._begun(weights, keyed)
+        sums = self._begun(weights, keyed)
+        update = take_steps(
+            self._recipe.local,
+            weights,
+            sums,
+            keyed,
+            nodes=len(self._nodes.train),
+            sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
+        )
         return LayerUpdate(
-            update_sum=self._update_sum(weights, sums, keyed),
-            train=Tally(count=len(self._nodes.train), loss_sum=sums.train_loss),
-            validation=validation,
+            update_sum=run_alone(update), train=sums.train, validation=sums.validation
         )
 
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
@@ -90,40 +95,17 @@ class LayerTrainer:
     def close(self) -> None:
         """Let go of what is held outside this process: nothing."""
 
-    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> tuple[PassSums, Tally]:
+    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         """Return the gradient at the incoming weights, and their validation."""
-        if not self._facts.in_one_pass:
-            sums = self._sums(weights, dropout)
-            return sums, self.evaluate(weights, "validation")
-        sums = self._pass.sums(borrowed(weights), dropout, validate=True)
-        return sums, Tally(
-            count=len(self._nodes.validation),
-            loss_sum=sums.validation_loss,
-            correct=sums.validation_correct,
-        )
+        if self._facts.in_one_pass:
+            return self._pass.sums(borrowed(weights), dropout, validate=True)
+        sums = self._sums(weights, dropout)
+        sums.validation = self.evaluate(weights, "validation")
+        return sums
 
     def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         """Return the gradient at ``weights``."""
         return self._pass.sums(borrowed(weights), dropout, validate=False)
-
-    def _update_sum(self, weights: np.ndarray, sums: PassSums, dropout: KeyedDropout) -> np.ndarray:
-        """Return the update; ``sums`` are those of the first step."""
-        if sums.gradient_sum is None:
-            return np.zeros(self.num_weights, dtype=weights.dtype)
-        local, count = self._recipe.local, len(self._nodes.train)
-        if local.count == 1:
-            return self._checked(sums, dropout)
-        optimizer = local.begin(weights)
-        for step in range(local.count):
-            keyed = replace(dropout, step=step)
-            if step:
-                sums = self._sums(optimizer.weights, keyed)
-            optimizer.step(self._checked(sums, keyed) / count)
-        change: np.ndarray = (optimizer.weights - weights) * count
-        return change
-
-    def _checked(self, sums: PassSums, place: KeyedDropout) -> np.ndarray:
-        return finite_gradient(sums, place, local_steps=self._recipe.local.count)
 
     @torch.no_grad()
     def _all_rows(

@@ -25,36 +25,7 @@ from retexo_fl.layers.aggregate import AggregatedInput, AggregatedLayer
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.fixed_rows import fixed_rows
 from retexo_fl.training.stage_model import StageModel
-
-
-@dataclass(slots=True, kw_only=True)
-class PassSums:
-    """What a pass over train and validation rows adds up.
-
-    Attributes:
-        gradient_sum: (P,) of the train rows' summed loss; None without train rows.
-        is_finite: Nothing in it is infinite or not a number.
-        train_loss: Summed cross entropy of the train rows, with dropout.
-        validation_loss: Of the validation rows, without dropout.
-        validation_correct: How many of these were classified rightly.
-    """
-
-    gradient_sum: np.ndarray | None = None
-    is_finite: bool = True
-    train_loss: float = 0.0
-    validation_loss: float = 0.0
-    validation_correct: int = 0
-
-    def add(self, other: Self) -> None:
-        """Add the sums of further rows."""
-        if self.gradient_sum is None:
-            self.gradient_sum = other.gradient_sum
-        elif other.gradient_sum is not None:
-            self.gradient_sum += other.gradient_sum
-        self.is_finite &= other.is_finite
-        self.train_loss += other.train_loss
-        self.validation_loss += other.validation_loss
-        self.validation_correct += other.validation_correct
+from retexo_fl.training.tally import PassSums, Tally
 
 
 def is_linear(model: StageModel) -> bool:
@@ -138,9 +109,12 @@ class LinearBatch:
         totals = shares.sum(axis=0)
         losses = np.log(totals) - picked
         sums = PassSums(
-            train_loss=float(losses[:train].sum()),
-            validation_loss=float(losses[train:].sum()),
-            validation_correct=int(correct),
+            train=Tally(count=train, loss_sum=float(losses[:train].sum())),
+            validation=Tally(
+                count=len(labels) - train,
+                loss_sum=float(losses[train:].sum()),
+                correct=int(correct),
+            ),
         )
         upstream = shares[:, :train] / totals[:train]
         upstream[labels[:train], columns[:train]] -= 1

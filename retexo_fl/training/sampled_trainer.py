@@ -26,12 +26,12 @@ from retexo_fl.errors import RetexoError
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.workloads import root_workloads
 from retexo_fl.training.client_devices import ClientDevices
-from retexo_fl.training.divergence import finite_gradient
 from retexo_fl.training.end_to_end import EndToEndTrainer
-from retexo_fl.training.linear_step import PassSums, all_finite
+from retexo_fl.training.linear_step import all_finite
+from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.measured_balance import MeasuredBalance
 from retexo_fl.training.recipe import LocalSteps
-from retexo_fl.training.rounds import Steps
+from retexo_fl.training.rounds import Steps, run_alone, without_exchange
 from retexo_fl.training.sampled_task import (
     ROUND,
     STEP,
@@ -39,7 +39,7 @@ from retexo_fl.training.sampled_task import (
     SampledSettings,
     make_sampled_task,
 )
-from retexo_fl.training.tally import LayerUpdate, Tally
+from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +63,6 @@ class MiniBatches:
     batch_nodes: int
     balance: str
     workloads: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BatchSums:
-    sums: PassSums
-    count: int
 
 
 class SampledTrainer:
@@ -146,25 +140,26 @@ class SampledTrainer:
         local, nodes = self._batches.local, len(self._graph.train)
         if not nodes:
             return np.zeros_like(weights), Tally()
-        first = self._step(weights, round_number, 0)
-        if local.count == 1:
-            assert first.sums.gradient_sum is not None
-            train = Tally(count=first.count, loss_sum=first.sums.train_loss)
-            return first.sums.gradient_sum, train
-        optimizer = local.begin(weights)
-        found = first
-        for step in range(local.count):
-            if step:
-                found = self._step(optimizer.weights, round_number, step)
-            assert found.sums.gradient_sum is not None
-            optimizer.step(found.sums.gradient_sum / found.count)
-        change: np.ndarray = (optimizer.weights - weights) * nodes
-        loss_sum = first.sums.train_loss / first.count * nodes
-        return change, Tally(count=nodes, loss_sum=loss_sum)
+        place = KeyedDropout(rate=0.0, seed=0, stage=0, round=round_number, step=0)
+        first = self._step(weights, place)
+        update = take_steps(
+            local,
+            weights,
+            first,
+            place,
+            nodes=nodes,
+            sums_at=lambda weights, place: without_exchange(self._step(weights, place)),
+        )
+        train = first.train
+        if local.count > 1:
+            # The change counts for all train nodes, and so does the loss of the first mini-batch.
+            train = Tally(count=nodes, loss_sum=train.loss_sum / train.count * nodes)
+        return run_alone(update), train
 
-    def _step(self, weights: np.ndarray, round_number: int, step: int) -> _BatchSums:
+    def _step(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """Return the sums of one mini-batch; see the module for which."""
-        number = (round_number - 1) * self._batches.local.count + step
+        step = place.step
+        number = (place.round - 1) * self._batches.local.count + step
         epoch, batch = divmod(number, self._per_epoch)
         plan = self._plan_of(epoch, batch, step)
         try:
@@ -178,14 +173,11 @@ class SampledTrainer:
         assert found.gradient_sum is not None, "a mini-batch has at least one root"
         assert found.numbers["count"] == plan.count(batch), "every root is computed once"
         self._learn(plan, batch, found)
-        sums = PassSums(
+        return PassSums(
             gradient_sum=found.gradient_sum,
             is_finite=all_finite(found.gradient_sum),
-            train_loss=found.numbers["loss_sum"],
+            train=Tally(count=plan.count(batch), loss_sum=found.numbers["loss_sum"]),
         )
-        place = KeyedDropout(rate=0.0, seed=0, stage=0, round=round_number, step=step)
-        finite_gradient(sums, place, local_steps=self._batches.local.count)
-        return _BatchSums(sums=sums, count=plan.count(batch))
 
     def _plan_of(self, epoch: int, batch: int, step: int) -> EpochPlan:
         """Return the plan of an epoch; the devices are told what comes, so that they prepare it."""

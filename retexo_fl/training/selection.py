@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.training.metrics import Metric, metric_value
+from retexo_fl.training.tally import Tally
 from retexo_fl.units import counted
 
 
@@ -22,6 +24,14 @@ class Score:
     correct: int
     loss_sum: float
     metric: float | None = None
+
+    @classmethod
+    def of(cls, found: Tally, metric: Metric | None) -> Self:
+        """Return the score of all nodes that were counted."""
+        value = None
+        if metric is not None and found.metric_sums:
+            value = metric_value(metric, np.asarray(found.metric_sums))
+        return cls(count=found.count, correct=found.correct, loss_sum=found.loss_sum, metric=value)
 
     @property
     def accuracy(self) -> float | None:
@@ -49,40 +59,18 @@ class Score:
         return self.correct if self.metric is None else self.metric
 
 
-@dataclass(slots=True)
-class ScoreSums:
-    """Adds up what clients answer about one set of nodes, in the order given."""
+def add_answer(total: Tally, answer: Tally) -> Tally:
+    """Return the tally of what clients have answered so far, in the order given.
 
-    count: int = 0
-    correct: int = 0
-    loss_sum: float = 0.0
-    metric: np.ndarray | None = None
-
-    def add(self, count: int, correct: int, loss_sum: float, metric: tuple[float, ...]) -> None:
-        """Add a client's sums.
-
-        Raises:
-            RemoteProtocolError: Its metric has another length than those before.
-        """
-        self.count += count
-        self.correct += correct
-        self.loss_sum += loss_sum
-        if not metric:
-            return
-        sums = np.asarray(metric, dtype=np.float64)
-        if self.metric is not None and self.metric.shape != sums.shape:
-            raise RemoteProtocolError(
-                f"a client's metric has {counted(len(sums), 'sum')}; expected "
-                f"{len(self.metric)} as before"
-            )
-        self.metric = sums if self.metric is None else self.metric + sums
-
-    def score(self, metric: Metric | None) -> Score:
-        """Return the score of all nodes added."""
-        value = None
-        if metric is not None and self.metric is not None:
-            value = metric_value(metric, self.metric)
-        return Score(count=self.count, correct=self.correct, loss_sum=self.loss_sum, metric=value)
+    Raises:
+        RemoteProtocolError: The answer's metric has another length than those before.
+    """
+    sums, expected = len(answer.metric_sums), len(total.metric_sums)
+    if sums and expected and sums != expected:
+        raise RemoteProtocolError(
+            f"a client's metric has {counted(sums, 'sum')}; expected {expected} as before"
+        )
+    return total + answer
 
 
 @dataclass(slots=True, kw_only=True)

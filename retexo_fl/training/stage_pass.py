@@ -15,11 +15,11 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import moved
 from retexo_fl.layers.dropout import KeyedDropout
-from retexo_fl.training.linear_step import LinearBatch, PassSums, all_finite, is_linear
+from retexo_fl.training.linear_step import LinearBatch, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.stage_model import FlatParameters, StageModel
-from retexo_fl.training.tally import Tally, tally
+from retexo_fl.training.tally import PassSums, Tally, tally
 from retexo_fl.transfers import back, onto
 
 #: Rows computed at once. Fixed, since a product over other rows differs in its last bits; 8,192
@@ -156,7 +156,9 @@ class StagePass:
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         flat = back(torch.cat([part.reshape(-1) for part in parts])).numpy()
         return PassSums(
-            gradient_sum=flat, is_finite=all_finite(flat), train_loss=float(loss.detach())
+            gradient_sum=flat,
+            is_finite=all_finite(flat),
+            train=Tally(count=len(batch.labels), loss_sum=float(loss.detach())),
         )
 
     def _labelled(self, which: str) -> list[_LabelledBatch]:

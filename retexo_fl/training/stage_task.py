@@ -134,12 +134,11 @@ class StageTask:
         in_one_pass = validate and self._facts.in_one_pass
         sums = self._passes[unit].sums(weights, dropout, validate=in_one_pass)
         numbers = {
-            unit_number(unit, "train-loss"): sums.train_loss,
+            unit_number(unit, "train-loss"): sums.train.loss_sum,
             unit_number(unit, "infinite"): float(not sums.is_finite),
         }
         if in_one_pass:
-            validation = Tally(loss_sum=sums.validation_loss, correct=sums.validation_correct)
-            numbers |= _tally_numbers(unit, validation)
+            numbers |= _tally_numbers(unit, sums.validation)
         elif validate:
             numbers |= _tally_numbers(unit, self._passes[unit].tally(weights, "validation"))
         return sums.gradient_sum, numbers

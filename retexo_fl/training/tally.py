@@ -40,6 +40,33 @@ class Tally:
         )
 
 
+@dataclass(slots=True, kw_only=True)
+class PassSums:
+    """What a pass over train and validation rows adds up.
+
+    Attributes:
+        gradient_sum: (P,) of the train rows' summed loss; None without train rows.
+        is_finite: Nothing in it is infinite or not a number.
+        train: Of the train rows, with dropout; ``correct`` is not counted.
+        validation: Of the validation rows, without dropout, where they are in the same pass.
+    """
+
+    gradient_sum: np.ndarray | None = None
+    is_finite: bool = True
+    train: Tally = Tally()
+    validation: Tally = Tally()
+
+    def add(self, other: PassSums) -> None:
+        """Add the sums of further rows."""
+        if self.gradient_sum is None:
+            self.gradient_sum = other.gradient_sum
+        elif other.gradient_sum is not None:
+            self.gradient_sum += other.gradient_sum
+        self.is_finite &= other.is_finite
+        self.train += other.train
+        self.validation += other.validation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerUpdate:
     """What a client returns from a round.

@@ -16,7 +16,6 @@ from retexo_fl.exchange.datagrams.layout import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
-    Op,
     PacketKind,
     Tables,
 )
@@ -114,6 +113,5 @@ class NumpyReceiver(UserSpaceReceiver):
             job=int(head["job"]),
             stage=int(head["stage"]),
             sender=int(head["sender"]),
-            op=Op(int(head["op"])),
         )
         return ack_packet(told, int(head["seq"]), base, bits.view(np.uint64))

@@ -10,7 +10,7 @@ import numpy as np
 
 from retexo_fl.channels.xdp.aggregate import ETHERNET_CELLS, AggregateProgram, TableSizes
 from retexo_fl.channels.xdp.udp_frame import udp_frame
-from retexo_fl.exchange.datagrams.layout import NOT_YET, Op
+from retexo_fl.exchange.datagrams.layout import NOT_YET
 from retexo_fl.exchange.datagrams.packets import PacketHead, pack_packets
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from sims.kernel_path.workload import JOB, STAGE
@@ -21,12 +21,8 @@ _SENDER, _RECEIVER = ("192.0.2.1", _PORT), ("192.0.2.2", _PORT)
 _PACKETS: Final = 512
 _REPEATS: Final = 20_000
 _ACCUMULATORS: Final = 1024
-#: Variants by name: operation, and whether processors share the tables.
-_VARIANTS: Final = {
-    "sum": (Op.SUM, False),
-    "max": (Op.MAX, False),
-    "sum, guarded": (Op.SUM, True),
-}
+#: Variants by name: whether processors share the tables.
+_VARIANTS: Final = {"sum": False, "sum, guarded": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +59,17 @@ def packet_costs(width: int) -> dict[str, PacketCost]:
         program.tables.slots[:] = rows.astype(np.uint64) * np.uint64(shape.row_cells)
         program.tables.regions["expected"] = NOT_YET
         return {
-            name: _cost(program, shape, number, *variant)
-            for number, (name, variant) in enumerate(_VARIANTS.items())
+            name: _cost(program, shape, number, guarded=guarded)
+            for number, (name, guarded) in enumerate(_VARIANTS.items())
         }
     finally:
         program.close()
 
 
 def _cost(
-    program: AggregateProgram, shape: StreamShape, number: int, op: Op, guarded: bool
+    program: AggregateProgram, shape: StreamShape, number: int, *, guarded: bool
 ) -> PacketCost:
-    head = PacketHead(token=number + 1, stream=number, job=JOB, stage=STAGE, sender=0, op=op)
+    head = PacketHead(token=number + 1, stream=number, job=JOB, stage=STAGE, sender=0)
     _open(program, shape, head, guarded=guarded)
     frames = _frames(shape, head)
     new = [program.program.test_run(frame).duration_ns for frame in frames]
@@ -100,7 +96,6 @@ def _open(
         ("job", head.job),
         ("sender", head.sender),
         ("stage", head.stage),
-        ("op", head.op),
         ("atomic", guarded),
         ("token", head.token),
     ):

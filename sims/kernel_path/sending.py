@@ -174,7 +174,6 @@ class Sender:
                 job=JOB,
                 stage=STAGE,
                 sender=self._number,
-                op="sum",
                 packet_cells=self._opened.packet_cells,
             )
             self._wait(key)

@@ -9,19 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from retexo_fl.agent.blocks import decode_block
 from retexo_fl.agent.vectors.control import Grant, Notice, Way
 from retexo_fl.bluetooth.sdp import answer_parts, offers
-from retexo_fl.exchange import encode_block, to_csr
+from retexo_fl.exchange import decode_block, encode_block, to_csr
+from retexo_fl.exchange.block_check import NOTHING, check_frame, sound_prefix
 from retexo_fl.exchange.codecs import encode_rows
-from retexo_fl.exchange.decoding import RowsShape, decode_rows, parse_coding
-from retexo_fl.exchange.frames import HEADER_BYTES
-from retexo_fl.exchange.link_check import BlockCheck, cut_frames, sound_prefix
+from retexo_fl.exchange.frames import HEADER_BYTES, split_frames
 from retexo_fl.exchange.parcels import Parcel, ParcelKind, ParcelStream
+from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
 from tests.fuzz.target import Target
 from tests.unit.bluetooth.test_sdp import BLUEZ
 from tests.unit.exchange.blocks import header_of
-from tests.unit.exchange.links import End, block_header, frames_of, key_of
+from tests.unit.exchange.links import End, block_header, frames_of
 
 _ROWS, _WIDTH = 5, 7
 
@@ -74,11 +73,11 @@ def _repaired_frames(data: bytes) -> bytes:
 
 
 def _read_unknown(data: bytes) -> None:
-    key = key_of(_HEADER)
+    key = _HEADER.key
     sound_prefix(key, data)
-    check = BlockCheck(key)
-    for frame in cut_frames(data):
-        check.accept(frame)
+    progress = NOTHING
+    for frame in split_frames(data):
+        progress = check_frame(frame.data, progress, key)
 
 
 def _read_rows(data: bytes) -> None:
@@ -124,7 +123,7 @@ def _owed() -> dict[str, End]:
     for layer, rows in ((0, 4), (1, 30)):
         for end in ends.values():
             header = block_header(end.client, end.peer, layer=layer, rows=rows)
-            end.owed[key_of(header)] = frames_of(header)
+            end.owed[header.key] = frames_of(header)
     return ends
 
 

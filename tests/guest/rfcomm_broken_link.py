@@ -12,7 +12,7 @@ import pytest
 from tests.guest.air import Air
 from tests.guest.devices import FRAME_BYTES, kept_bytes, large, one_of_each
 from tests.guest.patience import arrive, run, until
-from tests.support.peer_networks import QUICK, Client, frames_of, key_of, running
+from tests.support.peer_networks import QUICK, Client, frames_of, running
 
 #: A link that says and takes nothing is given up soon; agents wait ten times as long.
 _HASTY = replace(
@@ -55,16 +55,16 @@ def _break_and_go_on(
 
     async def story() -> None:
         async with running(sender, receiver):
-            sender.depot.send_block(key_of(header), frames)
+            sender.depot.send_block(header.key, frames)
             await until(lambda: kept_bytes(folder, 1) > total // 4)
             await asyncio.to_thread(break_link)
             kept = kept_bytes(folder, 1)
             assert 0 < kept < total, "the block was too quick for this test"
             await mend(sender)
-            await arrive(receiver, key_of(header))
+            await arrive(receiver, header.key)
             await until(lambda: not sender.depot.owed())
             there = receiver.network.report().peers[0].channels["bluetooth"]
-        assert receiver.depot.receive_block(key_of(header)) == b"".join(frames)
+        assert receiver.depot.receive_block(header.key) == b"".join(frames)
         assert there.reconnects >= 1
         # Every frame arrived once: the second link began at the first that was missing.
         assert there.frame_bytes_received == total

@@ -16,7 +16,7 @@ from tests.guest.air import FIRST, SECOND, Air
 from tests.guest.devices import FRAME_BYTES, Devices, large, one_of_each
 from tests.guest.patience import STEP_S, arrive, run, until
 from tests.support.depots import DepotsContract, Open
-from tests.support.peer_networks import Client, frames_of, header_of, key_of, running
+from tests.support.peer_networks import Client, frames_of, header_of, running
 
 _ADDRESS = f"bluetooth://{FIRST}/7"
 _MEBIBYTE_ROWS = 4096
@@ -52,13 +52,13 @@ def test_a_mebibyte_goes_both_ways_at_once(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(*clients):
             for header, frames in zip(headers, sent, strict=True):
-                clients[header.sender].depot.send_block(key_of(header), frames)
+                clients[header.sender].depot.send_block(header.key, frames)
             for header in headers:
-                await arrive(clients[header.receiver], key_of(header))
+                await arrive(clients[header.receiver], header.key)
             await until(lambda: not any(client.depot.owed() for client in clients))
             counters = clients[0].network.report().peers[1].channels
         for header, frames in zip(headers, sent, strict=True):
-            arrived = clients[header.receiver].depot.receive_block(key_of(header))
+            arrived = clients[header.receiver].depot.receive_block(header.key)
             assert arrived == b"".join(frames)
             assert len(arrived) > 2**20
         assert list(counters) == ["bluetooth"]
@@ -128,8 +128,8 @@ def test_a_peer_that_closes_goes_on_later_where_it_was(tmp_path: Path) -> None:
 
     def send(layer: int) -> BlockKey:
         header = header_of(0, 1, layer=layer)
-        sender.depot.send_block(key_of(header), frames_of(header, frame_bytes=1024))
-        return key_of(header)
+        sender.depot.send_block(header.key, frames_of(header, frame_bytes=1024))
+        return header.key
 
     def receiver() -> Client:
         client = devices.client(1, tmp_path)

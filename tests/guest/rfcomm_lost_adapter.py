@@ -11,7 +11,7 @@ import pytest
 from tests.guest.air import FIRST, SECOND, Air
 from tests.guest.devices import FRAME_BYTES, kept_bytes, large, one_of_each
 from tests.guest.patience import arrive, run, until
-from tests.support.peer_networks import Client, frames_of, key_of, running
+from tests.support.peer_networks import Client, frames_of, running
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +46,16 @@ def _lose_and_go_on(folder: Path, lose: Callable[[], None], bring_back: Callable
 
     async def story() -> None:
         async with running(*clients):
-            sender.depot.send_block(key_of(header), frames)
+            sender.depot.send_block(header.key, frames)
             await until(lambda: kept_bytes(folder, 1) > total // 4)
             await asyncio.to_thread(lose)
             await until(lambda: tries_in_vain(sender))
             assert sender.depot.owed()
             await asyncio.to_thread(bring_back)
-            await arrive(receiver, key_of(header))
+            await arrive(receiver, header.key)
             await until(lambda: not sender.depot.owed())
             there = receiver.network.report().peers[0].channels["bluetooth"]
-        assert receiver.depot.receive_block(key_of(header)) == b"".join(frames)
+        assert receiver.depot.receive_block(header.key) == b"".join(frames)
         assert there.frame_bytes_received == total
 
     run(story())

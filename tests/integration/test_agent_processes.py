@@ -20,9 +20,9 @@ from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.config import config_values, make_config
+from retexo_fl.exchange import FrameKind
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
 from retexo_fl.exchange.link_messages import Offer, encode_greet, encode_offer, frame_prefix
-from retexo_fl.exchange.states import FrameKind
 from retexo_fl.graph import GraphPartition
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.limits import PERMISSIVE

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.cli import TINY, CommandLine, path_graph, write_graph
-from tests.support.runs import model_bytes, result_of
+from tests.support.runs import ledger_of, model_bytes, result_of
 
 HALVES = ("--split", "random:0.4/0.3/0.3")
 SMALL = ("--data-dir", "data", "--dataset", "small", "--clients", "2", *HALVES, *TINY)
@@ -236,7 +236,9 @@ def test_client_without_train_nodes_exchanges_and_counts_zero(
     rows = result_of(Path("run"))["client_table"]
     assert [(row["train"], row["val"], row["test"]) for row in rows] == [(3, 3, 0), (0, 0, 6)]
     assert [row["boundary_vectors_out"] for row in rows] == [1, 1]
-    assert rows[1]["boundary_payload_out"] > 0
+    for client, row in enumerate(rows):
+        sent = ledger_of(Path("run")).sum(kind="boundary", client=client, direction="out")
+        assert row["boundary_payload_out"] == sent.payload > 0
 
 
 def test_isolated_nodes_train_and_are_counted(retexo: CommandLine, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.support.meeting_clients import (
     meeting,
     meeting_client,
 )
-from tests.support.peer_networks import JOB, Plan, frames_of, header_of, key_of
+from tests.support.peer_networks import JOB, Plan, frames_of, header_of
 from tests.support.runs import configured, events_of, ledger_of, model_bytes, result_of, train
 from tests.support.virtual_loop import VirtualLoop
 
@@ -191,13 +191,13 @@ class _Two:
     def send(self, sender: int, receiver: int, *, layer: int = 0) -> tuple[bytes, ...]:
         header = header_of(sender, receiver, layer=layer, rows=64)
         frames = frames_of(header, frame_bytes=512)
-        self.clients[sender].depot.send_block(key_of(header), frames)
+        self.clients[sender].depot.send_block(header.key, frames)
         return frames
 
     def has(
         self, client: MeetingClient, sender: int, frames: Sequence[bytes], layer: int = 0
     ) -> bool:
-        key = key_of(header_of(sender, client.depot.client, layer=layer, rows=64))
+        key = header_of(sender, client.depot.client, layer=layer, rows=64).key
         return client.depot.receive_block(key) == b"".join(frames)
 
     def peer(self, client: int, peer: int) -> PeerReport:
@@ -289,7 +289,7 @@ def test_peer_that_comes_by_itself_gets_what_it_is_owed(tmp_path: Path) -> None:
 def test_link_that_a_peer_made_and_that_broke_is_worth_a_look(tmp_path: Path) -> None:
     two = _Two(tmp_path, [contact(0, 1, 7000.0, 7070.0)], bytes_per_s=300.0, looks_every_s=DAY_S)
     two.send(0, 1)
-    key = key_of(header_of(0, 1, rows=64))
+    key = header_of(0, 1, rows=64).key
     with meeting(two.loop, two.clients):
         two.loop.pause(6900.0)
         # It looks for the block, so the client that looks rarely is found.
@@ -328,7 +328,7 @@ def test_link_stays_while_a_frame_takes_its_time(tmp_path: Path) -> None:
     header = replace(header_of(0, 1, rows=512), job="job-2")
     frames = frames_of(header)
     assert max(map(len, frames)) > 60.0 * 2000.0
-    two.clients[0].depot.send_block(key_of(header), frames)
+    two.clients[0].depot.send_block(header.key, frames)
     two.clients[1].depot.admit_job("job-2", Plan(rows=512))
     with meeting(two.loop, two.clients):
         two.loop.pause(150.0)
@@ -339,7 +339,7 @@ def test_link_stays_while_a_frame_takes_its_time(tmp_path: Path) -> None:
 def test_link_stays_while_a_block_waits_for_its_job(tmp_path: Path) -> None:
     two = _Two(tmp_path, [contact(0, 1, 0.0, HOUR_S)])
     header = replace(header_of(0, 1, rows=64), job="job-2")
-    two.clients[0].depot.send_block(key_of(header), frames_of(header))
+    two.clients[0].depot.send_block(header.key, frames_of(header))
     with meeting(two.loop, two.clients):
         two.loop.pause(0.5 * HOUR_S)
         assert two.peer(0, 1).is_connected

@@ -44,7 +44,6 @@ from tests.support.peer_networks import (
     arrive,
     frames_of,
     header_of,
-    key_of,
     run,
     running,
     until,
@@ -106,12 +105,12 @@ def _attacked(
         async with running(victim, honest):
             # Owed to the attacker all the time: not a byte of it may leave.
             secret = header_of(0, _ATTACKER, layer=7)
-            victim.depot.send_block(key_of(secret), frames_of(secret))
+            victim.depot.send_block(secret.key, frames_of(secret))
             attacking = asyncio.create_task(attack(world, victim))
             for layer in range(4):
                 header = header_of(1, 0, layer=layer)
-                honest.depot.send_block(key_of(header), frames_of(header))
-                await arrive(victim, key_of(header))
+                honest.depot.send_block(header.key, frames_of(header))
+                await arrive(victim, header.key)
                 await asyncio.sleep(0.02)
             await attacking
 
@@ -127,7 +126,7 @@ async def _linked(world: World) -> _Attack:
 
 def _assert_nothing_kept(victim: Client) -> None:
     for layer in range(10):
-        key = key_of(header_of(_ATTACKER, 0, layer=layer))
+        key = header_of(_ATTACKER, 0, layer=layer).key
         assert victim.depot.receive_block(key) is None
 
 
@@ -191,7 +190,7 @@ def test_a_server_with_another_key_learns_nothing(
     async def story() -> None:
         async with running(victim, replace(victim, network=network)):
             header = header_of(0, 1)
-            victim.depot.send_block(key_of(header), frames_of(header))
+            victim.depot.send_block(header.key, frames_of(header))
             await until(lambda: "certificate" in victim.network.report().peers[1].refusals)
 
     run(story())
@@ -204,7 +203,7 @@ def test_a_job_that_is_not_known(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     async def attack(world: World, victim: Client) -> None:
         link = await _linked(world)
         header = header_of(_ATTACKER, 0, job="job-2")
-        await link.say(_whole_block(1, key_of(header), frames_of(header)))
+        await link.say(_whole_block(1, header.key, frames_of(header)))
         await until(lambda: "job" in victim.network.report().peers[_ATTACKER].refusals)
         await link.proved.stream.close()
 
@@ -233,7 +232,7 @@ def test_rows_outside_the_plan(
     async def attack(world: World, victim: Client) -> None:
         link = await _linked(world)
         header = replace(header_of(_ATTACKER, 0, layer=layer), **changed)
-        await link.say(_whole_block(1, key_of(header), frames_of(header)))
+        await link.say(_whole_block(1, header.key, frames_of(header)))
         await until(lambda: reason in victim.network.report().peers[_ATTACKER].refusals)
         await link.proved.stream.close()
 
@@ -251,12 +250,12 @@ def test_another_plan_keeps_its_greeting_and_no_row(
 
     async def attack(world: World, victim: Client) -> None:
         link = await _linked(world)
-        await link.say(_whole_block(1, key_of(header), frames))
+        await link.say(_whole_block(1, header.key, frames))
         await until(lambda: "plan" in victim.network.report().peers[_ATTACKER].refusals)
         await link.proved.stream.close()
 
     victim = _attacked(tmp_path, attack)
-    assert victim.depot.receive_block(key_of(header)) == frames[0]
+    assert victim.depot.receive_block(header.key) == frames[0]
     _assert_named(victim, "plan", caplog)
     assert "both list 3 edges between them, but not the same" in caplog.text
 
@@ -265,7 +264,7 @@ def _cut_short(size_bytes: int) -> bytes:
     return struct.pack("<BBHI", 1, 7, 0, size_bytes)
 
 
-_KEY = key_of(header_of(_ATTACKER, 0))
+_KEY = header_of(_ATTACKER, 0).key
 _FRAMES = frames_of(header_of(_ATTACKER, 0))
 _OTHERS = replace(_KEY, sender=1)
 
@@ -327,15 +326,15 @@ def test_other_bytes_under_a_known_key_change_nothing(tmp_path: Path) -> None:
 
     async def attack(world: World, victim: Client) -> None:
         link = await _linked(world)
-        await link.say(_whole_block(1, key_of(header), frames))
-        await arrive(victim, key_of(header))
-        await link.say(_whole_block(2, key_of(header), frames[:1] + others[1:]))
-        await link.say(_whole_block(3, key_of(header), frames))
+        await link.say(_whole_block(1, header.key, frames))
+        await arrive(victim, header.key)
+        await link.say(_whole_block(2, header.key, frames[:1] + others[1:]))
+        await link.say(_whole_block(3, header.key, frames))
         await asyncio.sleep(0.1)
         await link.proved.stream.close()
 
     victim = _attacked(tmp_path, attack)
-    assert victim.depot.receive_block(key_of(header)) == b"".join(frames)
+    assert victim.depot.receive_block(header.key) == b"".join(frames)
     assert victim.network.report().peers[_ATTACKER].channels["tcp"].blocks_received == 1
 
 
@@ -410,7 +409,7 @@ def test_who_asks_for_the_same_block_again_and_again_is_a_flood(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def attack(world: World, victim: Client) -> None:
-        key = key_of(header_of(0, _ATTACKER, layer=7))
+        key = header_of(0, _ATTACKER, layer=7).key
         link = await _linked(world)
         ref, got = 0, b""
         with suppress(ChannelClosed):
@@ -547,7 +546,7 @@ def test_what_a_link_raises_ends_that_link_and_is_traced_once(
         victim.depot.admit_job("faulty", _Faulty())
         for times in (1, 2, 3):
             link = await _linked(world)
-            await link.say(_whole_block(1, key_of(header), frames_of(header)))
+            await link.say(_whole_block(1, header.key, frames_of(header)))
             assert b"an error inside the agent" in await link.heard()
             await link.proved.stream.close()
             await until(lambda n=times: _refusals(victim)["fault"] == n)  # type: ignore[misc]
@@ -626,8 +625,8 @@ def _crowded(
 
     async def exchange(layer: int) -> None:
         header = header_of(1, 0, layer=layer)
-        peer.depot.send_block(key_of(header), frames_of(header))
-        await arrive(victim, key_of(header))
+        peer.depot.send_block(header.key, frames_of(header))
+        await arrive(victim, header.key)
 
     async def story() -> None:
         async with running(victim):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from retexo_fl.channels import BlockKey
@@ -16,6 +19,8 @@ from retexo_fl.channels.relay import RelayTransport
 from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.errors import IdentityError
+from retexo_fl.exchange import block_decoding, decode_block, encode_block, frames, to_dense
+from retexo_fl.exchange.frames import FrameHeader
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from tests.support.peer_networks import (
     QUICK,
@@ -26,7 +31,6 @@ from tests.support.peer_networks import (
     frames_of,
     free_ports,
     header_of,
-    key_of,
     run,
     running,
     until,
@@ -40,7 +44,7 @@ def _is_connected(client: Client) -> bool:
 
 def _send(sender: Client, receiver: int, *, layer: int = 0, frame_bytes: int = 1024) -> BlockKey:
     header = header_of(sender.depot.client, receiver, layer=layer)
-    key = key_of(header)
+    key = header.key
     sender.depot.send_block(key, frames_of(header, frame_bytes=frame_bytes))
     return key
 
@@ -83,6 +87,48 @@ def test_three_clients_owe_each_other_blocks(tmp_path: Path) -> None:
                 assert counters.tls_bytes_sent < counters.wire_bytes_sent
 
     run(story())
+
+
+def test_a_frame_is_parsed_and_summed_twice_and_its_rows_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From vectors at one end to vectors at the other, over real TCP; once at each end."""
+    calls: Counter[str] = Counter()
+
+    def counted(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in ((FrameHeader, "parse"), (frames, "_checksum"), (block_decoding, "_rows")):
+        counted(owner, name)
+    world = World.of(tmp_path, 2)
+    clients = [world.client(number) for number in range(2)]
+    header = header_of(0, 1, rows=40)
+    clients[1].depot.admit_job(header.job, Plan(40))
+    vectors = np.arange(40 * header.width, dtype=header.dtype).reshape(40, -1)
+    block = encode_block(header, vectors, codec="dense", max_frame_bytes=1024)
+
+    async def story() -> None:
+        async with running(*clients):
+            clients[0].depot.send_block(header.key, block.frames)
+            await arrive(clients[1], header.key)
+
+    run(story())
+    decoded = decode_block(header, clients[1].depot.receive_block(header.key) or b"")
+    assert decoded is not None
+    assert np.array_equal(to_dense(decoded[0]), vectors)
+    assert len(block.frames) > 4
+    # The sender signs, the receiver checks; it reads a header to check it, and to decode its rows.
+    assert calls == {
+        "_checksum": 2 * len(block.frames),
+        "parse": 2 * len(block.frames),
+        "_rows": len(block.frames) - 2,
+    }
 
 
 @pytest.mark.parametrize("hidden", [0, 1])

@@ -17,7 +17,8 @@ from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete, IdentityError
-from retexo_fl.federation import make_client_app, pace
+from retexo_fl.federation import make_client_app
+from retexo_fl.federation.asking import waiting
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.server_app import run_training
@@ -216,7 +217,7 @@ def test_slow_introduction_is_told_of_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(pace, "_TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "_FIRST_REPORT_S", 0.0)
     config = configured(tmp_path / "run", **DEPLOYED, introductions=True)
     run = RunDirectory(tmp_path / "run")
     with agents(tmp_path, parts) as made:

@@ -175,6 +175,10 @@ def test_resume_notices_a_history_that_lost_its_end(
         train(out, Interrupter(3), **KEYS, resume=out)
     train(out, **KEYS, resume=out)
     assert model_bytes(out) == model_bytes(whole)
+    kept_rounds = [
+        (event["stage"], event["round"]) for event in events_of(out) if event["event"] == "round"
+    ]
+    assert len(set(kept_rounds)) == len(kept_rounds)
     lost = [event["rounds"] for event in events_of(out) if event["event"] == "history_lost"]
     assert lost
     assert all(spans[0] == [0, first, 8] for spans in lost)

@@ -16,7 +16,6 @@ from retexo_fl.exchange.datagrams.layout import (
     MAX_PACKET_BYTES,
     NOT_YET,
     SKIP,
-    Op,
     Tables,
 )
 from retexo_fl.exchange.datagrams.packets import PacketHead, pack_packets
@@ -110,13 +109,12 @@ class Twins:
         shape: StreamShape,
         rows: NDArray[np.uint64],
         *,
-        op: Op = Op.SUM,
         region: int = 0,
         atomic: bool = False,
     ) -> OpenStream:
         """Open a stream in both, with four blocks of seen bits of its own."""
         head = PacketHead(
-            token=0xABCD0000 + number, stream=number, job=JOB, stage=STAGE, sender=number, op=op
+            token=0xABCD0000 + number, stream=number, job=JOB, stage=STAGE, sender=number
         )
         base, self._used_slots = self._used_slots, self._used_slots + shape.rows
         for tables in self.both:
@@ -133,7 +131,6 @@ class Twins:
                 ("job", JOB),
                 ("sender", number),
                 ("stage", STAGE),
-                ("op", op),
                 ("atomic", atomic),
                 ("token", head.token),
             ):

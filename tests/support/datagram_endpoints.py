@@ -14,7 +14,6 @@ from retexo_fl.channels.datagrams import (
     DatagramEndpoint,
     Destination,
     IncomingStream,
-    OpName,
     StreamGrant,
     UserSpaceReceiver,
 )
@@ -130,7 +129,6 @@ def begin(
     width: int,
     accumulators: int,
     streams: int,
-    op: OpName = "sum",
     cache_key: bytes | None = None,
 ) -> int:
     receiver.open_exchange(
@@ -138,7 +136,6 @@ def begin(
         job=JOB,
         stage=STAGE,
         width=width,
-        op=op,
         streams_expected=streams,
         cache_key=cache_key,
     )
@@ -168,7 +165,6 @@ def send(
     to: Sequence[tuple[DatagramEndpoint, StreamGrant]],
     *,
     number: int = 0,
-    op: OpName = "sum",
     packet_cells: int = 22,
 ) -> None:
     sender.send(
@@ -178,7 +174,6 @@ def send(
         job=JOB,
         stage=STAGE,
         sender=number,
-        op=op,
         packet_cells=packet_cells,
     )
 

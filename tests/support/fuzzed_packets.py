@@ -10,7 +10,6 @@ from retexo_fl.exchange.datagrams.layout import ACK_WANTED, HEADER, USER_ACK
 from retexo_fl.exchange.datagrams.packets import (
     ack_packet,
     checksum,
-    get_packet,
     ping_packet,
 )
 from tests.support.aggregate_twin import OpenStream, values_of
@@ -36,10 +35,6 @@ def _good(generator: np.random.Generator, stream: OpenStream) -> list[bytes]:
     others = [
         ping_packet(head, int(seq), user_ack=bool(seq % 2))
         for seq in generator.integers(0, shape.packets, 4)
-    ]
-    others += [
-        get_packet(head, int(row), min(shape.row_cells, 54))
-        for row in generator.integers(0, shape.rows, 4)
     ]
     others.append(ack_packet(head, 0, 0, np.zeros(8, dtype=np.uint64)))
     return data + asked + others

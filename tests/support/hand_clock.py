@@ -18,10 +18,10 @@ class HandClock:
     pauses_s: list[float] = field(default_factory=list)
 
     def now_s(self) -> float:
-        """See :class:`retexo_fl.federation.clock.Clock`."""
+        """See :class:`retexo_fl.federation.asking.Clock`."""
         return self.time_s
 
     def pause(self, seconds: float) -> None:
-        """See :class:`retexo_fl.federation.clock.Clock`."""
+        """See :class:`retexo_fl.federation.asking.Clock`."""
         self.pauses_s.append(seconds)
         self.time_s += seconds

@@ -49,16 +49,6 @@ def header_of(
     )
 
 
-def key_of(header: BlockHeader) -> BlockKey:
-    return BlockKey(
-        job=header.job,
-        layer=header.layer,
-        weights_digest=header.weights_digest,
-        sender=header.sender,
-        receiver=header.receiver,
-    )
-
-
 def frames_of(header: BlockHeader, *, frame_bytes: int = 2**20) -> tuple[bytes, ...]:
     rows = np.random.default_rng(header.layer).standard_normal((header.num_vectors, header.width))
     vectors = rows.astype(header.dtype)

@@ -1,8 +1,9 @@
-"""Virtual machines for tests of Bluetooth: several run at once, each once for all its tests."""
+"""Virtual machines for Bluetooth, each once for all its tests; Flower with files of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.bluetooth_vm import (
     python_with_pybluez,
     python_with_sockets,
 )
+from tests.support.commands import FLOWER_ENVIRONMENT, Marked, environment, search_path
 
 _MACHINE = Machine(timeout_s=400.0)
 #: Each is emulated by one core.
@@ -86,3 +88,23 @@ def guest(
 ) -> GuestVerdict:
     """Return what became of the tests in the machine that a test names as its parameter."""
     return _guests[request.param].result(_ENDS_S)
+
+
+@pytest.fixture
+def marked() -> Generator[Marked]:
+    """Yield a mark, and end what bears it when the test is over."""
+    mark = Marked()
+    yield mark
+    mark.end_all()
+
+
+@pytest.fixture
+def flower_environment(marked: Marked) -> Generator[dict[str, str]]:
+    """Yield the documented variables, with a home and temporary files of this test alone."""
+    # Ray's sockets lie deep below it and may have names of 107 characters only.
+    with tempfile.TemporaryDirectory(prefix="rtx-") as place:
+        places = {"FLWR_HOME": f"{place}/home", "TMPDIR": place, "RAY_TMPDIR": place}
+        path = {"PATH": search_path()}
+        yield environment({**FLOWER_ENVIRONMENT, **places, **path, **marked.variables})
+        # Before its files are removed.
+        marked.end_all()

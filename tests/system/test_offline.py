@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import zipfile
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import (
-    FLOWER_ENVIRONMENT,
     Marked,
     copy_tree,
     environment,
     offline,
     program,
     run_command,
-    search_path,
 )
 from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
-
-
-@pytest.fixture
-def marked() -> Generator[Marked]:
-    """Yield a mark, and end what bears it when the test is over."""
-    mark = Marked()
-    yield mark
-    mark.end_all()
-
-
-@pytest.fixture
-def flower_environment(marked: Marked) -> Generator[dict[str, str]]:
-    """Yield the documented variables, with a home and temporary files of this test alone."""
-    # Ray's sockets lie deep below it and may have names of 107 characters only.
-    with tempfile.TemporaryDirectory(prefix="rtx-") as place:
-        places = {"FLWR_HOME": f"{place}/home", "TMPDIR": place, "RAY_TMPDIR": place}
-        path = {"PATH": search_path()}
-        yield environment({**FLOWER_ENVIRONMENT, **places, **path, **marked.variables})
-        # Before its files are removed.
-        marked.end_all()
 
 
 def _assert_trained(run: Path, *, clients: int, rounds: int) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.channels import BlockKey
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, encode_block, to_dense
 
@@ -184,17 +183,6 @@ def grant_header(block: BlockHeader, number: int, num_streams: int) -> BlockHead
         num_vectors=1,
         width=Grant.width(num_streams),
         dtype="float64",
-    )
-
-
-def key_of(header: BlockHeader) -> BlockKey:
-    """Return the mailbox of a block."""
-    return BlockKey(
-        job=header.job,
-        layer=header.layer,
-        weights_digest=header.weights_digest,
-        sender=header.sender,
-        receiver=header.receiver,
     )
 
 

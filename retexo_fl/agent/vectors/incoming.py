@@ -16,7 +16,6 @@ from retexo_fl.agent.vectors.control import (
     Way,
     control_frames,
     grant_header,
-    key_of,
     notice_header,
 )
 from retexo_fl.agent.vectors.layout import ExchangeLayout, cache_key
@@ -149,10 +148,10 @@ class IncomingExchange:
         """Return the mailboxes of notices and of grants."""
         keys = set()
         for sender in self._senders.values():
-            keys.add(key_of(notice_header(sender.header)))
+            keys.add(notice_header(sender.header).key)
             if sender.notice is not None:
                 keys |= {
-                    key_of(grant_header(sender.header, number, sender.notice.num_streams))
+                    grant_header(sender.header, number, sender.notice.num_streams).key
                     for number in range(_grants(depot, sender.header, sender.notice))
                 }
         return keys
@@ -162,7 +161,7 @@ class IncomingExchange:
         for sender in self._senders.values():
             if sender.notice is not None:
                 continue
-            if sender.was_asked and not depot.has_arrived(key_of(sender.awaited)):
+            if sender.was_asked and not depot.has_arrived(sender.awaited.key):
                 continue
             sender.was_asked = True
             block = read_block(depot, sender.awaited)
@@ -236,7 +235,6 @@ class IncomingExchange:
                 packet_cells=notice.packet_cells,
                 places=places,
                 # A peer is not to learn what others sent.
-                answers_gets=False,
             ),
             _ROWS,
         )
@@ -252,7 +250,7 @@ class IncomingExchange:
             )
         header = grant_header(sender.header, number, notice.num_streams)
         depot.send_block(
-            key_of(header),
+            header.key,
             control_frames(header, grant.numbers(notice.num_streams), codec="dense"),
         )
 
@@ -272,7 +270,7 @@ def _grants(depot: BlockDepot, header: BlockHeader, notice: Notice) -> int:
     """Return how many grants were sent for a block, also by an earlier process."""
     number = 0
     while number < MOST_GRANTS and depot.has_sent(
-        key_of(grant_header(header, number, notice.num_streams))
+        grant_header(header, number, notice.num_streams).key
     ):
         number += 1
     return number

@@ -18,7 +18,6 @@ from retexo_fl.agent.vectors.control import (
     Way,
     control_frames,
     grant_header,
-    key_of,
     notice_header,
 )
 from retexo_fl.agent.vectors.reading import read_block
@@ -127,7 +126,7 @@ class OutgoingExchange:
         """
         for recipient in self._recipients.values():
             header = notice_header(recipient.header)
-            depot.send_block(key_of(header), control_frames(header, recipient.notice.numbers()))
+            depot.send_block(header.key, control_frames(header, recipient.notice.numbers()))
 
     def step(self, depot: BlockDepot, now_s: float) -> None:
         """Read grants that have arrived, and send what they ask for."""
@@ -161,9 +160,9 @@ class OutgoingExchange:
         """Return the mailboxes of notices that were sent and of grants that have come."""
         keys = set()
         for recipient in self._recipients.values():
-            keys.add(key_of(notice_header(recipient.header)))
+            keys.add(notice_header(recipient.header).key)
             grants = (self._grant(recipient, number) for number in range(recipient.grants))
-            keys |= {key_of(grant) for grant in grants if grant is not None}
+            keys |= {grant.key for grant in grants if grant is not None}
         return keys
 
     # ---- grants -----------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class OutgoingExchange:
     def _read_grants(self, recipient: _Recipient, depot: BlockDepot, now_s: float) -> None:
         """Read all that have arrived; the last one counts."""
         while (header := recipient.next_grant) is not None:
-            if recipient.was_asked and not depot.has_arrived(key_of(header)):
+            if recipient.was_asked and not depot.has_arrived(header.key):
                 return
             recipient.was_asked = True
             block = read_block(depot, header)
@@ -192,7 +191,7 @@ class OutgoingExchange:
             values = unsnap(
                 recipient.values, recipient.notice.exponent, np.dtype(header.dtype).type
             )
-            depot.send_block(key_of(header), encode_block(header, values).frames)
+            depot.send_block(header.key, encode_block(header, values).frames)
 
     def _stop(self, recipient: _Recipient) -> None:
         for key in recipient.sending.values():
@@ -252,7 +251,6 @@ class OutgoingExchange:
             job=job_number(one.header.job),
             stage=one.header.layer,
             sender=one.header.sender,
-            op="sum",
             packet_cells=one.notice.packet_cells,
         )
 

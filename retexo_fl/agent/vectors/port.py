@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Told of what went to (``out``) or came from (``in``) a peer: stage, peer, bytes, direction.
-Counted = Callable[[int, int, Traffic, str], None]
 #: From so many rows on, a set of peers is served by packets of its own.
 _LEAST_ROWS: Final = 8
 
@@ -45,16 +43,13 @@ class VectorPorts:
         self._path = path
         self._broadcasts = broadcasts
 
-    def open(
-        self, folder: Path, *, all_needed: bool, counted: Counted, unadded: str = ""
-    ) -> JobVectors:
+    def open(self, folder: Path, *, all_needed: bool, unadded: str = "") -> JobVectors:
         """Return a job's end; see there."""
         return JobVectors(
             self._path,
             folder,
             all_needed=all_needed,
             broadcasts=self._broadcasts,
-            counted=counted,
             unadded=unadded,
         )
 
@@ -71,7 +66,6 @@ class JobVectors:
         folder: Keeps what arrived before a stage, for the time after a restart.
         all_needed: No peer may stay away, so vectors of different peers may be added as they come.
         broadcasts: Serve peers that need the same rows with the same packets.
-        counted: Told of every block of vectors before a stage.
         unadded: Why vectors are stored one by one, none added to another, and what to do; empty
             where some are. Logged when the first have come.
     """
@@ -83,10 +77,8 @@ class JobVectors:
         *,
         all_needed: bool,
         broadcasts: bool,
-        counted: Counted,
         unadded: str = "",
     ) -> None:
-        self.counted = counted
         self._unadded = unadded
         self._path = path
         self._folder = folder

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from retexo_fl.agent.blocks import decode_block
-from retexo_fl.agent.vectors.control import key_of
 from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.exchange import BlockHeader, to_dense
+from retexo_fl.exchange import BlockHeader, decode_block, to_dense
 
 
 def read_block(depot: BlockDepot, expected: BlockHeader) -> np.ndarray | None:
@@ -17,6 +15,5 @@ def read_block(depot: BlockDepot, expected: BlockHeader) -> np.ndarray | None:
         RemoteProtocolError: It is not what was expected.
         PartitionError: The sender lists other edges than this part.
     """
-    stream = depot.receive_block(key_of(expected))
-    vectors = decode_block(expected, stream)[0] if stream else None
-    return None if vectors is None else to_dense(vectors)
+    decoded = decode_block(expected, depot.receive_block(expected.key) or b"")
+    return None if decoded is None else to_dense(decoded[0])

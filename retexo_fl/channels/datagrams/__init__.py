@@ -1,7 +1,7 @@
 """Fixed-point vectors as UDP datagrams, added up where they arrive."""
 
 from retexo_fl.channels.datagrams.broadcasting import BroadcastKind
-from retexo_fl.channels.datagrams.endpoint import DEFAULT_MEMORY_BYTES, DatagramEndpoint, OpName
+from retexo_fl.channels.datagrams.endpoint import DEFAULT_MEMORY_BYTES, DatagramEndpoint
 from retexo_fl.channels.datagrams.receiver import Receiver, UserSpaceReceiver
 from retexo_fl.channels.datagrams.records import (
     Destination,
@@ -21,7 +21,6 @@ __all__ = [
     "DestinationState",
     "ExchangeProgress",
     "IncomingStream",
-    "OpName",
     "Receiver",
     "SendState",
     "StreamGrant",

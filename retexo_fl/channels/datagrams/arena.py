@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,9 @@ from retexo_fl.exchange.datagrams.layout import (
     CELL_VALUES,
     MAX_PACKET_CELLS,
     NOT_YET,
-    Op,
     Tables,
 )
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
-
-_INT32_MIN: Final = -(2**31)
 
 
 class TableArena:
@@ -74,12 +70,11 @@ class TableArena:
         job: int,
         stage: int,
         width: int,
-        op: Op,
         streams_expected: int,
         cache_key: bytes | None,
     ) -> None:
         """Begin a region; see :meth:`DatagramEndpoint.open_exchange`."""
-        terms = (job, stage, width, op, streams_expected)
+        terms = (job, stage, width, streams_expected)
         if (present := self._open.get(key)) is not None:
             if present.terms != terms:
                 raise LocalProtocolError(f"exchange {key.hex()}: opened with other terms before")
@@ -90,7 +85,6 @@ class TableArena:
             job=job,
             stage=stage,
             width=width,
-            op=op,
             streams_expected=streams_expected,
             cache_key=cache_key,
             keys={key},
@@ -107,8 +101,7 @@ class TableArena:
         """Return the handle of a block of ``rows`` accumulator rows, all zero (or lowest)."""
         exchange = self._exchange(key)
         (place,) = self._space.take(cells=rows * exchange.row_cells)
-        empty = _INT32_MIN if exchange.op is Op.MAX else 0
-        self._tables.acc[place.start : place.start + place.size] = empty
+        self._tables.acc[place.start : place.start + place.size] = 0
         exchange.blocks.append((place.start, rows))
         return len(exchange.blocks) - 1
 
@@ -243,7 +236,6 @@ class TableArena:
 
     def _finish(self, exchange: Exchange) -> None:
         """Keep a complete exchange's streams: they acknowledge and, all being seen, add nothing."""
-        # No GET may read rows that have become another's.
         self._tables.regions[exchange.region]["complete"] = 0
         self._space.give_back(exchange.accumulators())
         exchange.blocks.clear()

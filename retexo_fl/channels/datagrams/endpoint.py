@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,9 @@ from retexo_fl.channels.datagrams.records import (
 )
 from retexo_fl.channels.datagrams.service import DatagramService
 from retexo_fl.channels.datagrams.udp_socket import UdpSocket, path_mtu
-from retexo_fl.exchange.datagrams.layout import Op
 from retexo_fl.exchange.datagrams.pacing import WindowTimes
 from retexo_fl.exchange.datagrams.stream_shape import packet_cells_for
 
-OpName = Literal["sum", "mean", "max"]
 DEFAULT_MEMORY_BYTES: Final = 64 * 2**20
 
 
@@ -105,7 +103,6 @@ class DatagramEndpoint:
         job: int,
         stage: int,
         width: int,
-        op: OpName = "sum",
         streams_expected: int,
         cache_key: bytes | None = None,
     ) -> None:
@@ -116,7 +113,6 @@ class DatagramEndpoint:
             job: 32 bits that all its packets carry.
             stage: 16 bits that all its packets carry.
             width: Values of each vector.
-            op: How vectors with the same place join; "mean" adds, its last column being a count.
             streams_expected: How many streams make it whole.
             cache_key: Under which its rows are kept after :meth:`close_exchange`.
 
@@ -130,7 +126,6 @@ class DatagramEndpoint:
                 job=job,
                 stage=stage,
                 width=width,
-                op=Op[op.upper()],
                 streams_expected=streams_expected,
                 cache_key=cache_key,
             )
@@ -189,7 +184,7 @@ class DatagramEndpoint:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def send(  # noqa: PLR0913 - all of what packets say, by name
+    def send(
         self,
         key: bytes,
         values: NDArray[np.int32],
@@ -198,7 +193,6 @@ class DatagramEndpoint:
         job: int,
         stage: int,
         sender: int,
-        op: OpName,
         packet_cells: int,
     ) -> None:
         """Send (rows, width) int32 to one destination or, the same packets, to several.
@@ -210,10 +204,9 @@ class DatagramEndpoint:
             key: Names it in other calls.
             values: Read until all packets were acknowledged or forgotten: must not change.
             destinations: Who gets it.
-            job: What the receivers' exchange says; ``stage``, ``op`` and ``packet_cells`` likewise.
+            job: What the receivers' exchange says; ``stage`` and ``packet_cells`` likewise.
             stage: See above.
             sender: What the receivers' streams say.
-            op: See above.
             packet_cells: See above.
 
         Raises:
@@ -230,7 +223,6 @@ class DatagramEndpoint:
                 job=job,
                 stage=stage,
                 sender=sender,
-                op=Op[op.upper()],
                 packet_cells=packet_cells,
                 group=group,
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retexo_fl.channels.datagrams.table_space import Place
-from retexo_fl.exchange.datagrams.layout import CELL_BYTES, CELL_VALUES, Op
+from retexo_fl.exchange.datagrams.layout import CELL_BYTES, CELL_VALUES
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 
 
@@ -30,7 +30,6 @@ class Exchange:
         job: Of all its streams.
         stage: Of all its streams.
         width: Values of a vector.
-        op: How vectors join.
         streams_expected: How many streams make it whole.
         cache_key: Under which it is kept when it is closed, if it is.
         keys: Under which it is open.
@@ -42,7 +41,6 @@ class Exchange:
     job: int
     stage: int
     width: int
-    op: Op
     streams_expected: int
     cache_key: bytes | None
     keys: set[bytes]
@@ -57,7 +55,7 @@ class Exchange:
     @property
     def terms(self) -> tuple[object, ...]:
         """What whoever opens it again has to say, too."""
-        return (self.job, self.stage, self.width, self.op, self.streams_expected)
+        return (self.job, self.stage, self.width, self.streams_expected)
 
     @property
     def row_bytes(self) -> int:

@@ -19,7 +19,6 @@ from retexo_fl.channels.datagrams.route import Peer, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.channels.datagrams.sending_stream import SendingStream
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange.datagrams.layout import Op
 from retexo_fl.exchange.datagrams.pacing import WindowTimes
 
 #: Streams that are served between two looks at the socket.
@@ -63,7 +62,6 @@ class Outgoing:
         job: int,
         stage: int,
         sender: int,
-        op: Op,
         packet_cells: int,
         group: Group | None,
     ) -> None:
@@ -72,7 +70,7 @@ class Outgoing:
         for destination in destinations:
             parse_endpoint(destination.address)
         stream = SendingStream(
-            values, packet_cells=packet_cells, job=job, stage=stage, sender=sender, op=op
+            values, packet_cells=packet_cells, job=job, stage=stage, sender=sender
         )
         present = self._streams.get(key)
         if present is not None:

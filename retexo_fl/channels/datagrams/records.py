@@ -26,8 +26,6 @@ class IncomingStream:
         places: (rows,) int64: the accumulator row of the block in which each vector lands;
             -1 = not for this receiver (a broadcast holds other receivers' vectors, too).
         number: Tells streams of one sender into one block of rows apart.
-        answers_gets: The sender may read the rows that its vectors went into, once they are
-            complete: also what others added to them.
     """
 
     sender: int
@@ -36,7 +34,6 @@ class IncomingStream:
     packet_cells: int
     places: np.ndarray
     number: int = 0
-    answers_gets: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

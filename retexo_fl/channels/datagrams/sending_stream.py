@@ -14,7 +14,6 @@ from retexo_fl.channels.datagrams.records import Destination, SendState, StreamG
 from retexo_fl.channels.datagrams.route import Peer, Route
 from retexo_fl.channels.datagrams.sender import PacketSender
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange.datagrams.layout import Op
 from retexo_fl.exchange.datagrams.pacing import WindowTimes
 from retexo_fl.exchange.datagrams.packets import PacketHead, pack_packets, ping_packet, readdress
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
@@ -34,10 +33,9 @@ class SendingStream:
     Args:
         values: (rows, width) int32, contiguous; read whenever a packet is sent.
         packet_cells: Cells of each packet but the last.
-        job: Said by all packets; ``stage``, ``sender`` and ``op`` likewise.
+        job: Said by all packets; ``stage`` and ``sender`` likewise.
         stage: See above.
         sender: See above.
-        op: See above.
 
     Attributes:
         routes: The way to each destination, by its address.
@@ -54,7 +52,6 @@ class SendingStream:
         job: int,
         stage: int,
         sender: int,
-        op: Op,
     ) -> None:
         if values.ndim != 2 or values.dtype != np.int32 or not values.flags.c_contiguous:
             raise LocalProtocolError(
@@ -63,7 +60,7 @@ class SendingStream:
             )
         self.values = values
         self.shape = StreamShape(len(values), values.shape[1], packet_cells)
-        self.terms = (self.shape, job, stage, sender, op)
+        self.terms = (self.shape, job, stage, sender)
         self.routes: dict[str, Route] = {}
         self.group: Group | None = None
         self.deadline_s = -math.inf
@@ -209,9 +206,9 @@ class SendingStream:
         readdress(data[whole:], head.token, head.stream)
 
     def _head(self, grant: StreamGrant) -> PacketHead:
-        _, job, stage, sender, op = self.terms
+        _, job, stage, sender = self.terms
         return PacketHead(
-            token=grant.token, stream=grant.stream, job=job, stage=stage, sender=sender, op=op
+            token=grant.token, stream=grant.stream, job=job, stage=stage, sender=sender
         )
 
     def _next_deadline_s(self, waiting: Sequence[Route], now_s: float, *, has_more: bool) -> float:

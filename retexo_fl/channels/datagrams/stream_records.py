@@ -63,9 +63,7 @@ def describe_stream(
         ("job", exchange.job),
         ("sender", incoming.sender),
         ("stage", exchange.stage),
-        ("op", int(exchange.op)),
         ("atomic", int(atomic)),
-        ("silent", int(not incoming.answers_gets)),
         ("done", 0),
         ("duplicates", 0),
     ):

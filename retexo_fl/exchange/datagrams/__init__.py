@@ -4,13 +4,12 @@ Whatever is compiled is imported from its own module: ``packets`` and ``aggregat
 """
 
 from retexo_fl.exchange.datagrams.fixed_point import exponent_for, snap, unsnap
-from retexo_fl.exchange.datagrams.layout import COUNTER_NAMES, Op, PacketKind, Tables
+from retexo_fl.exchange.datagrams.layout import COUNTER_NAMES, PacketKind, Tables
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape, packet_cells_for
 from retexo_fl.exchange.datagrams.window import SendWindow, ack_flags
 
 __all__ = [
     "COUNTER_NAMES",
-    "Op",
     "PacketKind",
     "SendWindow",
     "StreamShape",

@@ -12,15 +12,14 @@ from retexo_fl.exchange.datagrams.layout import (
     CELL_BYTES,
     HEADER,
     HEADER_BYTES,
-    MAX_GET_CELLS,
     MAX_PACKET_CELLS,
     NUM_COUNTERS,
     Tables,
 )
 from retexo_fl.exchange.datagrams.taking import take
 
-#: Room that an answer may need: an ACK has one cell, a VAL up to 22.
-MAX_REPLY_BYTES: Final = HEADER_BYTES + MAX_GET_CELLS * CELL_BYTES
+#: Room that an answer needs: an ACK has one cell.
+MAX_REPLY_BYTES: Final = HEADER_BYTES + CELL_BYTES
 
 
 def take_packets(  # noqa: PLR0913, PLR0917 - what the kernel is given, and three ways to differ
@@ -39,7 +38,7 @@ def take_packets(  # noqa: PLR0913, PLR0917 - what the kernel is given, and thre
 
     Only one thread may do so on the same tables, and no XDP program beside it: nothing is atomic.
     Each packet adds 1 to one of ``passed``, ``data_new``, ``data_duplicate``, ``malformed``,
-    ``bad_checksum``, ``foreign``, ``pings``, ``get_hits``, ``get_misses`` and ``user_acks``.
+    ``bad_checksum``, ``foreign``, ``pings`` and ``user_acks``.
 
     Args:
         tables: Where the values go.
@@ -51,7 +50,7 @@ def take_packets(  # noqa: PLR0913, PLR0917 - what the kernel is given, and thre
         max_cells: Longest packet taken.
         answers_user_acks: Whether a PING with ``USER_ACK`` is answered; XDP leaves it to user
             space.
-        takes_data: Whether DATA and GET are meant; else they count as passed. For a socket beside
+        takes_data: Whether DATA is meant; else it counts as passed. For a socket beside
             an XDP program.
 
     Raises:

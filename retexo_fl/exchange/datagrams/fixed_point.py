@@ -108,46 +108,6 @@ def error_bound(exponent: int, contributors: int = 1) -> float:
     return contributors * 2.0 ** -(exponent + 1)
 
 
-def with_counts(
-    steps: NDArray[np.int32], counts: NDArray[np.int32] | None = None
-) -> NDArray[np.int32]:
-    """Append to each vector the number of those that it is the sum of, for a mean.
-
-    Args:
-        steps: int32 [rows, width].
-        counts: int32 [rows]; None: each is one vector.
-
-    Returns:
-        int32 [rows, width + 1]; the counts are no steps but plain numbers.
-    """
-    rows, width = steps.shape
-    joined = np.empty((rows, width + 1), dtype=np.int32)
-    joined[:, :width] = steps
-    joined[:, width] = 1 if counts is None else counts
-    return joined
-
-
-def divide_by_counts(
-    sums: NDArray[np.int32] | NDArray[np.int64], exponent: int, dtype: type[_Float]
-) -> NDArray[_Float]:
-    """Return the means of what :func:`with_counts` made and receivers added.
-
-    Args:
-        sums: int32 or int64 [rows, width + 1], the last column the counts.
-        exponent: Grid of the other columns.
-        dtype: Of the result.
-
-    Returns:
-        Means [rows, width]; 0 where nothing was added.
-
-    Raises:
-        LocalProtocolError: The exponent is out of range.
-    """
-    totals = unsnap(sums[:, :-1], exponent, np.float64)
-    totals /= np.maximum(sums[:, -1:], 1)
-    return totals.astype(dtype, copy=False)
-
-
 def _check_exponent(exponent: int) -> None:
     if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
         raise LocalProtocolError(

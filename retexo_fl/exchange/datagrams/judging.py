@@ -14,7 +14,6 @@ from retexo_fl.exchange.datagrams.layout import (
     DATAGRAM_VERSION,
     HEADER_BYTES,
     MAGIC,
-    MAX_GET_CELLS,
     PacketKind,
 )
 
@@ -25,7 +24,7 @@ FOREIGN: Final = COUNTER_NAMES.index("foreign")
 #: No counter: the packet may be taken.
 GOOD: Final = -1
 
-_DATA, _ACK, _PING, _GET, _VAL = (int(kind) for kind in PacketKind)
+_DATA, _ACK, _PING = (int(kind) for kind in PacketKind)
 
 
 @kernel_part
@@ -35,9 +34,9 @@ def judge_frame(header: Any, size: Any, room: Any, max_cells: Any) -> Any:
         return PASSED
     if size < HEADER_BYTES or header.version != DATAGRAM_VERSION:
         return MALFORMED
-    if header.kind in (_ACK, _VAL):
+    if header.kind == _ACK:
         return PASSED
-    good = header.kind in (_DATA, _PING, _GET) and 1 <= header.cells <= max_cells
+    good = header.kind in (_DATA, _PING) and 1 <= header.cells <= max_cells
     good = good and size <= room and size == HEADER_BYTES + header.cells * CELL_BYTES
     return GOOD if good else MALFORMED
 
@@ -61,13 +60,7 @@ def judge_stream(header: Any, streams: Any, regions: Any, seen: Any) -> Any:
 @kernel_part
 def judge_place(header: Any, stream: Any) -> Any:
     """Return the counter of a packet that does not follow from its stream and number."""
-    if header.op != stream.op:
-        return MALFORMED
-    if header.kind == _GET:
-        good = header.first < stream.rows and header.seq == header.first and header.offset == 0
-        good = good and header.cells == stream.row_cells and header.cells <= MAX_GET_CELLS
-        return GOOD if good else MALFORMED
-    if header.seq >= stream.packets:
+    if header.zero or header.seq >= stream.packets:
         return MALFORMED
     if header.kind == _PING:
         good = header.cells == 1 and header.first == 0 and header.offset == 0

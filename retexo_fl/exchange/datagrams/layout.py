@@ -28,8 +28,6 @@ CELL_BYTES: Final = 64
 #: The longest packet: 9,008 bytes, which jumbo frames of 9,216 bytes carry.
 MAX_PACKET_CELLS: Final = 140
 MAX_PACKET_BYTES: Final = HEADER_BYTES + MAX_PACKET_CELLS * CELL_BYTES
-#: The longest vector that GET asks for: VAL must fit in the MTU of Ethernet.
-MAX_GET_CELLS: Final = 22
 
 #: Packets whose seen bits one block keeps and one ACK tells.
 BLOCK_PACKETS: Final = 512
@@ -52,16 +50,6 @@ class PacketKind(IntEnum):
     DATA = 1
     ACK = 2
     PING = 3
-    GET = 4
-    VAL = 5
-
-
-class Op(IntEnum):
-    """How a stream's values join those that are there; MEAN adds, its last column is a count."""
-
-    SUM = 0
-    MEAN = 1
-    MAX = 2
 
 
 HEADER: Final = np.dtype(
@@ -69,7 +57,7 @@ HEADER: Final = np.dtype(
         ("magic", "<u4"),
         ("version", "u1"),
         ("kind", "u1"),
-        ("op", "u1"),
+        ("zero", "u1"),
         ("flags", "u1"),
         ("token", "<u8"),
         ("stream", "<u4"),
@@ -98,9 +86,8 @@ STREAM: Final = np.dtype(
         ("job", "<u4"),
         ("sender", "<u2"),
         ("stage", "<u2"),
-        ("op", "u1"),
         ("atomic", "u1"),
-        ("silent", "<u2"),
+        ("pad0", "u1", 3),
         ("done", "<u4"),
         ("duplicates", "<u4"),
         ("pad1", "<u8"),
@@ -129,8 +116,6 @@ COUNTER_NAMES: Final = (
     "foreign",
     "acks_sent",
     "pings",
-    "get_hits",
-    "get_misses",
     "events",
     "user_acks",
 )

@@ -20,7 +20,6 @@ from retexo_fl.exchange.datagrams.layout import (
     MAGIC,
     MAX_PACKET_CELLS,
     USER_ACK,
-    Op,
     PacketKind,
 )
 from retexo_fl.exchange.datagrams.packet_kernels import checksum_of, pack
@@ -43,7 +42,6 @@ class PacketHead:
     job: int
     stage: int
     sender: int
-    op: Op = Op.SUM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +145,7 @@ def parse_header(packet: Buffer) -> PacketHeader | None:
     cells = int(fields["cells"])
     if not 1 <= cells <= MAX_PACKET_CELLS or len(data) != HEADER_BYTES + cells * CELL_BYTES:
         return None
-    if not (1 <= fields["kind"] <= len(PacketKind) and fields["op"] < len(Op)):
+    if fields["kind"] not in PacketKind.__members__.values() or fields["zero"]:
         return None
     if checksum(data) != int(fields["checksum"]):
         return None
@@ -177,21 +175,6 @@ def ping_packet(head: PacketHead, seq: int, *, user_ack: bool = False) -> bytes:
     payload = np.zeros(CELL_BYTES, dtype=np.uint8)
     flags = USER_ACK if user_ack else 0
     return _build(head, PacketKind.PING, payload, seq=seq, flags=flags)
-
-
-def get_packet(head: PacketHead, row: int, row_cells: int) -> bytes:
-    """Return a question for the accumulated values of one vector of a complete exchange."""
-    payload = np.zeros(row_cells * CELL_BYTES, dtype=np.uint8)
-    return _build(head, PacketKind.GET, payload, seq=row, first=row)
-
-
-def read_values(packet: Buffer) -> tuple[PacketHeader, NDArray[np.int32]] | None:
-    """Read a VAL: header and int32 [16 * cells]; None if it is not a whole and undamaged one."""
-    header = parse_header(packet)
-    if header is None or header.kind is not PacketKind.VAL:
-        return None
-    payload = np.frombuffer(packet, dtype=np.uint8)[HEADER_BYTES:]
-    return header, payload.view(np.int32).copy()
 
 
 def checksum(packet: Buffer) -> int:
@@ -259,7 +242,7 @@ def _pack_header(
         MAGIC,
         DATAGRAM_VERSION,
         kind,
-        head.op,
+        0,
         flags,
         head.token,
         head.stream,
@@ -281,7 +264,6 @@ def _header_of(fields: Any) -> PacketHeader:
         job=int(fields["job"]),
         stage=int(fields["stage"]),
         sender=int(fields["sender"]),
-        op=Op(int(fields["op"])),
     )
     return PacketHeader(
         kind=PacketKind(int(fields["kind"])),

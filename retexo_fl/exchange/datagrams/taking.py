@@ -29,23 +29,19 @@ from retexo_fl.exchange.datagrams.layout import (
     SKIP,
     STREAM,
     USER_ACK,
-    Op,
     PacketKind,
 )
-from retexo_fl.exchange.datagrams.packet_kernels import CELL_WORDS, HEADER_WORDS, covered_sum
+from retexo_fl.exchange.datagrams.packet_kernels import HEADER_WORDS, covered_sum
 
 _DATA_NEW: Final = COUNTER_NAMES.index("data_new")
 _DATA_DUPLICATE: Final = COUNTER_NAMES.index("data_duplicate")
 _BAD_CHECKSUM: Final = COUNTER_NAMES.index("bad_checksum")
 _ACKS_SENT: Final = COUNTER_NAMES.index("acks_sent")
 _PINGS: Final = COUNTER_NAMES.index("pings")
-_GET_HITS: Final = COUNTER_NAMES.index("get_hits")
-_GET_MISSES: Final = COUNTER_NAMES.index("get_misses")
 _EVENTS: Final = COUNTER_NAMES.index("events")
 _USER_ACKS: Final = COUNTER_NAMES.index("user_acks")
 
-_DATA, _ACK, _PING, _GET, _VAL = (int(kind) for kind in PacketKind)
-_MAX: Final = int(Op.MAX)
+_DATA, _ACK, _PING = (int(kind) for kind in PacketKind)
 _ONE: Final = np.uint64(1)
 _NOTHING: Final = np.uint64(SKIP)
 _WITHOUT_KIND_AND_FLAGS: Final = np.uint64(0x00FF00FFFFFFFFFF)
@@ -62,7 +58,7 @@ def _first_cell(stream: Any, slots: Any, row: Any, num_cells: Any) -> Any:
 
 @kernel_part
 def _accumulate(acc: Any, slots: Any, stream: Any, header: Any, payload: Any) -> None:
-    """Add a packet's values, or keep the larger ones, vector by vector."""
+    """Add a packet's values, vector by vector."""
     num_cells, row_cells = len(acc) // CELL_VALUES, np.int64(stream.row_cells)
     row, offset = np.int64(header.first), np.int64(header.offset)
     done, cells = np.int64(0), np.int64(header.cells)
@@ -74,12 +70,8 @@ def _accumulate(acc: Any, slots: Any, stream: Any, header: Any, payload: Any) ->
             kept = min(run, max(num_cells - start, 0)) * CELL_VALUES
             target = acc[start * CELL_VALUES : start * CELL_VALUES + kept]
             source = payload[done * CELL_VALUES : done * CELL_VALUES + kept]
-            if stream.op == _MAX:
-                for column in range(len(target)):
-                    target[column] = max(target[column], source[column])
-            else:
-                for column in range(len(target)):
-                    target[column] += source[column]
+            for column in range(len(target)):
+                target[column] += source[column]
         done += run
         row, offset = row + 1, np.int64(0)
 
@@ -130,24 +122,6 @@ def _acknowledge(seen: Any, stream: Any, header: Any, words: Any, reply: Any) ->
     return HEADER_BYTES + CELL_BYTES
 
 
-@kernel_part
-def _answer_get(  # noqa: PLR0917
-    acc: Any, slots: Any, stream: Any, region: Any, header: Any, words: Any, reply: Any
-) -> Any:
-    """Write the accumulated vector behind a header; 0 if there is none to be had."""
-    num_words = np.int64(header.cells) * CELL_WORDS
-    start = _first_cell(stream, slots, np.int64(header.first), len(acc) // CELL_WORDS)
-    source = acc[start * CELL_WORDS : start * CELL_WORDS + num_words]
-    is_told = region.complete == 1 and stream.silent == 0
-    if not is_told or start < 0 or len(source) < num_words:
-        return 0
-    _reply_header(words, _VAL, reply)
-    for word in range(num_words):
-        reply[HEADER_WORDS + word] = source[word]
-    reply[3] = covered_sum(reply, HEADER_WORDS + num_words)
-    return HEADER_BYTES + num_words * 8
-
-
 @compiled(
     types.int32[::1],
     types.uint64[:, ::1],
@@ -183,7 +157,6 @@ def take(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and
     takes_data: Any,
 ) -> None:
     """Do with each packet what the XDP program does; see ``take_packets``."""
-    acc_words = acc.view(np.uint64)
     for index in range(len(lengths)):
         reply_lengths[index] = 0
         header, packet = headers[index], words[index]
@@ -208,14 +181,9 @@ def take(  # noqa: PLR0913, PLR0917 - one call for a batch, all of it arrays and
             payload = values[index, HEADER_BYTES // 4 :]
             verdict = _take_data(acc, seen, slots, stream, region, header, payload, counters)
             is_acknowledged = (header.flags & ACK_WANTED) != 0
-        elif header.kind == _PING:
+        else:
             is_acknowledged = answers_user_acks or (header.flags & USER_ACK) == 0
             verdict = _USER_ACKS if header.flags & USER_ACK else _PINGS
-        else:
-            reply_lengths[index] = _answer_get(
-                acc_words, slots, stream, region, header, packet, replies[index]
-            )
-            verdict = _GET_HITS if reply_lengths[index] else _GET_MISSES
         if is_acknowledged:
             reply_lengths[index] = _acknowledge(seen, stream, header, packet, replies[index])
             counters[_ACKS_SENT] += _ONE

@@ -12,7 +12,7 @@ from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.config import make_config
 from retexo_fl.errors import PeerRefused
-from retexo_fl.exchange import ReceivingSession
+from retexo_fl.exchange import decode_block
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.graph.isolated import without_peers
 from retexo_fl.training.stage_model import ModelShape
@@ -52,10 +52,9 @@ def test_it_admits_what_a_peer_sends_and_nothing_longer(parts: list[GraphPartiti
         admission = gate(parts[1]).admission(KEY)
         assert stream is not None
         assert admission.header is not None
-        session = ReceivingSession(admission.header)
-        session.receive_data(stream)
-        while session.traffic.wire_bytes < len(stream):
-            session.next_event()
+        decoded = decode_block(admission.header, stream)
+        assert decoded is not None
+        assert decoded[1].wire_bytes == len(stream)
         assert len(stream) <= admission.max_bytes < 4 * admission.header.raw_bytes
 
 

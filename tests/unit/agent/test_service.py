@@ -42,7 +42,7 @@ from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.service import AgentService, _Running
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.agent.vectors.control import Grant, Way, control_frames, grant_header, key_of
+from retexo_fl.agent.vectors.control import Grant, Way, control_frames, grant_header
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
 from retexo_fl.channels.relay import RelayTransport
@@ -659,12 +659,12 @@ def test_last_round_waits_for_a_grant_that_its_peer_has_not_taken(
         ).header(RoundName(job=JOB, layer=0, codec="fixed"), bytes(32))
         header = grant_header(block, 0, 1)
         kept = Grant(way=Way.KEPT).numbers(1)
-        depot.send_block(key_of(header), control_frames(header, kept, codec="dense"))
+        depot.send_block(header.key, control_frames(header, kept, codec="dense"))
         waits = asyncio.ensure_future(service._until_taken(job, running, runner))
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waits.done()
-        depot.drop_blocks(JOB, {key_of(header)})
+        depot.drop_blocks(JOB, {header.key})
         await waits
 
     asyncio.run(wait_for_grant())

@@ -25,7 +25,6 @@ from tests.support.peer_networks import (
     arrive,
     frames_of,
     header_of,
-    key_of,
     run,
     running,
     until,
@@ -97,8 +96,8 @@ def test_the_automatic_address_warns_once_and_all_else_goes_on(
         listen = ("bluetooth:", world.address(1))
         receiver = _client(world, 1, world.roster, listen)
         async with running(sender, receiver):
-            sender.depot.send_block(key_of(header), frames_of(header))
-            await arrive(receiver, key_of(header))
+            sender.depot.send_block(header.key, frames_of(header))
+            await arrive(receiver, header.key)
             assert receiver.network.report().listening == listen
 
     with caplog.at_level(logging.WARNING):
@@ -134,8 +133,8 @@ def test_peers_addresses_here_are_passed_over_for_the_next(tmp_path: Path) -> No
         sender = _client(world, 0, roster, ())
         receiver = world.client(1)
         async with running(sender, receiver):
-            sender.depot.send_block(key_of(header), frames_of(header))
-            await arrive(receiver, key_of(header))
+            sender.depot.send_block(header.key, frames_of(header))
+            await arrive(receiver, header.key)
             assert sender.network.report().peers[1].channel == "tcp"
 
     run(story())
@@ -148,7 +147,7 @@ def test_why_a_peer_is_not_met_stands_in_the_report(tmp_path: Path) -> None:
     async def story() -> None:
         sender = _client(world, 0, _roster(world, (DEVICE,)), ())
         async with running(sender):
-            sender.depot.send_block(key_of(header), frames_of(header))
+            sender.depot.send_block(header.key, frames_of(header))
             await until(lambda: bool(sender.network.report().peers[1].last_error))
             assert "the kernel has no Bluetooth" in sender.network.report().peers[1].last_error
 

@@ -8,7 +8,7 @@ import pytest
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.delivery_times import DeliveryTimes
 from retexo_fl.channels.depot import BlockDepot
-from tests.support.peer_networks import frames_of, header_of, key_of
+from tests.support.peer_networks import frames_of, header_of
 
 
 def key(receiver: int, *, layer: int = 0, job: str = "job-1") -> BlockKey:
@@ -66,7 +66,7 @@ def test_a_depot_times_what_it_was_given_until_the_peer_has_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     header = header_of(0, 1)
-    block = key_of(header)
+    block = header.key
     depot = BlockDepot(tmp_path, 0)
     size_bytes = depot.send_block(block, frames_of(header))
     with caplog.at_level(logging.INFO, logger="retexo_fl.channels.depot"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +23,10 @@ from retexo_fl.errors import (
     RemoteProtocolError,
 )
 from retexo_fl.exchange.link_messages import Offer
-from tests.support.peer_networks import Plan, frames_of, header_of, key_of
+from tests.support.peer_networks import Plan, frames_of, header_of
 
 HEADER = header_of(1, 0, rows=40)
-KEY = key_of(HEADER)
+KEY = HEADER.key
 FRAMES = frames_of(HEADER, frame_bytes=2048)
 
 
@@ -84,11 +85,8 @@ def test_a_block_is_offered_eagerly_once(tmp_path: Path) -> None:
     assert [offer.is_eager for offer in depot.offers(0)] == [False]
 
 
-def test_only_whole_blocks_of_this_client_can_be_sent(tmp_path: Path) -> None:
+def test_only_blocks_of_this_client_can_be_sent(tmp_path: Path) -> None:
     depot = BlockDepot(tmp_path, 1)
-    for frames in (FRAMES[:-1], FRAMES[1:], (b"x",), (), (FRAMES[0] + b"x", *FRAMES[1:])):
-        with pytest.raises(LocalProtocolError, match="a block to send"):
-            depot.send_block(KEY, frames)
     with pytest.raises(LocalProtocolError, match="client 1 cannot send a block of client 2"):
         depot.send_block(replace(KEY, sender=2), FRAMES)
     assert not list(tmp_path.rglob("*.frames"))
@@ -131,17 +129,57 @@ def test_files_that_were_half_written_are_removed(tmp_path: Path) -> None:
     assert depot.send_block(KEY, FRAMES)
 
 
-def test_a_damaged_block_to_send_is_dropped_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_damaged_block_to_send_is_dropped_by_name(tmp_path: Path, restarted: bool) -> None:
     depot = _sender(tmp_path)
-    (path,) = tmp_path.rglob("*.frames")
-    data = bytearray(path.read_bytes())
-    data[2500] ^= 1
-    path.write_bytes(data)
     assert depot.read_frame(KEY, 0) == FRAMES[0]
-    with pytest.raises(ChannelUnavailable, match=r"for client 0, frame 2: its checksum differs"):
+    (path,) = tmp_path.rglob("*.frames")
+    _damage(path, 2500)
+    if restarted:
+        depot = BlockDepot(tmp_path, 1)
+    with pytest.raises(ChannelUnavailable, match=r"for client 0: frame 2 is not as it was made"):
         depot.read_frame(KEY, 2)
     assert depot.read_frame(KEY, 2) is None
     assert depot.send_block(KEY, FRAMES)
+
+
+def test_a_block_that_was_only_touched_is_checked_and_sent(tmp_path: Path) -> None:
+    depot = _sender(tmp_path)
+    (path,) = tmp_path.rglob("*.frames")
+    os.utime(path, ns=(0, 0))
+    assert [depot.read_frame(KEY, number) for number in range(len(FRAMES))] == list(FRAMES)
+
+
+@pytest.mark.parametrize("place", [100, 2500, -1])
+def test_a_byte_that_changes_in_a_whole_block_is_noticed(tmp_path: Path, place: int) -> None:
+    depot = _receiver(tmp_path)
+    _arrive(depot)
+    (path,) = (tmp_path / "inbox").rglob("*.frames")
+    _damage(path, place)
+    stream = depot.receive_block(KEY) or b""
+    assert b"".join(FRAMES).startswith(stream)
+    assert len(stream) < len(b"".join(FRAMES))
+    assert depot.asks(1) == {KEY}
+
+
+def test_a_block_damaged_between_two_frames_begins_anew(tmp_path: Path) -> None:
+    depot = _receiver(tmp_path)
+    depot.begin(_offers()[0])
+    for frame in FRAMES[:2]:
+        depot.add_frame(KEY, frame)
+    (path,) = (tmp_path / "inbox").rglob("*.frames")
+    _damage(path, 50)
+    with pytest.raises(RemoteProtocolError, match="frame 0: "):
+        depot.add_frame(KEY, FRAMES[2])
+    assert depot.begin(_offers()[0]) == 0
+
+
+def _damage(path: Path, place: int) -> None:
+    """Change a byte, later than the file was written by the file system's clock."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
 
 
 def test_what_damages_a_whole_block_is_noticed_and_asked_for(tmp_path: Path) -> None:
@@ -227,7 +265,7 @@ def test_blocks_of_an_earlier_plan_come_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", [".", "..", "a/b", "x" * 64, "~*? [0]%2E", "." * 64])
 def test_every_name_of_a_job_is_a_folder_of_its_own(tmp_path: Path, job: str) -> None:
     header = replace(HEADER, job=job)
-    key, frames = key_of(header), frames_of(header)
+    key, frames = header.key, frames_of(header)
     depot = _sender(tmp_path / "depot")
     depot.send_block(key, frames)
     again = BlockDepot(tmp_path / "depot", 1)
@@ -242,7 +280,7 @@ def test_forgetting_a_job_drops_both_directions_and_its_gate(tmp_path: Path) -> 
     depot = _receiver(tmp_path)
     _arrive(depot)
     header = header_of(0, 1)
-    depot.send_block(key_of(header), frames_of(header))
+    depot.send_block(header.key, frames_of(header))
     depot.forget_job("job-1", 1)
     assert depot.num_owed(1)
     depot.forget_job("job-1", 0)
@@ -256,10 +294,10 @@ def test_forgetting_a_job_drops_both_directions_and_its_gate(tmp_path: Path) -> 
 def test_dropped_blocks_leave_others_alone(tmp_path: Path) -> None:
     depot = _sender(tmp_path)
     other = header_of(1, 0, layer=1)
-    depot.send_block(key_of(other), frames_of(other))
+    depot.send_block(other.key, frames_of(other))
     depot.drop_blocks("job-2", [KEY])
     depot.drop_blocks("job-1", [KEY, replace(KEY, layer=9)])
-    assert [offer.key for offer in BlockDepot(tmp_path, 1).offers(0)] == [key_of(other)]
+    assert [offer.key for offer in BlockDepot(tmp_path, 1).offers(0)] == [other.key]
 
 
 def test_waiting_ends_when_the_last_block_is_whole(tmp_path: Path) -> None:

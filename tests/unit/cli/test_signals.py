@@ -14,7 +14,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @pytest.fixture(autouse=True)
 def _handlers_stay() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in NUMBERS}
+    # Under nohup, or in a shell's background, tests begin with some of them ignored.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.devices.balancer import DEAD_BAND, LEAST_RATIO, Balancer, cut, imbalance
+from retexo_fl.devices.balancer import DEAD_BAND, LEAST_RATIO, Balancer, assign, cut, imbalance
 from retexo_fl.errors import ConfigurationError
 from tests.support.simulated_devices import epoch_seconds, skewed_workloads
 
@@ -158,6 +158,29 @@ def test_shares_are_contiguous_and_end_near_their_borders(
     ends = np.concatenate(([0.0], np.cumsum(costs)))[bounds[1:-1]]
     slack = costs.max(initial=0) / 2 + 1e-9 * costs.sum()
     assert (np.abs(ends - borders) <= slack).all()
+
+
+def test_pieces_go_to_the_device_that_is_done_first() -> None:
+    costs = np.array([2.0, 3.0, 2.0, 3.0, 2.0])
+    assert [pieces.tolist() for pieces in assign(costs, [1.0, 1.0])] == [[0, 1, 4], [2, 3]]
+    # Heaviest first: 6 s for the fast one alone, and the slow one has none for which it pays.
+    assert [pieces.tolist() for pieces in assign(costs, [2.0, 0.1])] == [[0, 1, 2, 3, 4], []]
+
+
+@given(
+    costs=st.lists(st.floats(0.1, 100.0), min_size=1, max_size=12),
+    speeds=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4),
+)
+def test_no_device_is_busy_longer_than_the_fastest_alone(
+    costs: list[float], speeds: list[float]
+) -> None:
+    given_costs = np.array(costs)
+    assigned = assign(given_costs, speeds)
+    assert sorted(np.concatenate(assigned).tolist()) == list(range(len(costs)))
+    longest_s = max(
+        given_costs[pieces].sum() / speed for pieces, speed in zip(assigned, speeds, strict=True)
+    )
+    assert longest_s <= given_costs.sum() / max(speeds) * (1 + 1e-9)
 
 
 def test_imbalance_is_the_idle_part_of_the_fastest() -> None:

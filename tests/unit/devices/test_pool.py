@@ -108,7 +108,7 @@ def test_times_of_each_worker_are_told(pool: WorkerPool, task: OpenTask) -> None
     assert len(found.times) == pool.num_workers
     for times in found.times:
         assert times.compute_s >= 0.02
-        assert times.busy_s <= found.step_s
+        assert times.busy_s <= found.step_s < 60
         assert times.prepare_s > 0
 
 

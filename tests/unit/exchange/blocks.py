@@ -1,10 +1,8 @@
-"""Blocks for the tests of this room: small headers, awkward vectors, a stream read to its end."""
+"""Blocks for the tests of this room: small headers, awkward vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,15 +11,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from retexo_fl.exchange import (
-    NEED_DATA,
-    BlockHeader,
-    Event,
-    ReceivingSession,
-    Vectors,
-    to_csr,
-    to_dense,
-)
+from retexo_fl.exchange import BlockHeader, Vectors, to_csr, to_dense
 
 HEADER = BlockHeader(
     job="job-1",
@@ -88,19 +78,3 @@ def any_vectors() -> st.SearchStrategy[Vectors]:
 
 def csr(dense: npt.ArrayLike, dtype: str = "float32") -> sp.csr_array:
     return to_csr(np.asarray(dense, dtype=dtype))
-
-
-def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
-    """Cut a stream at the given places; the pieces are not empty."""
-    bounds = sorted({0, len(stream), *(place for place in places if 0 < place < len(stream))})
-    return [stream[a:b] for a, b in pairwise(bounds)]
-
-
-def read_all(session: ReceivingSession, pieces: Iterable[bytes]) -> list[Event]:
-    """Feed pieces, with ``b""`` for the close, and return every event."""
-    events: list[Event] = []
-    for piece in pieces:
-        session.receive_data(piece)
-        while (event := session.next_event()) is not NEED_DATA:
-            events.append(event)
-    return events

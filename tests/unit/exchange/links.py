@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from retexo_fl.errors import PeerRefused, RemoteProtocolError
-from retexo_fl.exchange import BlockHeader, encode_block
-from retexo_fl.exchange.events import NeedData
+from retexo_fl.exchange import BlockHeader, BlockProgress, check_frame, encode_block
+from retexo_fl.exchange.block_check import sound_prefix
 from retexo_fl.exchange.link import LinkSession
-from retexo_fl.exchange.link_check import BlockCheck
 from retexo_fl.exchange.link_events import (
     BlockAsked,
     BlockDelivered,
@@ -44,16 +43,6 @@ def block_header(sender: int, receiver: int, *, layer: int = 0, rows: int = 4) -
     return replace(HEADER, sender=sender, receiver=receiver, layer=layer, num_vectors=rows)
 
 
-def key_of(header: BlockHeader) -> BlockKey:
-    return BlockKey(
-        job=header.job,
-        layer=header.layer,
-        weights_digest=header.weights_digest,
-        sender=header.sender,
-        receiver=header.receiver,
-    )
-
-
 def frames_of(header: BlockHeader, *, frame_bytes: int = FRAME_BYTES) -> tuple[bytes, ...]:
     seed = np.random.default_rng(header.layer)
     rows = seed.standard_normal((header.num_vectors, header.width)).astype(header.dtype)
@@ -82,7 +71,7 @@ class End:
         self.session = LinkSession(
             client=self.client, peer=self.peer, now_s=now_s, limits=self.limits
         )
-        self.checks: dict[BlockKey, BlockCheck] = {}
+        self.progress: dict[BlockKey, BlockProgress] = {}
         for key, frames in self.owed.items():
             if key not in self.delivered:
                 self.session.offer(offer_of(key, frames, eager=key not in self.offered))
@@ -100,7 +89,7 @@ class End:
     def give(self, data: bytes, now_s: float = 0.0) -> list[LinkEvent]:
         self.session.receive_data(data, now_s)
         events = []
-        while not isinstance(event := self.session.next_event(now_s), NeedData):
+        while (event := self.session.next_event(now_s)) is not None:
             self.take(event)
             events.append(event)
         return events
@@ -110,9 +99,10 @@ class End:
             case BlockOffered():
                 self._answer(event.ref, event.offer)
             case FrameArrived():
-                is_last = self.checks[event.key].accept(event.frame)
+                progress = check_frame(event.frame, self.progress[event.key], event.key)
+                self.progress[event.key] = progress
                 self.arrived[event.key].append(bytes(event.frame))
-                if is_last:
+                if progress.is_whole:
                     self.whole[event.key] += 1
                     self.session.have(event.ref)
             case BlockDelivered():
@@ -125,9 +115,7 @@ class End:
         if len(have) == offer.num_frames:
             self.session.have(ref)
             return
-        self.checks[offer.key] = check = BlockCheck(offer.key)
-        for frame in have:
-            check.accept(frame)
+        self.progress[offer.key] = sound_prefix(offer.key, b"".join(have))
         self.session.want(ref, len(have))
 
 

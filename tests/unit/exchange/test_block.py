@@ -18,8 +18,7 @@ from retexo_fl.exchange.block import (
     check_same_block,
     parse_hello,
 )
-from retexo_fl.exchange.frames import FrameHeader
-from retexo_fl.exchange.states import FrameKind
+from retexo_fl.exchange.frames import FrameHeader, FrameKind
 from tests.unit.exchange.blocks import HEADER
 
 #: Fields by which the two ends prove that they list the same edges.
@@ -218,7 +217,7 @@ def test_block_header_counts_dense_bytes() -> None:
 def test_block_traffic_adds_frame_by_frame() -> None:
     header = replace(HEADER, num_vectors=10, width=3)
     rows = FrameHeader(kind=FrameKind.ROWS, sequence=1, num_rows=10, payload_bytes=50)
-    done = FrameHeader(kind=FrameKind.ABORT, sequence=2, num_rows=0, payload_bytes=7)
+    done = FrameHeader(kind=FrameKind.DONE, sequence=2, num_rows=10, payload_bytes=0)
     assert header.traffic_of(rows) + header.traffic_of(done) == BlockTraffic(
-        raw_bytes=120, payload_bytes=50, control_bytes=7, wire_bytes=50 + 7 + 2 * 24
+        raw_bytes=120, payload_bytes=50, control_bytes=0, wire_bytes=50 + 2 * 24
     )

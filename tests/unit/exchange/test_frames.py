@@ -9,20 +9,17 @@ from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.exchange.frames import (
     HEADER_BYTES,
     FrameHeader,
-    FrameReader,
+    FrameKind,
     check_frame_limit,
     encode_frame,
+    parse_frame,
+    split_frames,
 )
-from retexo_fl.exchange.states import FrameKind
 
 ROWS = FrameHeader(
     kind=FrameKind.ROWS, positions=3, values=1, sequence=7, num_rows=2, payload_bytes=5
 )
 SEED = 0x12345678
-
-
-def _accept_all(header: FrameHeader) -> None:
-    """Let every header pass."""
 
 
 def test_encode_frame_writes_the_documented_bytes() -> None:
@@ -37,52 +34,26 @@ def test_encode_frame_of_hello_does_not_depend_on_the_seed() -> None:
     assert encode_frame(hello, b"x", block_seed=1) == encode_frame(hello, b"x", block_seed=2)
 
 
-def test_frame_reader_cuts_a_stream_and_keeps_one_frame() -> None:
+def test_a_stream_is_split_into_its_whole_frames() -> None:
     frame = encode_frame(ROWS, b"hello", block_seed=SEED)
-    reader = FrameReader(_accept_all)
-    found = []
-    for byte in frame * 2:
-        reader.give(bytes([byte]))
-        result = reader.next_frame()
-        assert reader.is_drained
-        assert reader.kept_bytes < len(frame)
-        if result:
-            found.append(result)
+    found = list(split_frames(frame * 2 + frame[:-1]))
     assert [bytes(item.payload) for item in found] == [b"hello"] * 2
+    assert [bytes(item.data) for item in found] == [frame] * 2
     assert all(item.has_checksum(SEED) for item in found)
     assert not found[0].has_checksum(SEED + 1)
     assert found[0].header.sequence == 7
+    assert list(split_frames(b"")) == []
+    with pytest.raises(RemoteProtocolError, match="not a frame"):
+        list(split_frames(frame + b"x" * 24))
 
 
-def test_frame_reader_reads_two_frames_from_one_piece() -> None:
-    reader = FrameReader(_accept_all)
-    reader.give(encode_frame(ROWS, b"hello", block_seed=SEED) * 2 + b"RT")
-    assert reader.next_frame() is not None
-    assert not reader.is_drained
-    assert reader.next_frame() is not None
-    assert reader.next_frame() is None
-    assert reader.kept_bytes == 2
-    reader.drop()
-    assert reader.kept_bytes == 0
-
-
-def test_frame_reader_lets_go_of_the_callers_buffer() -> None:
-    buffer = bytearray(encode_frame(ROWS, b"hello", block_seed=SEED)[:-1])
-    reader = FrameReader(_accept_all)
-    reader.give(buffer)
-    assert reader.next_frame() is None
-    buffer.clear()  # BufferError while anyone holds a view
-    assert reader.kept_bytes == HEADER_BYTES + 4
-
-
-def test_frame_reader_asks_before_it_keeps_a_payload() -> None:
-    def refuse(header: FrameHeader) -> None:
-        raise RemoteProtocolError(f"payload of {header.payload_bytes}")
-
-    reader = FrameReader(refuse)
-    reader.give(encode_frame(ROWS, b"hello", block_seed=SEED)[:HEADER_BYTES])
-    with pytest.raises(RemoteProtocolError, match="payload of 5"):
-        reader.next_frame()
+@pytest.mark.parametrize("cut", [1, 10, 28])
+def test_a_frame_has_the_bytes_that_it_says(cut: int) -> None:
+    frame = encode_frame(ROWS, b"hello", block_seed=SEED)
+    assert bytes(parse_frame(frame).payload) == b"hello"
+    for wrong in (frame[:-cut], frame + bytes(cut)):
+        with pytest.raises(RemoteProtocolError, match=f"a frame has {len(wrong)} byte"):
+            parse_frame(wrong)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +61,7 @@ def test_frame_reader_asks_before_it_keeps_a_payload() -> None:
     [
         (0, b"X", r"not a frame: starts with b'XTXO'"),
         (4, b"\x01", "wire version is 1, expected 2"),
-        (5, b"\x05", "frame kind 5 is unknown"),
+        (5, b"\x04", "frame kind 4 is unknown"),
         (5, b"\x00", "frame kind 0 is unknown"),
     ],
 )

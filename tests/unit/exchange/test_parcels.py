@@ -102,6 +102,18 @@ def test_many_bytes_are_cut() -> None:
     assert sizes == [MAX_DATA_BYTES, MAX_DATA_BYTES, 5]
 
 
+def test_small_pieces_share_a_parcel_as_far_as_they_fit() -> None:
+    one, two = _pair()
+    for piece in (b"aaaa", b"b", b"ccc", b"dd"):
+        one.send(piece)
+    left, carried = [], []
+    while one.has_parcels:
+        carried.append(b"".join(two.receive(parcel) for parcel in one.take(8)))
+        left.append(one.outgoing_bytes)
+    assert carried == [b"aaaabccc", b"dd"]
+    assert left == [2, 0]
+
+
 def test_nothing_follows_the_end() -> None:
     one, two = _pair()
     one.close()

@@ -15,9 +15,8 @@ from retexo_fl.agent.api import (
     Traffic,
 )
 from retexo_fl.federation import records
+from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.federation.exchange_loop import collect, publish
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.patience import Patience
 from retexo_fl.ledger import TrafficLedger, Volume
 from tests.support.fickle_grid import FickleGrid
 from tests.support.promises import hello_of
@@ -57,8 +56,8 @@ def _messenger(
         return Message(records.answer_content(answer), reply_to=message)
 
     made = grid(app, 1, {})
-    patience = Patience(timeout_s=20.0, returns=returns)
-    messenger = Messenger(made, ledger=TrafficLedger(), patience=patience)
+    policy = WaitPolicy(timeout_s=20.0, clients_return=returns)
+    messenger = Messenger(made, ledger=TrafficLedger(), policy=policy)
     messenger.introduce({0: 2}, attempt=1, promises={0: hello_of(0, vectors_out=3)})
     return messenger, made
 

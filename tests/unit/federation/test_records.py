@@ -87,6 +87,7 @@ ANSWERS: list[object] = [
     RelayAnswer(peers=(1,), sizes=(5,), parcels=PARCELS),
     RelayAnswer(peers=(), sizes=(), parcels=PARCELS[:0]),
     CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC),
+    CollectAnswer(complete=False, missing=7, missing_peers=2, traffic=TRAFFIC),
     TrainAnswer(
         update_sum=WEIGHTS,
         examples=2**40,

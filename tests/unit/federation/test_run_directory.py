@@ -7,8 +7,29 @@ import numpy as np
 import pytest
 
 from retexo_fl.config import RunConfig
+from retexo_fl.errors import RunDirectoryError
 from retexo_fl.federation.checkpoints import Checkpoint
-from retexo_fl.federation.run_directory import RunDirectory
+from retexo_fl.federation.event_log import EventLog
+from retexo_fl.federation.run_directory import RunDirectory, check_free
+
+
+def test_lost_rounds_are_told_as_spans(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "metrics.jsonl")
+    for stage, number in ((0, 1), (0, 2), (0, 6), (1, 3)):
+        log.append({"event": "round", "stage": stage, "round": number})
+    assert log.lacking({0: 7, 1: 3}) == [(0, 3, 5), (0, 7, 7), (1, 1, 2)]
+
+
+@pytest.mark.parametrize("made", ["a file", "a folder with something in it"])
+def test_a_place_that_is_taken_is_refused(tmp_path: Path, made: str) -> None:
+    path = tmp_path / "run"
+    if made == "a file":
+        path.write_text("x")
+    else:
+        path.mkdir()
+        (path / "notes.txt").write_text("x")
+    with pytest.raises(RunDirectoryError, match="exists and is not an empty directory"):
+        check_free(path)
 
 
 def test_history_is_on_the_disk_before_the_checkpoint_that_counts_on_it(

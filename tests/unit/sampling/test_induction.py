@@ -67,6 +67,9 @@ def test_long_rows_are_searched_with_the_same_result(wide: bool) -> None:
         list(dict.fromkeys([*rng.permutation(hubs).tolist(), *rng.integers(0, 10_000, size)]))
         for size in (0, 1, 5, 40, 400)
     ]
+    # The first and the last neighbour of a long row, which a search by halves may pass by.
+    ends = adjacency.indices[[adjacency.indptr[3], adjacency.indptr[4] - 1]].tolist()
+    groups.append([3, *ends])
     block = block_of(adjacency, *groups, [int(adjacency.indices[0])], [9999])
     nodes = np.concatenate((*groups, adjacency.indices[:1], [9999]))
     assert block.columns.dtype == np.int32

@@ -13,9 +13,9 @@ from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training import stage_pass
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.linear_step import PassSums, is_linear
+from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
-from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.training.tally import LayerUpdate, PassSums
 from tests.support.layer_contract import NODES, WIDTH, whole_input
 
 SHAPE = ModelShape(

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from retexo_fl.errors import PluginError, RemoteProtocolError
 from retexo_fl.training.metrics import Metric, make_metric, metric_sums, metric_value
-from retexo_fl.training.selection import Score, ScoreSums
+from retexo_fl.training.selection import Score, add_answer
+from retexo_fl.training.tally import Tally
 
 
 class MacroRecall(Metric):
@@ -43,13 +46,13 @@ def test_accuracy_needs_no_sums_of_its_own() -> None:
 def test_sums_of_clients_add_up_to_those_of_all_nodes() -> None:
     metric = make_metric(f"{__name__}:MacroRecall")
     assert isinstance(metric, MacroRecall)
-    whole, parts = ScoreSums(), ScoreSums()
-    whole.add(4, 2, 1.0, tuple(metric_sums(metric, LOGITS, LABELS)))
+    parts = Tally(count=4, correct=2, loss_sum=1.0)
+    whole = replace(parts, metric_sums=tuple(metric_sums(metric, LOGITS, LABELS)))
     for rows in (slice(0, 3), slice(3, 3), slice(3, 4)):
-        parts.add(0, 0, 0.0, tuple(metric_sums(metric, LOGITS[rows], LABELS[rows])))
-    parts.add(4, 2, 1.0, ())
-    assert parts.score(metric) == whole.score(metric)
-    assert whole.score(metric).metric == pytest.approx((1 + 1 / 2 + 0) / 3)
+        found = tuple(metric_sums(metric, LOGITS[rows], LABELS[rows]))
+        parts = add_answer(parts, Tally(metric_sums=found))
+    assert Score.of(parts, metric) == Score.of(whole, metric)
+    assert Score.of(whole, metric).metric == pytest.approx((1 + 1 / 2 + 0) / 3)
 
 
 def test_the_metric_decides_before_the_loss() -> None:
@@ -60,14 +63,14 @@ def test_the_metric_decides_before_the_loss() -> None:
 
 
 def test_no_nodes_have_no_metric() -> None:
-    assert ScoreSums().score(MacroRecall()).metric is None
+    assert Score.of(Tally(), MacroRecall()).metric is None
 
 
 def test_clients_must_send_sums_of_one_length() -> None:
-    sums = ScoreSums()
-    sums.add(1, 1, 0.0, (1.0, 2.0))
+    total = add_answer(Tally(), Tally(metric_sums=(1.0, 2.0)))
+    assert add_answer(total, Tally(count=1)) == Tally(count=1, metric_sums=(1.0, 2.0))
     with pytest.raises(RemoteProtocolError, match="3 sums; expected 2"):
-        sums.add(1, 1, 0.0, (1.0, 2.0, 3.0))
+        add_answer(total, Tally(metric_sums=(1.0, 2.0, 3.0)))
 
 
 @pytest.mark.parametrize("name", ["LOGITS", "absent", "test_no_nodes_have_no_metric", "Metric"])

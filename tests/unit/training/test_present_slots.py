@@ -16,6 +16,14 @@ from retexo_fl.training.present_slots import with_slots
 KEYS = {"dataset": "synthetic:nodes=40,edges=120,classes=3,features=5", "clients": 3}
 
 
+@pytest.mark.parametrize(
+    ("scaled", "vectors", "factor"), [(True, 10, 10 / 3), (False, 10, 1.0), (True, 0, 1.0)]
+)
+def test_only_what_is_scaled_is_multiplied(scaled: bool, vectors: int, factor: float) -> None:
+    sampling = BoundarySampling(rate=0.3, scaled=scaled, seed=1)
+    assert sampling.factor(vectors) == pytest.approx(factor)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 def test_attention_never_sees_what_was_not_drawn(rate: float) -> None:
     part = make_parts(make_config(KEYS))[0]

@@ -59,7 +59,7 @@ def test_units_add_up_to_the_whole(model: str) -> None:
     assert whole.gradient_sum is not None
     total = sum(one.gradient_sum for one in sums if one.gradient_sum is not None)
     np.testing.assert_allclose(total, whole.gradient_sum, rtol=1e-11, atol=1e-12)
-    assert sum(one.train_loss for one in sums) == pytest.approx(whole.train_loss)
+    assert sum(one.train.loss_sum for one in sums) == pytest.approx(whole.train.loss_sum)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

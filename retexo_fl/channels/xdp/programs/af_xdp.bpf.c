@@ -8,7 +8,6 @@ volatile const __u16 receiver_port = 0; /* network order */
 
 #define KIND_DATA 1
 #define KIND_PING 3
-#define KIND_GET 4
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -28,7 +27,7 @@ int hand_over(struct xdp_md *context)
 		return XDP_PASS;
 	kind = frame.head->kind;
 	/* Answers are for our own sender, who reads them from its UDP socket. */
-	if (kind != KIND_DATA && kind != KIND_PING && kind != KIND_GET)
+	if (kind != KIND_DATA && kind != KIND_PING)
 		return XDP_PASS;
 	/* A queue without a socket passes: the UDP socket takes what comes there. */
 	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);

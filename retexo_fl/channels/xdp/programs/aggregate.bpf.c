@@ -28,7 +28,7 @@
 #define CELL_BYTES 64
 #define BLOCK_PACKETS 512
 #define BLOCK_WORDS 8
-#define GET_CELLS 22
+#define FULL_CELLS 22 /* fit in Ethernet's MTU */
 
 /* Of the checksum; all odd. */
 #define C0 0x9E3779B97F4A7C15ULL
@@ -37,13 +37,12 @@
 #define C3 0x27D4EB2F165667C5ULL
 #define K 0xD6E8FEB86659FD93ULL
 
-enum kind { DATA = 1, ACK = 2, PING = 3, GET = 4, VAL = 5 };
-enum op { SUM = 0, MEAN = 1, MAX = 2 };
+enum kind { DATA = 1, ACK = 2, PING = 3 };
 enum flag { ACK_WANTED = 1, USER_ACK = 2 };
 
 /* Set before loading; the verifier sees constants. */
 const volatile __u16 PORT = 0;
-const volatile __u32 MAX_CELLS = GET_CELLS;
+const volatile __u32 MAX_CELLS = FULL_CELLS;
 /* In network order; 0 for any. What is on its way to other machines is none of ours. */
 const volatile __u32 ADDRESS = 0;
 
@@ -51,7 +50,7 @@ struct header {
 	__u32 magic;
 	__u8 version;
 	__u8 kind;
-	__u8 op;
+	__u8 zero;
 	__u8 flags;
 	__u64 token;
 	__u32 stream;
@@ -92,9 +91,8 @@ struct stream {
 	__u32 job;
 	__u16 sender;
 	__u16 stage;
-	__u8 op;
 	__u8 atomic;
-	__u16 silent; /* answers no GET */
+	__u8 pad0[3];
 	__u32 done;
 	__u32 duplicates;
 	__u64 pad1;
@@ -126,11 +124,9 @@ struct counters {
 	__u64 foreign;
 	__u64 acks_sent;
 	__u64 pings;
-	__u64 get_hits;
-	__u64 get_misses;
 	__u64 events;
 	__u64 user_acks;
-	__u64 pad[4];
+	__u64 pad[6];
 };
 
 #define TABLE(name, type_of_value)                      \
@@ -156,8 +152,7 @@ struct {
 
 /*
  * Where several processors run the program at a time, what they add to is guarded by locks. A lock
- * and plain additions take a fraction of the time of atomic ones, and a maximum cannot be taken
- * atomically in a bounded number of steps.
+ * and plain additions take a fraction of the time of atomic ones.
  */
 #define GUARDS 64
 struct guard {
@@ -248,22 +243,6 @@ static __always_inline void add_cell(struct cell *to, const half *values)
 }
 
 /*
- * Without a branch, which would be guessed wrongly half of the time: what is added is the distance
- * where the packet's value is greater, else nothing.
- */
-static __always_inline void raise_cell(struct cell *to, const half *values)
-{
-#pragma unroll
-	for (int i = 0; i < CELL_VALUES; i++) {
-		__s64 gap = (__s64)to->value[i] - (__s32)values[i];
-
-		/* Or the compiler sees what this is, and makes it a branch. */
-		asm("" : "+r"(gap));
-		to->value[i] -= gap & (gap >> 63);
-	}
-}
-
-/*
  * Where a vector of a stream lies in acc; NOWHERE if it is not for this receiver. So many cells
  * after NOWHERE there is still no number that any table reaches.
  */
@@ -326,11 +305,6 @@ __noinline int add(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cells,
 	FOR_EACH_CELL(add_cell(to, values));
 }
 
-__noinline int raise(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cells, __u32 cells)
-{
-	FOR_EACH_CELL(raise_cell(to, values));
-}
-
 /*
  * The same where others may do it at the same time. What belongs to one exchange has one lock. No
  * helper may be called while it is held, so the cells of a group are looked up before; of the
@@ -338,16 +312,8 @@ __noinline int raise(struct xdp_md *ctx, __u32 row, __u32 offset, __u32 row_cell
  */
 #define GROUP 11
 
-static __always_inline void take_cell(struct cell *to, const half *values, int is_max)
-{
-	if (is_max)
-		raise_cell(to, values);
-	else
-		add_cell(to, values);
-}
-
-static __always_inline int take_guarded(struct xdp_md *ctx, __u32 region, __u32 row,
-					__u32 row_cells, __u64 span, int is_max)
+__noinline int add_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
+			   __u64 span)
 {
 	void *end = end_of(ctx);
 	void *at = payload_of(ctx);
@@ -371,7 +337,7 @@ static __always_inline int take_guarded(struct xdp_md *ctx, __u32 region, __u32 
 #pragma unroll
 		for (__u32 j = 0; j < GROUP; j++)
 			if (to[j])
-				take_cell(to[j], at + j * CELL_BYTES, is_max);
+				add_cell(to[j], at + j * CELL_BYTES);
 		bpf_spin_unlock(&guard->lock);
 		at += GROUP * CELL_BYTES;
 	}
@@ -381,44 +347,10 @@ static __always_inline int take_guarded(struct xdp_md *ctx, __u32 region, __u32 
 		STEP(to[0]);
 		if (to[0]) {
 			bpf_spin_lock(&guard->lock);
-			take_cell(to[0], at, is_max);
+			add_cell(to[0], at);
 			bpf_spin_unlock(&guard->lock);
 		}
 		at += CELL_BYTES;
-	}
-	return 0;
-}
-
-__noinline int add_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
-			   __u64 span)
-{
-	return take_guarded(ctx, region, row, row_cells, span, 0);
-}
-
-__noinline int raise_guarded(struct xdp_md *ctx, __u32 region, __u32 row, __u32 row_cells,
-			     __u64 span)
-{
-	return take_guarded(ctx, region, row, row_cells, span, 1);
-}
-
-/* Copies a row into the packet; the packet is as long as the row. */
-__noinline int copy_row(struct xdp_md *ctx, __u32 place, __u32 cells)
-{
-	void *end = end_of(ctx);
-	word *to = payload_of(ctx);
-
-	for (__u32 i = 0; i < GET_CELLS && i < cells; i++) {
-		if ((void *)(to + CELL_WORDS) > end)
-			break;
-		struct cell *from = bpf_map_lookup_elem(&acc, &place);
-		if (!from)
-			break;
-		const __u64 *words = (const __u64 *)from;
-#pragma unroll
-		for (int j = 0; j < CELL_WORDS; j++)
-			to[j] = words[j];
-		to += CELL_WORDS;
-		place++;
 	}
 	return 0;
 }
@@ -504,32 +436,6 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct counters *coun
 	return XDP_TX;
 }
 
-/* Answers with the accumulated values of one row, if its exchange is complete. */
-static __always_inline int answer(struct xdp_md *ctx, struct counters *count,
-				  const struct stream *stream, const struct region *region)
-{
-	void *frame = frame_of(ctx);
-	struct header *header = frame + HEADER_AT;
-	if ((void *)(header + 1) > end_of(ctx))
-		return XDP_DROP;
-
-	__u32 cells = header->cells;
-	__u32 row = stream->slot_base + header->first;
-	__u32 place = place_of(row);
-	/* A row that begins in the table and ends outside is none. */
-	__u32 last = place + cells - 1;
-	if (region->complete != 1 || stream->silent || !bpf_map_lookup_elem(&acc, &last))
-		return drop(&count->get_misses);
-	copy_row(ctx, place, cells);
-	__u64 sum = payload_sum(ctx, cells);
-	header->kind = VAL;
-	header->flags = 0;
-	header->checksum = header_sum(header) + sum;
-	turn_around(frame, sizeof(struct header) + cells * CELL_BYTES);
-	count->get_hits++;
-	return XDP_TX;
-}
-
 /* Adds a checked packet's values, once; its seen bit is set before. */
 static __always_inline void take(struct xdp_md *ctx, struct counters *count, struct stream *stream,
 				 struct region *region, __u32 first, __u32 offset, __u32 cells)
@@ -538,20 +444,13 @@ static __always_inline void take(struct xdp_md *ctx, struct counters *count, str
 	__u32 row_cells = stream->row_cells;
 	__u64 span = (__u64)offset << 32 | cells;
 	__u32 which = stream->region;
-	int is_max = stream->op == MAX;
 
 	fetch(row, offset, row_cells, cells);
 	if (several_contexts || stream->atomic) {
-		if (is_max)
-			raise_guarded(ctx, which, row, row_cells, span);
-		else
-			add_guarded(ctx, which, row, row_cells, span);
+		add_guarded(ctx, which, row, row_cells, span);
 		__sync_fetch_and_add(&stream->done, 1);
 	} else {
-		if (is_max)
-			raise(ctx, row, offset, row_cells, cells);
-		else
-			add(ctx, row, offset, row_cells, cells);
+		add(ctx, row, offset, row_cells, cells);
 		stream->done++;
 	}
 	count->data_new++;
@@ -603,9 +502,9 @@ int aggregate(struct xdp_md *ctx)
 		return drop(&count->malformed);
 
 	__u32 kind = header->kind;
-	if (header->version != VERSION || kind < DATA || kind > VAL)
+	if (header->version != VERSION || kind < DATA || kind > PING)
 		return drop(&count->malformed);
-	if (kind == ACK || kind == VAL)
+	if (kind == ACK)
 		return pass(&count->passed);
 	__u32 cells = header->cells;
 	if (cells == 0 || cells > MAX_CELLS || bytes != sizeof(struct header) + cells * CELL_BYTES)
@@ -621,36 +520,27 @@ int aggregate(struct xdp_md *ctx)
 	struct region *region = bpf_map_lookup_elem(&regions, &which);
 	if (!region)
 		return drop(&count->foreign);
-	if (header->op != stream->op)
+	if (header->zero)
 		return drop(&count->malformed);
 
 	__u32 seq = header->seq, first = header->first, offset = header->offset;
 	__u32 row_cells = stream->row_cells;
-	if (kind == GET) {
-		if (first >= stream->rows || seq != first || offset != 0 || cells != row_cells ||
-		    cells > GET_CELLS)
+	if (seq >= stream->packets)
+		return drop(&count->malformed);
+	if (kind == PING) {
+		if (cells != 1 || first != 0 || offset != 0)
 			return drop(&count->malformed);
 	} else {
-		if (seq >= stream->packets)
+		/* By multiplication: a division takes longer than all other checks. */
+		__u64 start = (__u64)seq * stream->packet_cells;
+		__u64 left = (__u64)stream->rows * row_cells - start;
+		__u64 due = left < stream->packet_cells ? left : stream->packet_cells;
+		if (cells != due || offset >= row_cells ||
+		    (__u64)first * row_cells + offset != start)
 			return drop(&count->malformed);
-		if (kind == PING) {
-			if (cells != 1 || first != 0 || offset != 0)
-				return drop(&count->malformed);
-		} else {
-			/* By multiplication: a division takes longer than all other checks. */
-			__u64 start = (__u64)seq * stream->packet_cells;
-			__u64 left = (__u64)stream->rows * row_cells - start;
-			__u64 due = left < stream->packet_cells ? left : stream->packet_cells;
-			if (cells != due || offset >= row_cells ||
-			    (__u64)first * row_cells + offset != start)
-				return drop(&count->malformed);
-		}
 	}
 	if (header->checksum != header_sum(header) + payload_sum(ctx, cells))
 		return drop(&count->bad_checksum);
-
-	if (kind == GET)
-		return answer(ctx, count, stream, region);
 
 	__u8 flags = header->flags;
 	__u32 number = stream->seen_base + seq / BLOCK_PACKETS;

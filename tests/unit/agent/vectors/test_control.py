@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.agent.blocks import decode_block
 from retexo_fl.agent.vectors.control import (
     LAYERS,
     MOST_GRANTS,
@@ -17,13 +16,12 @@ from retexo_fl.agent.vectors.control import (
     control_frames,
     grant_header,
     is_control,
-    key_of,
     notice_header,
     split_layer,
 )
 from retexo_fl.agent.vectors.traffic import grant_bytes
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.exchange import BlockHeader, to_dense
+from retexo_fl.exchange import BlockHeader, decode_block, to_dense
 
 _HEADER = BlockHeader(
     job="job-0123456789ab",
@@ -40,9 +38,9 @@ _HEADER = BlockHeader(
 
 
 def _crossed(header: BlockHeader, frames: tuple[bytes, ...]) -> np.ndarray:
-    vectors, _ = decode_block(header, b"".join(frames))
-    assert vectors is not None
-    return to_dense(vectors)
+    decoded = decode_block(header, b"".join(frames))
+    assert decoded is not None
+    return to_dense(decoded[0])
 
 
 @given(
@@ -109,8 +107,8 @@ def test_a_grant_that_says_what_none_says_is_refused(place: int, value: float) -
 
 
 def test_mailboxes_of_control_are_those_of_no_block_and_of_no_other() -> None:
-    keys = [key_of(_HEADER), key_of(notice_header(_HEADER))]
-    keys += [key_of(grant_header(_HEADER, number, 1)) for number in range(MOST_GRANTS)]
+    keys = [_HEADER.key, notice_header(_HEADER).key]
+    keys += [grant_header(_HEADER, number, 1).key for number in range(MOST_GRANTS)]
 
     assert len(set(keys)) == len(keys)
     assert [split_layer(key.layer)[0] for key in keys] == [1] * len(keys)

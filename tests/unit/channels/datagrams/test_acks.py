@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retexo_fl.channels.datagrams.acks import ack_places, ack_terms, read_acks
-from retexo_fl.exchange.datagrams.layout import Op
 from retexo_fl.exchange.datagrams.packets import PacketHead, ack_packet, ping_packet
 
-HEAD = PacketHead(token=2**64 - 5, stream=7, job=2**32 - 3, stage=9, sender=11, op=Op.MEAN)
+HEAD = PacketHead(token=2**64 - 5, stream=7, job=2**32 - 3, stage=9, sender=11)
 BITS = np.arange(8, dtype=np.uint64)
 ACK = ack_packet(HEAD, 700, 512, BITS)
 

@@ -12,7 +12,7 @@ from retexo_fl.channels.datagrams.arena import TableArena
 from retexo_fl.channels.datagrams.ranges import RangeAllocator
 from retexo_fl.channels.datagrams.records import IncomingStream, StreamGrant
 from retexo_fl.errors import ChannelUnavailable, LocalProtocolError
-from retexo_fl.exchange.datagrams.layout import NOT_YET, SKIP, Op, Tables
+from retexo_fl.exchange.datagrams.layout import NOT_YET, SKIP, Tables
 
 _WIDTH = 20
 _ROW_CELLS = 2
@@ -33,7 +33,6 @@ def _open(
     key: bytes,
     *,
     streams: int = 1,
-    op: Op = Op.SUM,
     cache_key: bytes | None = None,
 ) -> None:
     arena.open_exchange(
@@ -41,7 +40,6 @@ def _open(
         job=3,
         stage=5,
         width=_WIDTH,
-        op=op,
         streams_expected=streams,
         cache_key=cache_key,
     )
@@ -169,9 +167,9 @@ TestArenaStory = _ArenaStory.TestCase
 def test_a_stream_is_written_for_who_takes_packets() -> None:
     tables = _tables()
     arena = TableArena(tables, cache_bytes=0)
-    _open(arena, b"k", streams=2, op=Op.MAX)
+    _open(arena, b"k", streams=2)
     first, second = arena.add_rows(b"k", 3), arena.add_rows(b"k", 2)
-    assert (arena.rows(b"k", first) == -(2**31)).all()
+    assert not arena.rows(b"k", first).any()
     grant = arena.open_stream(b"k", _stream(4, (1, -1, 0, 1)), second)
     record = tables.streams[grant.stream]
     base = int(record["slot_base"])
@@ -183,7 +181,7 @@ def test_a_stream_is_written_for_who_takes_packets() -> None:
         2,
         4,
     ]
-    assert [int(record[name]) for name in ("job", "stage", "sender", "op")] == [3, 5, 4, Op.MAX]
+    assert [int(record[name]) for name in ("job", "stage", "sender")] == [3, 5, 4]
     assert not tables.seen[int(record["seen_base"])].any()
     assert tables.regions[int(record["region"])]["expected"] == NOT_YET
     assert arena.open_stream(b"k", _stream(4, (1, -1, 0, 1)), second) == grant

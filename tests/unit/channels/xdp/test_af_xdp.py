@@ -19,7 +19,6 @@ from retexo_fl.exchange.datagrams.layout import Tables
 from retexo_fl.exchange.datagrams.packets import (
     PacketHead,
     ack_packet,
-    get_packet,
     ping_packet,
 )
 from tests.support.kernel import require_bpf
@@ -52,22 +51,21 @@ def test_only_what_a_receiver_takes_is_handed_over(loaded: BpfObject) -> None:
     ping = ping_packet(HEAD, 0)
     data = ping[:5] + b"\x01" + ping[6:]
     ack = ack_packet(HEAD, 0, 0, np.zeros(8, np.uint64))
-    values = ping[:5] + b"\x05" + ping[6:]
+    unknown = ping[:5] + b"\x04" + ping[6:]
     codes = {
         name: program.test_run(frame).code
         for name, frame in {
             "DATA": udp_frame(MACS, SENDER, RECEIVER, data),
             "PING": udp_frame(MACS, SENDER, RECEIVER, ping),
-            "GET": udp_frame(MACS, SENDER, RECEIVER, get_packet(HEAD, 0, 2)),
             "ACK": udp_frame(MACS, SENDER, RECEIVER, ack),
-            "VAL": udp_frame(MACS, SENDER, RECEIVER, values),
+            "unknown": udp_frame(MACS, SENDER, RECEIVER, unknown),
             "another port": udp_frame(MACS, SENDER, (RECEIVER[0], PORT + 1), ping),
             "another magic": udp_frame(MACS, SENDER, RECEIVER, b"?" + ping[1:]),
             "too short": udp_frame(MACS, SENDER, RECEIVER, ping[:19]),
         }.items()
     }
     receiver.close()
-    assert codes == dict.fromkeys(codes, PASSES) | dict.fromkeys(("DATA", "PING", "GET"), REDIRECTS)
+    assert codes == dict.fromkeys(codes, PASSES) | dict.fromkeys(("DATA", "PING"), REDIRECTS)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,12 @@ import pytest
 from retexo_fl.channels.xdp.aggregate import AggregateProgram, TableSizes
 from retexo_fl.channels.xdp.udp_frame import internet_checksum, udp_frame
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.exchange.datagrams.layout import ACK_WANTED, HEADER, NOT_YET, SKIP, Op
+from retexo_fl.exchange.datagrams.layout import ACK_WANTED, HEADER, NOT_YET, SKIP
 from retexo_fl.exchange.datagrams.packets import (
     ack_packet,
     checksum,
-    get_packet,
     ping_packet,
     read_ack,
-    read_values,
 )
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from tests.support.aggregate_twin import (
@@ -68,9 +66,9 @@ def _counted(twins: Twins, action: Callable[[], object]) -> dict[str, int]:
     return {name: after[name] - before[name] for name in after if after[name] != before[name]}
 
 
-def _open(twins: Twins, width: int = 64, rows: int = 40, op: Op = Op.SUM) -> OpenStream:
+def _open(twins: Twins, width: int = 64, rows: int = 40) -> OpenStream:
     shape = StreamShape(rows, width, 22)
-    return twins.open_stream(1, shape, places(rows, shape.row_cells), op=op)
+    return twins.open_stream(1, shape, places(rows, shape.row_cells))
 
 
 @pytest.mark.parametrize("width", [1, 16, 17, 64, 256, 352, 353, 602])
@@ -87,17 +85,16 @@ def test_stream_of_any_width_adds_up_exactly(
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-@pytest.mark.parametrize("op", list(Op))
 def test_streams_of_several_senders_meet_in_the_same_rows(
-    twins: Twins, generator: np.random.Generator, op: Op, atomic: bool
+    twins: Twins, generator: np.random.Generator, atomic: bool
 ) -> None:
     shape, rows = StreamShape(30, 48, 22), places(20, 3)
     expected = np.zeros((20, 48), dtype=np.int64)
     for number in range(3):
         which = generator.integers(0, 20, shape.rows)
-        stream = twins.open_stream(number, shape, rows[which], op=op, atomic=atomic)
+        stream = twins.open_stream(number, shape, rows[which], atomic=atomic)
         values = values_of(generator, shape)
-        (np.maximum if op is Op.MAX else np.add).at(expected, which, values)
+        np.add.at(expected, which, values)
         for packet in stream.packets(values):
             twins.take(packet)
     twins.check_tables()
@@ -151,17 +148,6 @@ def test_sum_wraps_around_as_int32_does(twins: Twins) -> None:
     assert (twins.program.tables.acc[0] == -(2**31)).all()
 
 
-def test_maximum_begins_at_the_least_number(twins: Twins, generator: np.random.Generator) -> None:
-    stream = _open(twins, op=Op.MAX)
-    for tables in twins.both:
-        tables.acc[:] = -(2**31)
-    values = -np.abs(values_of(generator, stream.shape)) - 1
-    for packet in stream.packets(values):
-        twins.take(packet)
-    twins.check_tables()
-    assert np.array_equal(twins.program.tables.acc[:160].reshape(40, 64), values)
-
-
 def _set(packet: bytes, **fields: int) -> bytes:
     changed = np.frombuffer(packet, dtype=np.uint8).copy()
     header = changed[:48].view(HEADER)
@@ -176,7 +162,7 @@ def _wrong_packets(packet: bytes) -> dict[str, tuple[str, bytes]]:
     wrong = {
         "version": _set(packet, version=2),
         "kind 0": _set(packet, kind=0),
-        "kind 6": _set(packet, kind=6),
+        "kind 4": _set(packet, kind=4),
         "no cells": _set(packet, cells=0),
         "more cells than bytes": _set(packet, cells=23),
         "fewer cells than bytes": _set(packet, cells=21),
@@ -185,8 +171,7 @@ def _wrong_packets(packet: bytes) -> dict[str, tuple[str, bytes]]:
         "cut in the header": packet[:40],
         "cut in the payload": packet[:-8],
         "longer": packet + bytes(8),
-        "operation": _set(packet, op=Op.MAX),
-        "unknown operation": _set(packet, op=9),
+        "not zero": _set(packet, zero=1),
         "number": _set(packet, seq=6),
         "number out of range": _set(packet, seq=2**32 - 1),
         "first": _set(packet, first=28),
@@ -196,9 +181,6 @@ def _wrong_packets(packet: bytes) -> dict[str, tuple[str, bytes]]:
         "ping of two cells": _set(packet[: 48 + 128], kind=3, cells=2, first=0, offset=0),
         "ping with first": _set(packet[: 48 + 64], kind=3, cells=1, offset=0),
         "ping out of range": _set(packet[: 48 + 64], kind=3, cells=1, first=0, offset=0, seq=99),
-        "get of other cells": _set(packet[: 48 + 64], kind=4, cells=1, seq=27, first=27, offset=0),
-        "get of no row": _set(packet[: 48 + 256], kind=4, cells=4, seq=40, first=40, offset=0),
-        "get of two rows": _set(packet[: 48 + 256], kind=4, cells=4, seq=5, first=27, offset=0),
         "get with offset": _set(packet[: 48 + 256], kind=4, cells=4, seq=27, first=27, offset=2),
     }
     foreign = {
@@ -328,58 +310,6 @@ def test_ping_for_user_space_goes_up_as_it_came(twins: Twins) -> None:
     assert _counted(twins, lambda: twins.take(packet)) == {"user_acks": 1}
     ran = twins.program.program.test_run(frame_of(packet))
     assert (ran.code, ran.frame) == (XDP_PASS, frame_of(packet))
-
-
-def test_values_are_told_when_the_exchange_is_complete(
-    twins: Twins, generator: np.random.Generator
-) -> None:
-    stream = _open(twins)
-    values = values_of(generator, stream.shape)
-    packets = stream.packets(values)
-    twins.expect(len(packets))
-    ask = get_packet(stream.head, 7, stream.shape.row_cells)
-    for packet in packets[:-1]:
-        twins.take(packet)
-    assert _counted(twins, lambda: twins.take(ask)) == {"get_misses": 1}
-    assert _counted(twins, lambda: twins.take(packets[-1])) == {"data_new": 1, "events": 1}
-    code, answer = twins.take(ask)
-    read = read_values(answer)
-    assert code == XDP_TX
-    assert read is not None
-    assert (read[0].head, read[0].first) == (stream.head, 7)
-    assert np.array_equal(read[1], values[7])
-    twins.check_tables()
-
-
-def test_a_silent_stream_tells_no_values(twins: Twins, generator: np.random.Generator) -> None:
-    stream = _open(twins)
-    packets = stream.packets(values_of(generator, stream.shape))
-    twins.expect(len(packets))
-    for packet in packets:
-        twins.take(packet)
-    ask = get_packet(stream.head, 7, stream.shape.row_cells)
-    assert _counted(twins, lambda: twins.take(ask)) == {"get_hits": 1}
-    for tables in twins.both:
-        tables.streams[stream.head.stream]["silent"] = 1
-    assert _counted(twins, lambda: twins.take(ask)) == {"get_misses": 1}
-
-
-@pytest.mark.parametrize("row", [SKIP, _CELLS - 3, 2**32 - 2, 2**40])
-def test_values_of_a_row_that_is_not_here_are_missed(twins: Twins, row: int) -> None:
-    shape = StreamShape(1, 64, 22)
-    stream = twins.open_stream(1, shape, np.array([row], dtype=np.uint64))
-    for tables in twins.both:
-        tables.regions["complete"] = 1
-    ask = get_packet(stream.head, 0, 4)
-    assert _counted(twins, lambda: twins.take(ask)) == {"get_misses": 1}
-
-
-def test_vector_longer_than_an_answer_is_not_told(twins: Twins) -> None:
-    shape = StreamShape(1, 23 * 16, 22)
-    stream = twins.open_stream(1, shape, np.array([0], dtype=np.uint64))
-    for tables in twins.both:
-        tables.regions["complete"] = 1
-    assert _counted(twins, lambda: twins.take(get_packet(stream.head, 0, 23))) == {"malformed": 1}
 
 
 def test_completion_is_told_once_and_only_when_all_streams_are_there(

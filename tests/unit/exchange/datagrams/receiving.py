@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retexo_fl.exchange.datagrams.aggregation import MAX_REPLY_BYTES, take_packets
-from retexo_fl.exchange.datagrams.layout import COUNTER_NAMES, NOT_YET, SKIP, Op, Tables
+from retexo_fl.exchange.datagrams.layout import COUNTER_NAMES, NOT_YET, SKIP, Tables
 from retexo_fl.exchange.datagrams.packets import PacketHead, pack_packets
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 
@@ -17,8 +17,8 @@ TOKEN = 0x1122334455667788
 STREAM, REGION, SLOT_BASE, SEEN_BASE, FIRST_CELL = 2, 1, 5, 3, 7
 
 
-def head_of(op: Op = Op.SUM) -> PacketHead:
-    return PacketHead(token=TOKEN, stream=STREAM, job=77, stage=3, sender=9, op=op)
+def head_of() -> PacketHead:
+    return PacketHead(token=TOKEN, stream=STREAM, job=77, stage=3, sender=9)
 
 
 def vectors(shape: StreamShape, seed: int = 0) -> NDArray[np.int32]:
@@ -32,13 +32,12 @@ def pack_all(
     shape: StreamShape,
     values: NDArray[np.int32],
     *,
-    op: Op = Op.SUM,
     flags: int = 0,
 ) -> list[bytes]:
     seqs = np.arange(shape.packets)
     out = np.zeros((shape.packets, shape.packet_bytes), dtype=np.uint8)
     all_flags = np.full(shape.packets, flags, dtype=np.uint8)
-    lengths = pack_packets(shape, head_of(op), values, seqs, out, flags=all_flags)
+    lengths = pack_packets(shape, head_of(), values, seqs, out, flags=all_flags)
     return [out[seq, : lengths[seq]].tobytes() for seq in seqs]
 
 
@@ -48,7 +47,6 @@ class Receiving:
 
     shape: StreamShape
     places: list[int]
-    op: Op = Op.SUM
     tables: Tables = field(init=False)
     counts: NDArray[np.uint64] = field(init=False)
 
@@ -70,11 +68,9 @@ class Receiving:
         record["region"], record["slot_base"], record["seen_base"] = REGION, SLOT_BASE, SEEN_BASE
         record["rows"], record["row_cells"] = self.shape.rows, row_cells
         record["packet_cells"], record["packets"] = self.shape.packet_cells, self.shape.packets
-        head = head_of(self.op)
+        head = head_of()
         record["job"], record["stage"], record["sender"] = head.job, head.stage, head.sender
-        record["op"], record["token"] = self.op, head.token
-        if self.op is Op.MAX:
-            self.tables.acc[:] = np.iinfo(np.int32).min
+        record["token"] = head.token
         self.counts = np.zeros(len(COUNTER_NAMES), dtype=np.uint64)
 
     @property
@@ -113,10 +109,9 @@ class Receiving:
 
     def is_untouched(self) -> bool:
         """Say whether no packet was taken."""
-        start = np.iinfo(np.int32).min if self.op is Op.MAX else 0
         tables = self.tables
         return bool(
-            (tables.acc == start).all()
+            not tables.acc.any()
             and not tables.seen.any()
             and not tables.regions["done"].any()
             and not tables.streams["done"].any()

@@ -13,20 +13,16 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.datagrams.aggregation import take_packets
 from retexo_fl.exchange.datagrams.layout import (
     ACK_WANTED,
-    MAX_GET_CELLS,
     NOT_YET,
     SKIP,
-    Op,
     PacketKind,
 )
 from retexo_fl.exchange.datagrams.packets import (
     ack_packet,
     checksum,
-    get_packet,
     parse_header,
     ping_packet,
     read_ack,
-    read_values,
 )
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from tests.unit.exchange.datagrams.receiving import (
@@ -45,15 +41,12 @@ SMALL = StreamShape(rows=5, width=20, packet_cells=3)
 PLACES = [1, 0, 2, -1, 1]
 
 
-def reference(places: list[int], values: NDArray[np.int32], op: Op) -> NDArray[np.int32]:
+def reference(places: list[int], values: NDArray[np.int32]) -> NDArray[np.int32]:
     num_rows = max([*places, 0]) + 1
-    if op is Op.MAX:
-        sums = np.full((num_rows, values.shape[1]), np.iinfo(np.int32).min, dtype=np.int32)
-    else:
-        sums = np.zeros((num_rows, values.shape[1]), dtype=np.int32)
+    sums = np.zeros((num_rows, values.shape[1]), dtype=np.int32)
     for place, row in zip(places, values, strict=True):
         if place >= 0:
-            sums[place] = np.maximum(sums[place], row) if op is Op.MAX else sums[place] + row
+            sums[place] += row
     return sums
 
 
@@ -64,19 +57,18 @@ def with_checksum(packet: bytearray) -> bytes:
 
 @given(st.data())
 def test_what_was_packed_is_taken_in_any_order_and_once(data: st.DataObject) -> None:
-    op = data.draw(st.sampled_from(Op))
     rows = data.draw(st.integers(1, 20))
     shape = StreamShape(rows, data.draw(st.integers(1, 90)), data.draw(st.integers(1, 25)))
     places = data.draw(st.lists(st.integers(-1, 6), min_size=rows, max_size=rows))
     values = vectors(shape, seed=rows)
-    receiving = Receiving(shape, places, op)
-    packets = pack_all(shape, values, op=op)
+    receiving = Receiving(shape, places)
+    packets = pack_all(shape, values)
     repeated = data.draw(st.lists(st.integers(0, shape.packets - 1), max_size=10))
     order = data.draw(st.permutations([*range(shape.packets), *repeated]))
     cut = data.draw(st.integers(0, len(order)))
     for batch in (order[:cut], order[cut:]):
         assert not any(receiving.take([packets[seq] for seq in batch]))
-    np.testing.assert_array_equal(receiving.sums, reference(places, values, op))
+    np.testing.assert_array_equal(receiving.sums, reference(places, values))
     expected = {"data_new": shape.packets, "data_duplicate": len(repeated), "events": 1}
     assert receiving.counters == {name: count for name, count in expected.items() if count}
     stream, region = receiving.tables.streams[STREAM], receiving.tables.regions[REGION]
@@ -103,7 +95,7 @@ def test_many_packets_fill_several_blocks_of_seen_bits() -> None:
 @given(st.integers(0, 4), st.integers(0, 48 + 3 * 64 - 1), st.integers(1, 255))
 @example(seq=0, at=5, flip=PacketKind.DATA ^ PacketKind.ACK)
 @example(seq=0, at=5, flip=PacketKind.DATA ^ PacketKind.PING)
-@example(seq=0, at=5, flip=PacketKind.DATA ^ PacketKind.GET)
+@example(seq=0, at=5, flip=PacketKind.DATA ^ 4)
 @example(seq=0, at=7, flip=ACK_WANTED)
 @example(seq=1, at=36, flip=1)
 def test_no_changed_byte_is_ever_taken(seq: int, at: int, flip: int) -> None:
@@ -118,7 +110,7 @@ def test_no_changed_byte_is_ever_taken(seq: int, at: int, flip: int) -> None:
         assert counter == ("passed", 1)
     elif 8 <= at < 24 or 32 <= at < 36:
         assert counter == ("foreign", 1)
-    elif at == 5 and packet[5] in (PacketKind.ACK, PacketKind.VAL):
+    elif at == 5 and packet[5] == PacketKind.ACK:
         assert counter == ("passed", 1)
     elif 24 <= at < 32 or at >= 48 or at == 7:
         assert counter == ("bad_checksum", 1)
@@ -143,8 +135,8 @@ def test_a_packet_of_another_length_is_not_taken(size: int) -> None:
     [
         (4, "B", 2),  # version
         (5, "B", 0),  # kind
-        (5, "B", 6),
-        (6, "B", Op.MAX),
+        (5, "B", 4),
+        (6, "B", 1),
         (36, "<I", 5),  # seq: another packet's, and none's
         (36, "<I", 2**32 - 1),
         (40, "<I", 1),  # first
@@ -172,7 +164,7 @@ def test_packets_of_other_streams_are_foreign(change: str) -> None:
     field = "token" if change == "closed" else change
     record[field] = 0 if change == "closed" else record[field] + 1
     packets = pack_all(SMALL, vectors(SMALL), flags=ACK_WANTED)
-    packets += [ping_packet(head_of(), 0), get_packet(head_of(), 0, SMALL.row_cells)]
+    packets.append(ping_packet(head_of(), 0))
     assert not any(receiving.take(packets))
     assert receiving.is_untouched()
     assert receiving.counters == {"foreign": len(packets)}
@@ -233,7 +225,6 @@ def test_a_ping_for_user_space_is_answered_there_alone() -> None:
 def test_beside_an_xdp_program_only_pings_are_answered() -> None:
     receiving = Receiving(SMALL, PLACES)
     packets = pack_all(SMALL, vectors(SMALL), flags=ACK_WANTED)
-    packets.append(get_packet(head_of(), 0, SMALL.row_cells))
     assert not any(receiving.take(packets, takes_data=False))
     assert receiving.is_untouched()
     assert receiving.take([ping_packet(head_of(), 0, user_ack=True)], takes_data=False) != [b""]
@@ -249,62 +240,12 @@ def test_a_ping_elsewhere_is_malformed(change: tuple[int, str, int]) -> None:
     assert receiving.counters == {"malformed": 1}
 
 
-def test_vectors_are_given_out_once_the_exchange_is_complete() -> None:
-    receiving = Receiving(SMALL, PLACES)
-    values = vectors(SMALL)
-    packets = pack_all(SMALL, values)
-    questions = [get_packet(head_of(), row, SMALL.row_cells) for row in range(SMALL.rows)]
-    receiving.take(packets[:-1])
-    assert not any(receiving.take(questions))
-    receiving.take(packets[-1:])
-    replies = receiving.take(questions)
-    sums = reference(PLACES, values, Op.SUM)
-    for row, (reply, place) in enumerate(zip(replies, PLACES, strict=True)):
-        if place < 0:
-            assert reply == b""
-            continue
-        answer = read_values(reply)
-        assert answer is not None
-        header, told = answer
-        assert (header.head, header.seq, header.first, header.flags) == (head_of(), row, row, 0)
-        np.testing.assert_array_equal(told[: SMALL.width], sums[place])
-        assert not told[SMALL.width :].any()
-    assert receiving.counters["get_misses"] == len(questions) + PLACES.count(-1)
-    assert receiving.counters["get_hits"] == len(questions) - PLACES.count(-1)
-
-
-def test_a_silent_stream_gives_no_vectors_out() -> None:
-    receiving = Receiving(SMALL, PLACES)
-    receiving.take(pack_all(SMALL, vectors(SMALL)))
-    question = get_packet(head_of(), 0, SMALL.row_cells)
-    assert any(receiving.take([question]))
-    receiving.tables.streams[STREAM]["silent"] = 1
-    assert receiving.take([question]) == [b""]
-
-
-def test_get_for_what_is_no_vector_is_malformed() -> None:
-    receiving = Receiving(SMALL, PLACES)
-    receiving.take(
-        [
-            get_packet(head_of(), SMALL.rows, SMALL.row_cells),
-            get_packet(head_of(), 0, SMALL.row_cells + 1),
-        ]
-    )
-    wide = StreamShape(rows=1, width=16 * (MAX_GET_CELLS + 1), packet_cells=1)
-    other = Receiving(wide, [0])
-    other.take([get_packet(head_of(), 0, wide.row_cells)])
-    assert receiving.counters == {"malformed": 2}
-    assert other.counters == {"malformed": 1}
-
-
 def test_answers_are_passed_up_and_left_alone() -> None:
     receiving = Receiving(SMALL, PLACES)
     ack = ack_packet(head_of(), 0, 0, np.zeros(8, dtype=np.uint64))
-    val = bytearray(get_packet(head_of(), 0, SMALL.row_cells))
-    val[5] = PacketKind.VAL
-    assert receiving.take([ack, bytes(val), b"", b"RTX", b"another protocol"]) == [b""] * 5
+    assert receiving.take([ack, b"", b"RTX", b"another protocol"]) == [b""] * 4
     assert receiving.is_untouched()
-    assert receiving.counters == {"passed": 5}
+    assert receiving.counters == {"passed": 4}
 
 
 def test_an_exchange_is_complete_only_when_all_its_streams_are_open() -> None:
@@ -397,12 +338,12 @@ def test_bytes_after_a_packet_that_was_cut_off_are_not_read() -> None:
 @pytest.mark.parametrize(
     ("buffers", "replies", "counters", "message"),
     [
-        ((1, 240), (2, 1456), 12, "room for packets"),
-        ((2, 241), (2, 1456), 12, "room for packets"),
-        ((2, 40), (2, 1456), 12, "room for packets"),
-        ((2, 240), (1, 1456), 12, "room for answers"),
-        ((2, 240), (2, 112), 12, "room for answers"),
-        ((2, 240), (2, 1456), 11, "11 counters, expected 12"),
+        ((1, 240), (2, 1456), 10, "room for packets"),
+        ((2, 241), (2, 1456), 10, "room for packets"),
+        ((2, 40), (2, 1456), 10, "room for packets"),
+        ((2, 240), (1, 1456), 10, "room for answers"),
+        ((2, 240), (2, 104), 10, "room for answers"),
+        ((2, 240), (2, 1456), 9, "9 counters, expected 10"),
     ],
 )
 def test_arrays_of_another_form_are_refused(

@@ -15,12 +15,10 @@ from retexo_fl.exchange.datagrams.fixed_point import (
     MAX_CONTRIBUTORS,
     MAX_EXPONENT,
     MIN_EXPONENT,
-    divide_by_counts,
     error_bound,
     exponent_for,
     snap,
     unsnap,
-    with_counts,
 )
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -136,15 +134,3 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
 def test_nothing_snaps_to_nothing() -> None:
     empty = np.zeros((0, 4), dtype=np.float32)
     assert snap(empty, 3).shape == (0, 4)
-
-
-def test_means_divide_by_the_counts_that_travelled_with_the_sums() -> None:
-    exponent = exponent_for(6.0)
-    first = with_counts(snap(np.array([[6.0, -3.0], [1.0, 2.0]], dtype=np.float32), exponent))
-    partial = np.array([[3.0, 3.0], [0.0, 0.0]], dtype=np.float32)
-    second = with_counts(snap(partial, exponent), np.array([2, 0], dtype=np.int32))
-    means = divide_by_counts(first + second, exponent, np.float32)
-    assert means.dtype == np.float32
-    assert means.tolist() == [[3.0, 0.0], [1.0, 2.0]]
-    nothing = np.zeros((1, 3), dtype=np.int32)
-    assert divide_by_counts(nothing, exponent, np.float64).tolist() == [[0.0, 0.0]]

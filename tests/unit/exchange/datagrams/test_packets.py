@@ -8,23 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange.datagrams.layout import ACK_WANTED, USER_ACK, Op, PacketKind
+from retexo_fl.exchange.datagrams.layout import ACK_WANTED, USER_ACK, PacketKind
 from retexo_fl.exchange.datagrams.packets import (
     PacketHead,
     ack_packet,
     checksum,
-    get_packet,
     pack_packets,
     parse_header,
     ping_packet,
     read_ack,
-    read_values,
     readdress,
 )
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from tests.unit.exchange.datagrams.receiving import head_of, pack_all, vectors
 
-HEAD = PacketHead(token=0x0102030405060708, stream=5, job=6, stage=7, sender=8, op=Op.MEAN)
+HEAD = PacketHead(token=0x0102030405060708, stream=5, job=6, stage=7, sender=8)
 FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
 ODD_FACTOR = 0xD6E8FEB86659FD93
 
@@ -43,7 +41,7 @@ def test_a_packet_has_the_documented_bytes() -> None:
     flags = np.array([0, ACK_WANTED], dtype=np.uint8)
     lengths = pack_packets(shape, HEAD, values, np.array([0, 1]), out, flags=flags)
     assert lengths.tolist() == [240, 240]
-    header = bytes.fromhex("52545856 01 01 01 01 0807060504030201 05000000 06000000")
+    header = bytes.fromhex("52545856 01 01 00 01 0807060504030201 05000000 06000000")
     place = bytes.fromhex("0700 0800 01000000 01000000 0100 0300")
     payload = (
         values[1, 16:].tobytes()
@@ -153,11 +151,6 @@ def test_questions_say_what_they_ask_for() -> None:
     user = parse_header(ping_packet(HEAD, 9, user_ack=True))
     assert user is not None
     assert user.flags == USER_ACK
-    get = parse_header(get_packet(HEAD, 4, 3))
-    assert get is not None
-    assert (get.kind, get.seq, get.first, get.cells) == (PacketKind.GET, 4, 4, 3)
-    assert read_ack(get_packet(HEAD, 4, 1)) is None
-    assert read_values(get_packet(HEAD, 4, 1)) is None
 
 
 @given(st.integers(0, 111), st.integers(1, 255))

@@ -10,16 +10,28 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from retexo_fl.agent import api
-from retexo_fl.agent.api import CollectAnswer, CollectRequest, PublishAnswer, Ticket, Traffic
+from retexo_fl.agent.api import (
+    CollectAnswer,
+    CollectRequest,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    Traffic,
+)
 from retexo_fl.agent.peering import relay_answer
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.clock import Clock
+from retexo_fl.federation.asking import (
+    Clock,
+    Messenger,
+    OpenExchange,
+    Pauses,
+    Wait,
+    WaitPolicy,
+    Watch,
+)
 from retexo_fl.federation.exchange_loop import Exchanged, run_exchange
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.patience import Patience
-from retexo_fl.federation.waiting import LookPace, OpenExchange, Watch
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
@@ -32,12 +44,17 @@ TICKET = Ticket(job="job-0123456789ab", attempt=1, weights_digest=bytes(32))
 def test_pauses_grow_with_the_exchange_and_end_at_its_deadline() -> None:
     clock = HandClock()
     made: Clock = clock
-    pace = LookPace(made, within_s=7 * DAY_S, longest_s=60.0)
+    wait = Wait(
+        made,
+        timeout_s=7 * DAY_S,
+        pauses=Pauses(first_s=0.2, share=0.25, longest_s=60.0),
+        longest_report_gap_s=3600.0,
+    )
     told_s = []
-    while pace.left_s:
-        if pace.shall_tell():
-            told_s.append(pace.open_s)
-        pace.rest()
+    while not wait.is_over:
+        if wait.is_report_due():
+            told_s.append(wait.elapsed_s)
+        wait.pause()
     assert clock.pauses_s[0] == 0.2
     assert clock.time_s - 1000.0 == pytest.approx(7 * DAY_S)
     open_s = 0.0
@@ -97,7 +114,7 @@ class _Clients:
         self.messenger = Messenger(
             self.grid,
             ledger=TrafficLedger(),
-            patience=Patience(timeout_s=self.timeout_s, returns=True),
+            policy=WaitPolicy(timeout_s=self.timeout_s, clients_return=True),
             clock=self.clock,
         )
         self.messenger.introduce(
@@ -110,9 +127,7 @@ class _Clients:
         values = {"engine": "deployment", "clients": 3, **keys}
         return run_exchange(
             self.messenger,
-            TICKET,
-            previous=None,
-            weights=None,
+            PublishRequest(ticket=TICKET),
             config=make_config(values),
             watch=Watch(clock=self.clock, on_wait=told.append),
         )
@@ -200,13 +215,13 @@ def test_relay_is_not_left_to_other_runs() -> None:
 
 
 def test_nobody_has_to_answer_a_look_in_a_deployment_only() -> None:
-    simulated = Patience(timeout_s=100.0)
-    assert simulated.nobody_within(5.0) == simulated
-    quorum = Patience(timeout_s=100.0, returns=True, least=2, deadline_s=7.0)
-    assert quorum.nobody_within(5.0) == quorum
-    deployed = replace(simulated, returns=True)
+    simulated = WaitPolicy(timeout_s=100.0)
+    assert simulated.with_answers_optional(5.0) == simulated
+    quorum = WaitPolicy(timeout_s=100.0, clients_return=True, quorum=2, deadline_s=7.0)
+    assert quorum.with_answers_optional(5.0) == quorum
+    deployed = replace(simulated, clients_return=True)
     for within_s, closed_s in ((5.0, 5.0), (1e6, 100.0)):
-        look = deployed.nobody_within(within_s)
+        look = deployed.with_answers_optional(within_s)
         assert look.may_close_early
         assert look.deadline_s == closed_s
         assert look.timeout_s > look.deadline_s

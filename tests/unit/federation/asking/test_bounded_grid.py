@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.errors import EngineFailed
-from retexo_fl.federation.bounded_grid import BoundedGrid
+from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.simulation.inline_grid import InlineGrid
 
 

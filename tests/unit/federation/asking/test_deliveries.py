@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -10,9 +11,8 @@ from flwr.clientapp import ClientApp
 
 from retexo_fl.agent.api import HelloRequest, Ticket
 from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
-from retexo_fl.federation import pace, records
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.patience import Patience
+from retexo_fl.federation import records
+from retexo_fl.federation.asking import Messenger, Silence, Wait, WaitPolicy
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
@@ -35,14 +35,14 @@ def messenger(
     grid: FickleGrid,
     timeout_s: float = 500.0,
     clock: HandClock | None = None,
-    on_silence: Callable[[pace.Silence], None] = lambda silence: None,
-    **patience: float,
+    on_silence: Callable[[Silence], None] = lambda silence: None,
+    **policy: float,
 ) -> Messenger:
-    wanted = Patience(timeout_s=timeout_s, returns=True, **patience)  # type: ignore[arg-type]
+    wanted = WaitPolicy(timeout_s=timeout_s, clients_return=True, **policy)  # type: ignore[arg-type]
     made = Messenger(
         grid,
         ledger=TrafficLedger(),
-        patience=wanted,
+        policy=wanted,
         on_silence=on_silence,
         clock=clock or HandClock(),
     )
@@ -79,6 +79,35 @@ def test_client_is_not_asked_before_its_node_is_back() -> None:
     assert len(again) == 2
     assert again[1].metadata.ttl < again[0].metadata.ttl
     assert again[1].metadata.group_id == again[0].metadata.group_id == "2.1.3"
+
+
+def test_a_client_that_stays_away_is_asked_less_and_less_often() -> None:
+    grid = grid_of(3)
+    clock = HandClock()
+    grid.weather.errors = {3: [3] * 9}
+    asked_s: list[float] = []
+
+    def look() -> None:
+        if sum(node == 3 for node, _ in grid.sent) > len(asked_s):
+            asked_s.append(clock.time_s)
+
+    grid.on_look = look
+    assert ask(messenger(grid, clock=clock)) == [0, 1, 2]
+    gaps_s = [after - before for before, after in pairwise(asked_s)]
+    for gap_s, least_s in zip(gaps_s, (1, 2, 4, 8, 16, 30, 30, 30, 30), strict=True):
+        assert least_s <= gap_s < least_s + 5
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_wait_is_reported_less_and_less_often_where_clients_return(returns: bool) -> None:
+    clock = HandClock()
+    wait = Wait.for_answers(clock, WaitPolicy(timeout_s=1e6, clients_return=returns))
+    reported_s = []
+    for second in range(200):
+        clock.time_s = 1000.0 + second
+        if wait.is_report_due():
+            reported_s.append(second)
+    assert reported_s == ([30, 90] if returns else [])
 
 
 def test_silent_clients_are_all_named_with_what_is_known_of_them() -> None:
@@ -129,7 +158,7 @@ def test_answer_to_another_round_is_refused() -> None:
 def test_enough_clients_close_a_question_at_its_deadline() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3}
-    asked = messenger(grid, least=2, deadline_s=10.0)
+    asked = messenger(grid, quorum=2, deadline_s=10.0)
     assert ask(asked) == [0, 2]
     assert asked.absent == (1,)
 
@@ -144,7 +173,7 @@ def test_too_few_clients_are_waited_for_beyond_the_deadline() -> None:
             grid.weather.mute = {3}
 
     grid.on_look = come_back
-    asked = messenger(grid, clock=clock, least=2, deadline_s=5.0)
+    asked = messenger(grid, clock=clock, quorum=2, deadline_s=5.0)
     assert ask(asked) == [0, 2]
 
 
@@ -152,13 +181,13 @@ def test_too_few_clients_fail_a_question_at_last() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3, 4}
     with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 within"):
-        ask(messenger(grid, timeout_s=20.0, least=2, deadline_s=5.0))
+        ask(messenger(grid, timeout_s=20.0, quorum=2, deadline_s=5.0))
 
 
 def test_late_answer_is_not_read_and_its_client_is_asked_anew() -> None:
     grid = grid_of(3)
     grid.weather.mute = {3}
-    asked = messenger(grid, least=2, deadline_s=5.0)
+    asked = messenger(grid, quorum=2, deadline_s=5.0)
     ask(asked)
     late = [message for node, message in grid.sent if node == 3]
     assert ask(asked) == [0, 2]
@@ -171,7 +200,7 @@ def test_late_answer_is_not_read_and_its_client_is_asked_anew() -> None:
 
 def test_silence_is_told() -> None:
     grid = grid_of(3)
-    told: list[pace.Silence] = []
+    told: list[Silence] = []
     grid.weather.mute = {3, 4}
     asked = messenger(grid, timeout_s=100.0, on_silence=told.append)
     with pytest.raises(RoundIncomplete):

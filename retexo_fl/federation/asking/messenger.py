@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Final
 
 from flwr.app import Message
@@ -12,13 +13,17 @@ from flwr.serverapp import Grid
 from retexo_fl.agent.api import HelloAnswer, Request, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.bounded_grid import BoundedGrid
-from retexo_fl.federation.clock import THIS_MACHINE, Clock
-from retexo_fl.federation.errands import Errand, Errands, Post, who
-from retexo_fl.federation.message_bytes import count_message
-from retexo_fl.federation.pace import Pace, Question, Silence
-from retexo_fl.federation.patience import Patience
-from retexo_fl.federation.records import group_of, round_of
+from retexo_fl.federation.asking.bounded_grid import BoundedGrid
+from retexo_fl.federation.asking.deliveries import Deliveries, Delivery, Post, client_name
+from retexo_fl.federation.asking.waiting import (
+    THIS_MACHINE,
+    Clock,
+    Question,
+    Silence,
+    Wait,
+    WaitPolicy,
+)
+from retexo_fl.federation.records import content_volumes, group_of, round_of
 from retexo_fl.ledger import SERVER, Account, TrafficLedger
 
 logger = logging.getLogger(__name__)
@@ -33,7 +38,7 @@ class Messenger:
     Args:
         grid: The way to the clients' Flower nodes.
         ledger: Told of every message.
-        patience: How long answers are waited for, and of how many clients.
+        policy: How long answers are waited for, and of how many clients.
         on_answer: Called with stage and purpose at every reply, for those who show progress.
         on_silence: Called every 30 s while a question waits for clients on other machines.
         clock: The time by which it waits.
@@ -44,19 +49,20 @@ class Messenger:
         grid: Grid,
         *,
         ledger: TrafficLedger,
-        patience: Patience,
+        policy: WaitPolicy,
         on_answer: Callable[[int, str], None] = lambda stage, purpose: None,
         on_silence: Callable[[Silence], None] = lambda silence: None,
         clock: Clock = THIS_MACHINE,
     ) -> None:
         self._clock = clock
-        self._post: Post = BoundedGrid(grid) if patience.returns else grid
+        self._post: Post = BoundedGrid(grid) if policy.clients_return else grid
         self._ledger = ledger
-        self._patience = patience
+        self._policy = policy
         self._on_answer = on_answer
         self._on_silence = on_silence
         self._attempt = 1
         self._node_of: Mapping[int, int] = {}
+        self._client_at: Mapping[int, int] = {}
         self._promises: Mapping[int, HelloAnswer] = {}
         self._client_of: dict[str, int] = {}
         self._overdue: dict[int, str] = {}
@@ -76,9 +82,9 @@ class Messenger:
         return self._ledger
 
     @property
-    def patience(self) -> Patience:
+    def policy(self) -> WaitPolicy:
         """How long answers are waited for."""
-        return self._patience
+        return self._policy
 
     def introduce(
         self,
@@ -91,7 +97,12 @@ class Messenger:
         ``promises`` is what each client said of itself; :meth:`promise_of` returns it.
         """
         self._node_of, self._attempt = dict(node_of), attempt
+        self._client_at = {node: client for client, node in node_of.items()}
         self._promises = dict(promises or {})
+
+    def client_at(self, node: int) -> int | None:
+        """Return which client a Flower node is, None for a node that is none."""
+        return self._client_at.get(node)
 
     def promise_of(self, client: int) -> HelloAnswer:
         """Return what a client said of itself when it was greeted."""
@@ -118,7 +129,7 @@ class Messenger:
                 content,
                 dst_node_id=node,
                 message_type=question_of(request).message_type,
-                ttl=self._patience.timeout_s,
+                ttl=self._policy.timeout_s,
                 group_id=group_of(request.ticket),
             )
             for node in nodes
@@ -137,24 +148,26 @@ class Messenger:
         """
         asked = Question(stage=-1, purpose=purpose)
         known: set[int] = set()
-        questions: list[Errands] = []
+        questions: list[Deliveries] = []
         answers = 0
-        pace = Pace(self._patience, self._clock)
-        while answers < count and not pace.is_enough(answers, count):
+        wait = Wait.for_answers(self._clock, self._policy)
+        while answers < count and not self._policy.is_enough(
+            answers, asked=count, after_s=wait.elapsed_s
+        ):
             looked_s = self._clock.now_s()
             fresh = sorted({*self._post.get_node_ids()} - known)
             if fresh:
                 known.update(fresh)
-                questions.append(self._errands(self.addressed(fresh, request), asked))
+                questions.append(self._deliveries(self.addressed(fresh, request), asked))
             came = [pair for question in questions for pair in question.look()]
             if not came:
-                self._check_time(pace, len(known), answers, count)
-                pace.rest()
+                self._check_time(wait, len(known), answers, count)
+                wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
-            for errand, reply in came:
+            for delivery, reply in came:
                 answers += 1
-                self._take(errand, reply, asked)
-                yield errand.node, reply
+                self._take(delivery, reply, asked)
+                yield delivery.node, reply
 
     def ask(
         self,
@@ -168,7 +181,7 @@ class Messenger:
         """Send messages, then yield (client, reply) in the order in which they were given.
 
         Replies are handed on as soon as their turn comes, so that their consumer need not hold
-        them all. Where the patience allows to close early, they come when all have answered or
+        them all. Where the policy has a quorum, they come when all have answered or
         the deadline is over; ``absent`` then names those whose answers are not among them.
 
         Args:
@@ -188,88 +201,93 @@ class Messenger:
         asked = Question(stage=stage, purpose=purpose, round=number)
         self.absent, self._client_of = (), {}
         begun_s = self._clock.now_s()
-        question = self._errands(sent, asked)
+        question = self._deliveries(sent, asked)
         self.waited_s += self._clock.now_s() - begun_s
-        patience = self._patience if within_s is None else self._patience.nobody_within(within_s)
+        policy = self._policy
+        if within_s is not None:
+            policy = policy.with_answers_optional(within_s)
         answers = (
-            self._until_closed(question, asked, counted, patience)
-            if patience.may_close_early
+            self._until_closed(question, asked, counted, policy)
+            if policy.may_close_early
             else self._one_by_one(question, asked)
         )
-        for errand, reply in answers:
-            self._take(errand, reply, asked)
-            yield errand.client, reply
+        for delivery, reply in answers:
+            self._take(delivery, reply, asked)
+            yield delivery.client, reply
 
-    def _errands(self, messages: Sequence[Message], asked: Question) -> Errands:
-        client_of = {node: client for client, node in self._node_of.items()}
-        errands = [
-            Errand(message=item, client=client_of.get(item.metadata.dst_node_id, -1), place=place)
+    def _deliveries(self, messages: Sequence[Message], asked: Question) -> Deliveries:
+        deliveries = [
+            Delivery(
+                message=item, client=self._client_at.get(item.metadata.dst_node_id, -1), place=place
+            )
             for place, item in enumerate(messages)
         ]
-        nodes = [errand.node for errand in errands]
-        return Errands(
+        nodes = [delivery.node for delivery in deliveries]
+        return Deliveries(
             self._post,
-            errands,
-            timeout_s=self._patience.timeout_s,
-            returns=self._patience.returns,
+            deliveries,
+            timeout_s=self._policy.timeout_s,
+            clients_return=self._policy.clients_return,
             overdue={n: self._overdue.pop(n) for n in nodes if n in self._overdue},
-            on_send=lambda errand: self._count(errand.message, errand.client, asked, "in"),
+            on_send=lambda delivery: self.count(delivery.message, delivery.client, asked, "in"),
             clock=self._clock,
         )
 
-    def _one_by_one(self, question: Errands, asked: Question) -> Iterator[tuple[Errand, Message]]:
+    def _one_by_one(
+        self, question: Deliveries, asked: Question
+    ) -> Iterator[tuple[Delivery, Message]]:
         """Yield all answers in order, as soon as their turn comes."""
-        arrived: dict[int, tuple[Errand, Message]] = {}
-        pace = Pace(self._patience, self._clock)
+        arrived: dict[int, tuple[Delivery, Message]] = {}
+        wait = Wait.for_answers(self._clock, self._policy)
         for place in range(len(question.open)):
             while place not in arrived:
-                came = self._look(question, asked, pace, before=place + _REPLIES_AHEAD)
-                arrived |= {errand.place: (errand, reply) for errand, reply in came}
+                came = self._look(question, asked, wait, before=place + _REPLIES_AHEAD)
+                arrived |= {delivery.place: (delivery, reply) for delivery, reply in came}
             yield arrived.pop(place)
 
     def _until_closed(
-        self, question: Errands, asked: Question, counted: Set[int] | None, patience: Patience
-    ) -> Iterator[tuple[Errand, Message]]:
+        self, question: Deliveries, asked: Question, counted: Set[int] | None, policy: WaitPolicy
+    ) -> Iterator[tuple[Delivery, Message]]:
         """Yield the answers in order that came before the question was closed."""
-        arrived: list[tuple[Errand, Message]] = []
-        wanted = {errand.client for errand in question.open}
+        arrived: list[tuple[Delivery, Message]] = []
+        wanted = {delivery.client for delivery in question.open}
         wanted = wanted if counted is None else wanted & counted
-        pace = Pace(patience, self._clock)
+        wait = Wait.for_answers(self._clock, policy)
         while question.open:
-            enough = len(wanted.intersection(errand.client for errand, _ in arrived))
-            if pace.is_enough(enough, len(wanted)):
+            enough = len(wanted.intersection(delivery.client for delivery, _ in arrived))
+            if policy.is_enough(enough, asked=len(wanted), after_s=wait.elapsed_s):
                 break
-            arrived += self._look(question, asked, pace, before=None)
-        self.absent = tuple(sorted(errand.client for errand in question.open))
+            arrived += self._look(question, asked, wait, before=None)
+        self.absent = tuple(sorted(delivery.client for delivery in question.open))
         self._overdue |= question.overdue
         yield from sorted(arrived, key=lambda pair: pair[0].place)
 
     def _look(
-        self, question: Errands, asked: Question, pace: Pace, *, before: int | None
-    ) -> list[tuple[Errand, Message]]:
+        self, question: Deliveries, asked: Question, wait: Wait, *, before: int | None
+    ) -> list[tuple[Delivery, Message]]:
         """Look for answers once, and rest where there were none."""
         looked_s = self._clock.now_s()
         came = question.look(before)
         if came:
-            pace.hurry()
-        elif pace.is_over:
+            wait.note_news()
+        elif wait.is_over:
             came = self._last_look(question)
         else:
-            if pace.shall_tell():
-                clients = tuple(sorted(errand.client for errand in question.open))
+            if wait.is_report_due():
+                clients = tuple(sorted(delivery.client for delivery in question.open))
                 self._on_silence(Silence(question=asked, clients=clients))
-            pace.rest()
+            wait.pause()
         self.waited_s += self._clock.now_s() - looked_s
         return came
 
-    def _last_look(self, question: Errands) -> list[tuple[Errand, Message]]:
+    def _last_look(self, question: Deliveries) -> list[tuple[Delivery, Message]]:
         """Return what has come by the end of the time.
 
         Raises:
             RoundIncomplete: Answers are missing.
         """
-        within = f"within {self._patience.timeout_s:g} s (message-timeout-s)"
-        if not (self._patience.returns or self._patience.may_close_early):
+        within = f"within {self._policy.timeout_s:g} s (message-timeout-s)"
+        if not (self._policy.clients_return or self._policy.may_close_early):
             # Others are not looked at: in one process, clients run when they are.
             raise RoundIncomplete(
                 f"no answer from client {question.open[0].client} {within}, and "
@@ -280,26 +298,27 @@ class Messenger:
             raise RoundIncomplete(f"no answer from {question.silent()} {within}")
         return came
 
-    def _check_time(self, pace: Pace, connected: int, answers: int, count: int) -> None:
+    def _check_time(self, wait: Wait, connected: int, answers: int, count: int) -> None:
         so_far = f"clients connected: {connected} of {count}"
         if connected >= count:
             so_far += f", {answers} of them answered hello"
-        if pace.is_over:
+        if wait.is_over:
             raise RoundIncomplete(
-                f"{so_far} after {self._patience.timeout_s:g} s (message-timeout-s); start the "
+                f"{so_far} after {self._policy.timeout_s:g} s (message-timeout-s); start the "
                 "others, or lower clients"
             )
-        if pace.shall_tell():
+        if wait.is_report_due():
             logger.warning("hello waits: %s so far", so_far)
 
-    def _take(self, errand: Errand, reply: Message, asked: Question) -> None:
+    def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Check and count an answer whose turn has come."""
-        records.raise_failure(reply, who(errand.client))
-        self._client_of[reply.metadata.reply_to_message_id] = errand.client
-        self._count(reply, errand.client, asked, "out")
+        records.raise_failure(reply, client_name(delivery.client))
+        self._client_of[reply.metadata.reply_to_message_id] = delivery.client
+        self.count(reply, delivery.client, asked, "out")
         self._on_answer(asked.stage, asked.purpose)
 
-    def _count(self, message: Message, client: int, asked: Question, direction: str) -> None:
+    def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
+        """Enter a message to (``in``) or from (``out``) a client in the ledger."""
         account = Account(
             attempt=self._attempt,
             kind="control",
@@ -309,4 +328,8 @@ class Messenger:
             peer=SERVER,
             direction=direction,
         )
-        count_message(self._ledger, message, account)
+        weights, other = content_volumes(message.content)
+        kind = "weights_down" if direction == "in" else "updates_up"
+        for entry, volume in ((replace(account, kind=kind), weights), (account, other)):
+            if volume.payload:
+                self._ledger.add(entry, volume)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange.codecs import Coding, Positions, Values
-from retexo_fl.exchange.decoding import RowsShape, decode_rows, parse_coding
+from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
 
 F32_ONE = bytes.fromhex("0000803f")
 F32_TWO = bytes.fromhex("00000040")

@@ -6,8 +6,7 @@ from flwr.clientapp import ClientApp
 
 from retexo_fl.agent.api import HelloRequest, Ticket
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
-from retexo_fl.federation.messenger import Messenger
-from retexo_fl.federation.patience import Patience
+from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.hand_clock import HandClock
@@ -42,8 +41,8 @@ class LateGrid(InlineGrid):
 
 
 def messenger(grid: InlineGrid, timeout_s: float = 50.0) -> Messenger:
-    patience = Patience(timeout_s=timeout_s)
-    made = Messenger(grid, ledger=TrafficLedger(), patience=patience, clock=HandClock())
+    policy = WaitPolicy(timeout_s=timeout_s)
+    made = Messenger(grid, ledger=TrafficLedger(), policy=policy, clock=HandClock())
     made.introduce({client: client + 2 for client in range(4)}, attempt=1)
     return made
 
@@ -83,7 +82,7 @@ def test_hello_gives_up_and_says_how_many_came() -> None:
 def test_ask_counts_both_ways() -> None:
     ledger = TrafficLedger()
     grid = InlineGrid(echo_app([]), 4, {})
-    asked = Messenger(grid, ledger=ledger, patience=Patience(timeout_s=5.0))
+    asked = Messenger(grid, ledger=ledger, policy=WaitPolicy(timeout_s=5.0))
     asked.introduce({0: 2}, attempt=3)
     list(asked.ask(asked.messages([0], HELLO), stage=-1, purpose="hello"))
     lines = {(account.direction, account.attempt): volume for account, volume in ledger.lines()}
@@ -107,7 +106,7 @@ def test_every_answer_is_told_to_those_who_show_progress() -> None:
     asked = Messenger(
         grid,
         ledger=TrafficLedger(),
-        patience=Patience(timeout_s=5.0),
+        policy=WaitPolicy(timeout_s=5.0),
         on_answer=lambda *step: told.append(step),
     )
     asked.introduce({client: client + 2 for client in range(4)}, attempt=1)

@@ -1,0 +1,245 @@
+"""One question to many clients: sent, and sent again to those whose machine was away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from flwr.app import Message
+
+from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
+from retexo_fl.federation import records
+from retexo_fl.federation.asking.waiting import Clock
+
+logger = logging.getLogger(__name__)
+
+#: Pauses before a client that was away is asked again; they grow while it stays so.
+_FIRST_RETRY_S: Final = 1.0
+_LONGEST_RETRY_S: Final = 30.0
+#: Flower's error codes that say nothing about the question: the same one may be asked again.
+_AWAY: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        3: "the message was not fetched in time",
+        4: "it fetched the message and was gone",
+        5: "its SuperNode is not connected",
+        8: "its ClientApp was killed",
+    }
+)
+#: Between looks at which nodes are connected.
+_NODES_EVERY_S: Final = 1.0
+#: Least life of a message, so that one sent at the last moment is no invalid one.
+_LEAST_TTL_S: Final = 1.0
+
+
+class Post(Protocol):
+    """The part of a grid that carries messages."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes that are connected."""
+        ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return an id for each, or None where a node is unknown."""
+        ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """One message on its way to one client.
+
+    Attributes:
+        message: What is asked.
+        client: Index of the client, -1 where it is not known yet.
+        place: Among the deliveries of its question, from 0.
+        message_id: Of the message that is on its way; empty while none is.
+        busy_with: Id of an earlier message that the client still works on.
+        absence: Why its machine was away; empty while it was not.
+    """
+
+    message: Message
+    client: int
+    place: int
+    message_id: str = ""
+    busy_with: str = ""
+    absence: str = ""
+    retry_s: float = field(default_factory=lambda: _FIRST_RETRY_S)
+    again_at_s: float = 0.0
+
+    @property
+    def node(self) -> int:
+        """The Flower node of the client."""
+        return self.message.metadata.dst_node_id
+
+
+class Deliveries:
+    """The deliveries of one question, in the order in which they were given.
+
+    Args:
+        post: The grid.
+        deliveries: What to ask whom.
+        timeout_s: Life of the messages, from now.
+        clients_return: Ask those again whose machine was away.
+        overdue: By node, the id of an earlier message that it has not answered; it is asked when
+            it has, or that message has died.
+        on_send: Told of every message that the grid has taken.
+        clock: The time by which messages die and are sent again.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        deliveries: Sequence[Delivery],
+        *,
+        timeout_s: float,
+        clients_return: bool,
+        overdue: Mapping[int, str],
+        on_send: Callable[[Delivery], None],
+        clock: Clock,
+    ) -> None:
+        self._post = post
+        self._clock = clock
+        self._begun_s = self._clock.now_s()
+        self._timeout_s = timeout_s
+        self._clients_return = clients_return
+        self._on_send = on_send
+        self._open = list(deliveries)
+        self._nodes: frozenset[int] = frozenset()
+        self._nodes_at_s = float("-inf")
+        for delivery in deliveries:
+            delivery.busy_with = overdue.get(delivery.node, "")
+        self._send([delivery for delivery in deliveries if not delivery.busy_with])
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the deliveries were sent first."""
+        return self._clock.now_s() - self._begun_s
+
+    @property
+    def open(self) -> Sequence[Delivery]:
+        """Deliveries without an answer."""
+        return self._open
+
+    @property
+    def overdue(self) -> dict[int, str]:
+        """By node, the id of the message that it has not answered."""
+        return {
+            item.node: item.message_id or item.busy_with for item in self._open if _is_out(item)
+        }
+
+    def silent(self) -> str:
+        """Name the clients that have not answered, and why where that is known."""
+        return ", ".join(
+            client_name(item.client) + (f" ({item.absence})" if item.absence else "")
+            for item in self._open
+        )
+
+    def look(self, before: int | None = None) -> list[tuple[Delivery, Message]]:
+        """Return the answers that have come: to deliveries ``before`` a place, or to all.
+
+        Errors that mean that a machine was away are no answers where such machines come back.
+
+        Raises:
+            RemoteProtocolError: An answer is to another question than the one that was asked.
+        """
+        near = [item for item in self._open if before is None or item.place < before]
+        by_name = {item.message_id or item.busy_with: item for item in near if _is_out(item)}
+        answered = []
+        for reply in self._post.pull_messages(list(by_name)) if by_name else ():
+            delivery = by_name[reply.metadata.reply_to_message_id]
+            if delivery.busy_with:
+                # Late: the answer to a round that was closed without it is not read.
+                delivery.busy_with = ""
+            elif self._clients_return and (absence := _absence_of(reply)):
+                self._note_absence(delivery, absence)
+            else:
+                _check_same_question(delivery, reply)
+                self._open.remove(delivery)
+                answered.append((delivery, reply))
+        self._send([item for item in self._open if self._is_due(item)])
+        return answered
+
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
+        if not deliveries:
+            return
+        left_s = max(_LEAST_TTL_S, self._timeout_s - self.elapsed_s)
+        for delivery in deliveries:
+            if delivery.absence:
+                delivery.message = _again(delivery.message, left_s)
+        names = list(self._post.push_messages([delivery.message for delivery in deliveries]))
+        for delivery, name in zip(deliveries, names, strict=True):
+            if name:
+                delivery.message_id = name
+                self._on_send(delivery)
+            else:
+                self._note_absence(delivery, "its node is not connected")
+
+    def _is_due(self, delivery: Delivery) -> bool:
+        """Say whether an delivery is to be sent: its client is free, and back if it was away."""
+        if _is_out(delivery):
+            return False
+        if not delivery.absence:
+            return True
+        return self._clock.now_s() >= delivery.again_at_s and delivery.node in self._connected()
+
+    def _connected(self) -> frozenset[int]:
+        if self._clock.now_s() - self._nodes_at_s >= _NODES_EVERY_S:
+            self._nodes = frozenset(self._post.get_node_ids())
+            self._nodes_at_s = self._clock.now_s()
+        return self._nodes
+
+    def _note_absence(self, delivery: Delivery, absence: str) -> None:
+        if absence != delivery.absence:
+            logger.warning("%s is away (%s)", client_name(delivery.client), absence)
+        delivery.message_id, delivery.absence = "", absence
+        delivery.again_at_s = self._clock.now_s() + delivery.retry_s
+        delivery.retry_s = min(2 * delivery.retry_s, _LONGEST_RETRY_S)
+
+
+def client_name(client: int) -> str:
+    """Return what a sentence calls a client, whose index may not be known yet."""
+    return f"client {client}" if client >= 0 else "a client"
+
+
+def _absence_of(reply: Message) -> str:
+    """Return why a client was away; empty for any other reply, errors among them."""
+    if reply.has_error():
+        return _AWAY.get(reply.error.code, "")
+    failure = reply.content.config_records.get(records.FAILURE)
+    if failure is not None and failure.get("name") == AgentUnreachable.__name__:
+        return "its agent does not answer"
+    return ""
+
+
+def _is_out(delivery: Delivery) -> bool:
+    return bool(delivery.message_id or delivery.busy_with)
+
+
+def _again(message: Message, ttl_s: float) -> Message:
+    """Return a message that asks the same; Flower takes no message twice."""
+    metadata = message.metadata
+    return Message(
+        message.content,
+        dst_node_id=metadata.dst_node_id,
+        message_type=metadata.message_type,
+        group_id=metadata.group_id,
+        ttl=ttl_s,
+    )
+
+
+def _check_same_question(delivery: Delivery, reply: Message) -> None:
+    """Refuse an answer that belongs to another attempt, stage or round than its question."""
+    if reply.has_error():
+        return
+    asked, told = delivery.message.metadata, reply.metadata
+    if (told.message_type, told.group_id) != (asked.message_type, asked.group_id):
+        raise RemoteProtocolError(
+            f"{client_name(delivery.client)}: answered {told.message_type} of {told.group_id!r}; "
+            f"expected {asked.message_type} of {asked.group_id!r}"
+        )

@@ -1,0 +1,193 @@
+"""Where a file can be changed so that its program may do another thing, and what it then reads."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: What is changed: all that computes a result, carries it or counts it.
+ROOMS: Final = ("training", "federation", "exchange", "devices", "sampling")
+FILES: Final = (
+    "ledger.py",
+    "agent/schema.py",
+    "graph/boundary.py",
+    "graph/cover_plan.py",
+)
+
+_COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_ARITHMETICS: Final[dict[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One file with one change.
+
+    Attributes:
+        path: The file, from the folder that holds the package.
+        line: Where the change is, from 1.
+        before: What stands there.
+        after: What stands there in the mutant.
+        source: The whole file, changed.
+    """
+
+    path: Path
+    line: int
+    before: str
+    after: str
+    source: str
+
+    def __str__(self) -> str:
+        """Return place and change on one line."""
+        return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
+
+
+def mutated_files(package: Path) -> list[Path]:
+    """Return the files to change, sorted."""
+    files = [path for room in ROOMS for path in (package / room).rglob("*.py")]
+    return sorted({*files, *(package / name for name in FILES)})
+
+
+def mutants_of(path: Path, root: Path) -> list[Mutant]:
+    """Return every mutant of one file, in the order of their places."""
+    source = path.read_text()
+    finder = _Finder()
+    finder.visit(ast.parse(source))
+    return [
+        Mutant(
+            path=path.relative_to(root),
+            line=node.lineno,
+            before=" ".join(_segment(source, node).split()),
+            after=" ".join(after.split()),
+            source=_replaced(source, node, after),
+        )
+        for node, after in finder.found
+    ]
+
+
+class _Finder(ast.NodeVisitor):
+    """Collects nodes inside functions, and the text that each is replaced by."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[ast.expr | ast.stmt, str]] = []
+        self._depth = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._depth += 1
+        for statement in node.body:
+            self.visit(statement)
+        self._depth -= 1
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit_FunctionDef(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """Skip what an error says."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Skip texts."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        other = _COMPARISONS.get(type(node.ops[0]))
+        if other is not None:
+            self._change(node, lambda changed: _set(changed, "ops", [other(), *node.ops[1:]]))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        other = _ARITHMETICS.get(type(node.op))
+        if other is not None and not _is_text(node.left) and not _is_text(node.right):
+            self._change(node, lambda changed: _set(changed, "op", other()))
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        self._change(node, lambda changed: _set(changed, "op", other))
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not):
+            self._add(node, ast.unparse(node.operand))
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.op, ast.Add | ast.Sub):
+            self._add(node, f"{ast.unparse(node.target)} = {ast.unparse(node.value)}", bare=True)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self._add(node, str(not node.value))
+        elif isinstance(node.value, int) and node.value in (0, 1, 2):
+            self._add(node, str(node.value + 1))
+
+    def _change(self, node: ast.expr, change: Callable[[ast.expr], None]) -> None:
+        changed = copy.deepcopy(node)
+        change(changed)
+        self._add(node, ast.unparse(changed))
+
+    def _add(self, node: ast.expr | ast.stmt, after: str, *, bare: bool = False) -> None:
+        if self._depth:
+            self.found.append((node, after if bare else f"({after})"))
+
+
+def _set(node: ast.expr, name: str, value: object) -> None:
+    setattr(node, name, value)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+    )
+
+
+def _offsets(source: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    starts = list(_line_starts(source.encode()))
+    return (
+        starts[node.lineno - 1] + node.col_offset,
+        starts[node.end_lineno - 1] + node.end_col_offset,
+    )
+
+
+def _line_starts(data: bytes) -> Iterator[int]:
+    start = 0
+    for line in data.splitlines(keepends=True):
+        yield start
+        start += len(line)
+
+
+def _segment(source: str, node: ast.expr | ast.stmt) -> str:
+    first, end = _offsets(source, node)
+    return source.encode()[first:end].decode()
+
+
+def _replaced(source: str, node: ast.expr | ast.stmt, after: str) -> str:
+    data = source.encode()
+    first, end = _offsets(source, node)
+    return (data[:first] + after.encode() + data[end:]).decode()
