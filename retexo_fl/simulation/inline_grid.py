@@ -88,8 +88,11 @@ class InlineGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Queue messages; return a name for each."""
+        """Queue messages, each with an id from now on; return the ids."""
         pushed = {str(next(self._names)): message for message in messages}
+        for name, message in pushed.items():
+            # Flower's grids assign ids in the same way.
+            message.metadata.__dict__["_message_id"] = name
         self._waiting |= pushed
         if self._network is not None and pushed:
             sent = list(pushed.values())
@@ -102,10 +105,7 @@ class InlineGrid(Grid):
         wanted = next((name for name in message_ids if name in self._waiting), None)
         if wanted is None:
             return []
-        message = self._waiting.pop(wanted)
-        # Replies refer to their message by this name; Flower's link assigns it elsewhere.
-        message.metadata.__dict__["_message_id"] = wanted
-        return [self._answer(message)]
+        return [self._answer(self._waiting.pop(wanted))]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -68,14 +68,13 @@ class FickleGrid(InlineGrid):
             codes = self.weather.errors.get(node)
             if node in self.weather.away or codes:
                 del self._waiting[name]
-                return [_error(name, message, codes.pop(0) if codes else 5)]
+                return [_error(message, codes.pop(0) if codes else 5)]
             if node not in self.weather.mute:
                 return [self.weather.replace(message, r) for r in super().pull_messages([name])]
         return []
 
 
-def _error(name: str, message: Message, code: int) -> Message:
-    message.metadata.__dict__["_message_id"] = name
+def _error(message: Message, code: int) -> Message:
     reply = Message(Error(code, f"made by a test: {code}"), reply_to=message)
     reply.metadata.__dict__["_src_node_id"] = 1
     return reply

@@ -28,6 +28,7 @@ _AWAY: Final[Mapping[int, str]] = MappingProxyType(
         8: "its ClientApp was killed",
     }
 )
+_NOT_TAKEN: Final = "Flower did not take its message: its node is gone, or it is too large"
 #: Between looks at which nodes are connected.
 _NODES_EVERY_S: Final = 1.0
 #: Least life of a message, so that one sent at the last moment is no invalid one.
@@ -42,7 +43,11 @@ class Post(Protocol):
         ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return an id for each, or None where a node is unknown."""
+        """Send messages, each with an id from now on; return the ids of those that were taken.
+
+        Flower's grids disagree about one that was not taken: a simulation's leaves it out, a
+        deployment's has a gap in its place, or returns nothing where all are too large.
+        """
         ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -172,16 +177,16 @@ class Deliveries:
         for delivery in deliveries:
             if delivery.absence:
                 delivery.message = _again(delivery.message, left_s)
-        names = list(self._post.push_messages([delivery.message for delivery in deliveries]))
-        for delivery, name in zip(deliveries, names, strict=True):
-            if name:
-                delivery.message_id = name
+        taken = set(self._post.push_messages([delivery.message for delivery in deliveries]))
+        for delivery in deliveries:
+            if (message_id := delivery.message.metadata.message_id) in taken:
+                delivery.message_id = message_id
                 self._on_send(delivery)
             else:
-                self._note_absence(delivery, "its node is not connected")
+                self._note_absence(delivery, _NOT_TAKEN)
 
     def _is_due(self, delivery: Delivery) -> bool:
-        """Say whether an delivery is to be sent: its client is free, and back if it was away."""
+        """Say whether a delivery is to be sent: its client is free, and back if it was away."""
         if _is_out(delivery):
             return False
         if not delivery.absence:

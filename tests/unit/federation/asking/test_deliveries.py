@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
@@ -20,7 +20,7 @@ from tests.support.hand_clock import HandClock
 TICKET = Ticket(job="job-1", attempt=2, stage=1, round=3)
 
 
-def grid_of(clients: int) -> FickleGrid:
+def grid_of(clients: int, kind: type[FickleGrid] = FickleGrid) -> FickleGrid:
     app = ClientApp()
 
     @app.query("hello")
@@ -28,7 +28,7 @@ def grid_of(clients: int) -> FickleGrid:
         record = ConfigRecord({"node": message.metadata.dst_node_id})
         return Message(RecordDict({"retexo": record}), reply_to=message)
 
-    return FickleGrid(app, clients, {})
+    return kind(app, clients, {})
 
 
 def messenger(
@@ -62,6 +62,25 @@ def test_client_that_was_away_is_asked_again(code: int) -> None:
     assert ask(messenger(grid)) == [0, 1, 2]
     names = [node for node, _ in grid.sent]
     assert sorted(names) == [2, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("told", ["left out", "gap", "nothing at all"])
+def test_message_that_flower_does_not_take_is_sent_again(told: str) -> None:
+    refused = {"left out": {3}, "gap": {3}, "nothing at all": {2, 3, 4}}[told]
+
+    class RefusingGrid(FickleGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            sent = list(messages)
+            taken = [item for item in sent if item.metadata.dst_node_id not in refused]
+            ids = [*super().push_messages(taken)]
+            if told == "gap" and refused:
+                ids.insert(1, "")
+            refused.clear()
+            return ids
+
+    grid = grid_of(3, RefusingGrid)
+    assert ask(messenger(grid)) == [0, 1, 2]
+    assert {node for node, _ in grid.sent} == {2, 3, 4}
 
 
 def test_client_is_not_asked_before_its_node_is_back() -> None:
