@@ -12,7 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from retexo_fl.live_view import LiveView, plain_text
-from retexo_fl.progress_state import Event, integer
+from retexo_fl.run_log.events import (
+    Answered,
+    Event,
+    ExchangeClosed,
+    Moved,
+    Predicted,
+    PredictionStarted,
+)
 from retexo_fl.units import format_bytes, format_count, format_counted, format_duration
 
 _STYLES: Final = {"working": "cyan", "done": "green"}
@@ -55,47 +62,42 @@ class PredictionTable(LiveView):
         self._begun = time.monotonic()
 
     def handle(self, event: Event) -> None:
-        """Take the next event of a :class:`~retexo_fl.federation.prediction_loop.PredictionLoop`.
-
-        Args:
-            event: Fields by name; ``event`` is ``start``, ``answers``, ``exchange`` or ``finish``.
-                Another kind is passed over.
-        """
-        self._moved_bytes = integer(event, "bytes_payload") or self._moved_bytes
-        name, line = event.get("event"), None
-        if name == "start":
+        """Take the next event of the inference."""
+        line = None
+        if isinstance(event, Moved):
+            self._moved_bytes = event.bytes_payload
+        if isinstance(event, PredictionStarted):
             line = self._start(event)
-        elif name == "answers" and self._rows:
-            row = self._rows[-1 if event.get("step") == "predict" else integer(event, "stage") or 0]
-            row.answers = integer(event, "answers") or 0
-        elif name == "exchange" and self._rows:
+        elif isinstance(event, Answered) and self._rows:
+            row = self._rows[-1 if event.step == "predict" else event.stage]
+            row.answers = event.answers
+        elif isinstance(event, ExchangeClosed) and self._rows:
             line = self._close_exchange(event)
-        elif name == "finish" and self._rows:
+        elif isinstance(event, Predicted) and self._rows:
             line = self._finish(event)
         if self.wants_lines:
             self.write_line(line)
 
-    def _start(self, event: Event) -> str:
-        stages = integer(event, "stages") or 0
-        self._clients = integer(event, "clients") or 0
-        self._rows = [*(_Row(f"exchange {stage}") for stage in range(stages)), _Row("predict")]
+    def _start(self, event: PredictionStarted) -> str:
+        self._clients = event.clients
+        exchanges = (_Row(f"exchange {stage}") for stage in range(event.stages))
+        self._rows = [*exchanges, _Row("predict")]
         self._rows[0].state = "working"
         return self._head()
 
-    def _close_exchange(self, event: Event) -> str:
-        stage = integer(event, "stage") or 0
-        missing = integer(event, "missing")
-        lost = f", {format_count(missing)} missing" if missing else ""
-        row = self._rows[stage]
+    def _close_exchange(self, event: ExchangeClosed) -> str:
+        lost = f", {format_count(event.missing)} missing" if event.missing else ""
+        row = self._rows[event.stage]
         row.state, row.answers = "done", self._clients
-        row.note = f"{format_counted(integer(event, 'vectors'), 'vector')}{lost}"
-        self._rows[stage + 1].state = "working"
-        return f"exchange {stage}: closed, {row.note}, {format_bytes(self._moved_bytes)} moved"
+        row.note = f"{format_counted(event.vectors, 'vector')}{lost}"
+        self._rows[event.stage + 1].state = "working"
+        moved = format_bytes(self._moved_bytes)
+        return f"exchange {event.stage}: closed, {row.note}, {moved} moved"
 
-    def _finish(self, event: Event) -> str:
+    def _finish(self, event: Predicted) -> str:
         row = self._rows[-1]
         row.state, row.answers = "done", self._clients
-        row.note = format_counted(integer(event, "nodes"), "node")
+        row.note = format_counted(event.nodes, "node")
         self._end = f"done: {row.note} predicted, {self._so_far()}"
         return self._end
 

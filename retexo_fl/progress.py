@@ -10,22 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from retexo_fl.live_view import LiveView, plain_text
-from retexo_fl.progress_state import (
+from retexo_fl.run_log.course import RunCourse, StageCourse
+from retexo_fl.run_log.events import (
     Event,
-    RunCourse,
-    StageRow,
-    clients_named,
-    integer,
-    lacks_named,
-    number,
+    ExchangeClosed,
+    Finished,
+    RoundClosed,
+    StageClosed,
+    Started,
+    Waiting,
 )
 from retexo_fl.units import (
     UNKNOWN,
+    clients_named,
     format_bytes,
     format_count,
     format_counted,
     format_duration,
     format_share,
+    lacks_named,
 )
 
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
@@ -37,7 +40,7 @@ class LiveTable(LiveView):
     A run that is resumed may begin in any stage and round. Used as a context manager::
 
         with LiveTable(dataset="digits", model="sage", engine="inline") as table:
-            table.handle({"event": "start", "time_s": 0.0, "attempt": 1, "clients": 5, "stages": 2})
+            table.handle(Started(clients=5, stages=2))
 
     Args:
         dataset: Name for the head line.
@@ -61,12 +64,7 @@ class LiveTable(LiveView):
         self._course = RunCourse()
 
     def handle(self, event: Event) -> None:
-        """Take the next event of the run, as ``metrics.jsonl`` holds it.
-
-        Args:
-            event: Fields by name; ``event`` is ``start``, ``exchange``, ``round``, ``stage_end``,
-                ``waiting`` or ``finish``. Another kind is passed over.
-        """
+        """Take the next event of the run."""
         before = _tenth_so_far(event, self._course)
         self._course.take(event)
         if self.wants_lines:
@@ -99,37 +97,38 @@ def _table(course: RunCourse) -> Table:
     table.add_column("", width=8, no_wrap=True)
     for name, width in (("loss", 6), ("val", 7), ("best", 7), ("moved", 7), ("left", 7)):
         table.add_column(name, width=width, no_wrap=True, justify="right")
-    for index, row in enumerate(course.rows):
-        table.add_row(*_cells(index, row))
+    for stage in course.stages:
+        table.add_row(*_cells(stage))
     return table
 
 
 _STATE_STYLES: Final = {"exchange": "yellow", "training": "cyan", "done": "green"}
 
 
-def _cells(index: int, row: StageRow) -> list[Text | ProgressBar]:
-    known = row.round is not None and row.rounds is not None
+def _cells(stage: StageCourse) -> list[Text | ProgressBar]:
+    latest = stage.latest
     bar: Text | ProgressBar = Text()
-    if row.rounds:
-        through = row.rounds if row.state == "done" else row.round
+    if latest is not None and latest.rounds:
         bar = ProgressBar(
-            total=row.rounds,
-            completed=through or 0,
+            total=latest.rounds,
+            completed=latest.rounds if stage.state == "done" else latest.round,
             width=8,
             complete_style="cyan",
             finished_style="green",
         )
-    waiting = row.state == "waiting"
+    loss = None if latest is None else latest.loss
+    accuracy = None if latest is None else latest.val_accuracy
+    best, moved_bytes, left_s = stage.best_accuracy, stage.moved_bytes, stage.left_s
     return [
-        Text(str(index), style="dim" if waiting else ""),
-        Text(row.state, style=_STATE_STYLES.get(row.state, "dim")),
-        Text(f"{row.round}/{row.rounds}" if known else ""),
+        Text(str(stage.index), style="dim" if stage.state == "waiting" else ""),
+        Text(stage.state, style=_STATE_STYLES.get(stage.state, "dim")),
+        Text("" if latest is None else f"{latest.round}/{latest.rounds}"),
         bar,
-        Text("" if row.loss is None else _loss(row.loss)),
-        Text("" if row.accuracy is None else format_share(row.accuracy)),
-        Text("" if row.best is None else format_share(row.best), style="bold"),
-        Text("" if row.moved_bytes is None else format_bytes(row.moved_bytes)),
-        Text("" if row.left_s is None else _short(row.left_s), style="dim"),
+        Text("" if loss is None else _loss(loss)),
+        Text("" if accuracy is None else format_share(accuracy)),
+        Text("" if best is None else format_share(best), style="bold"),
+        Text("" if moved_bytes is None else format_bytes(moved_bytes)),
+        Text("" if left_s is None else _short(left_s), style="dim"),
     ]
 
 
@@ -155,9 +154,11 @@ def _foot(course: RunCourse) -> str:
 
 
 def _summary(course: RunCourse) -> str:
-    best = next((row.best for row in reversed(course.rows) if row.best is not None), None)
+    found = (stage.best_accuracy for stage in reversed(course.stages))
+    best = next((accuracy for accuracy in found if accuracy is not None), None)
+    tested = None if course.end is None else course.end.test_accuracy
     return (
-        f"done: test accuracy {format_share(course.test_accuracy)}, "
+        f"done: test accuracy {format_share(tested)}, "
         f"validation {format_share(best)}, {format_bytes(course.moved_bytes)} moved "
         f"in {format_duration(course.elapsed_s)}"
     )
@@ -167,63 +168,61 @@ def _plain_line(
     event: Event, course: RunCourse, names: tuple[str, ...], *, before: int | None
 ) -> str | None:
     """Return the line that a pipe gets for an event; None when it gets none."""
-    name, stage = event.get("event"), integer(event, "stage")
-    line = None
-    if name == "start":
-        line = _head(course, names)
-    elif name == "finish":
-        line = _summary(course)
-    elif name == "waiting" and stage is not None:
-        return _plain_wait(event, stage, course.awaited)
-    elif name == "exchange" and stage is not None:
-        line = _plain_exchange(event, stage)
-    elif name == "round" and stage is not None and _tenth_so_far(event, course) != before:
-        line = _plain_round(stage, course.rows[stage], course.absent)
-    elif name == "stage_end" and stage is not None:
-        best = integer(event, "best_round")
-        where = "" if best is None else f", best round {best}"
-        line = f"stage {stage}: done{where}, validation {format_share(course.rows[stage].best)}"
-    if line is None or name in {"start", "finish"}:
-        return line
+    match event:
+        case Started():
+            return _head(course, names)
+        case Finished():
+            return _summary(course)
+        case Waiting():
+            return _plain_wait(event)
+        case ExchangeClosed():
+            line = _plain_exchange(event)
+        case RoundClosed() if _tenth_so_far(event, course) != before:
+            line = _plain_round(event, course)
+        case StageClosed(stage=stage, best_round=best):
+            where = "" if best is None else f", best round {best}"
+            accuracy = format_share(course.stages[stage].best_accuracy)
+            line = f"stage {stage}: done{where}, validation {accuracy}"
+        case _:
+            return None
     return f"{line}, {format_bytes(course.moved_bytes)} moved"
 
 
-def _plain_wait(event: Event, stage: int, awaited: tuple[int, ...]) -> str:
-    lacks, open_s = event.get("lacks"), number(event, "open_s")
-    if isinstance(lacks, list):
-        told = lacks_named(dict(zip(awaited, lacks, strict=True)))
-        return f"stage {stage}: exchange open for {format_duration(open_s)}: {told}"
-    round_number = integer(event, "round")
-    what = f"round {round_number}" if round_number else str(event.get("purpose"))
-    return f"stage {stage}: {what} waits for {clients_named(awaited)}"
+def _plain_wait(event: Waiting) -> str:
+    if event.lacks:
+        told = lacks_named(dict(zip(event.clients, event.lacks, strict=True)))
+        return f"stage {event.stage}: exchange open for {format_duration(event.open_s)}: {told}"
+    what = f"round {event.round}" if event.round else event.purpose
+    return f"stage {event.stage}: {what} waits for {clients_named(event.clients)}"
 
 
-def _plain_exchange(event: Event, stage: int) -> str:
-    missing = integer(event, "missing")
-    lost = f", {format_count(missing)} missing" if missing else ""
-    vectors = format_counted(integer(event, "vectors"), "vector")
-    return f"stage {stage}: exchange closed, {vectors}{lost}"
+def _plain_exchange(event: ExchangeClosed) -> str:
+    lost = f", {format_count(event.missing)} missing" if event.missing else ""
+    vectors = format_counted(event.vectors, "vector")
+    return f"stage {event.stage}: exchange closed, {vectors}{lost}"
 
 
-def _plain_round(stage: int, row: StageRow, absent: tuple[int, ...]) -> str:
-    left = "" if not row.left_s else f", {_short(row.left_s)} left"
+def _plain_round(event: RoundClosed, course: RunCourse) -> str:
+    stage = course.stages[event.stage]
+    left = "" if not stage.left_s else f", {_short(stage.left_s)} left"
     return (
-        f"stage {stage}: round {row.round}/{row.rounds}{left}, "
-        f"loss {UNKNOWN if row.loss is None else _loss(row.loss)}, "
-        f"validation {format_share(row.accuracy)}, best {format_share(row.best)}"
-        + (f", without {clients_named(absent)}" if absent else "")
+        f"stage {event.stage}: round {event.round}/{event.rounds}{left}, "
+        f"loss {UNKNOWN if event.loss is None else _loss(event.loss)}, "
+        f"validation {format_share(event.val_accuracy)}, best {format_share(stage.best_accuracy)}"
+        + (f", without {clients_named(course.absent)}" if course.absent else "")
     )
 
 
 def _tenth_so_far(event: Event, course: RunCourse) -> int | None:
     """Return which tenth of its rounds the event's stage has reached; None before the first."""
-    stage = integer(event, "stage")
-    row = course.rows[stage] if stage is not None and stage < len(course.rows) else None
-    return None if row is None or row.round is None else _tenth(row.round, row.rounds)
+    if not isinstance(event, RoundClosed) or event.stage >= len(course.stages):
+        return None
+    latest = course.stages[event.stage].latest
+    return None if latest is None else _tenth(latest.round, latest.rounds)
 
 
-def _tenth(number: int, rounds: int | None) -> int:
-    return _PLAIN_SHARES * number // max(rounds or 1, 1)
+def _tenth(number: int, rounds: int) -> int:
+    return _PLAIN_SHARES * number // max(rounds, 1)
 
 
 def _loss(loss: float) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 #: What stands where a value is not known.
 UNKNOWN: Final = "-"
+
+#: Clients that a line names.
+_MOST_NAMED: Final = 10
 
 _BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
@@ -102,3 +106,19 @@ def counted(count: int, noun: str) -> str:
 def format_number(value: float | None) -> str:
     """Return a loss or ratio with four digits that count; :data:`UNKNOWN` for None."""
     return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def lacks_named(lacks: Mapping[int, int | None]) -> str:
+    """Return what clients lack as a line says it; None stands for a client that does not answer."""
+    named = [
+        f"client {client} does not answer" if count is None else f"client {client} lacks {count}"
+        for client, count in list(lacks.items())[:_MOST_NAMED]
+    ]
+    more = len(lacks) - len(named)
+    return ", ".join(named) + (f", and {format_counted(more, 'client')} more" if more else "")
+
+
+def clients_named(clients: Sequence[int]) -> str:
+    """Return some clients as a line names them."""
+    numbers = ", ".join(map(str, clients))
+    return f"client{'' if len(clients) == 1 else 's'} {numbers}"

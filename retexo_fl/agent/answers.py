@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from retexo_fl.agent.api import EvaluateAnswer, TrainAnswer
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 
-def train_answer(update: LayerUpdate) -> TrainAnswer:
-    """Say what a round came to on one client."""
+def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
+    """Say what a round came to on one client; ``coded`` is its update as it travels."""
     return TrainAnswer(
-        update_sum=update.update_sum,
+        update_sum=coded,
         examples=update.train.count,
         loss_sum=update.train.loss_sum,
         validation_examples=update.validation.count,

@@ -184,7 +184,7 @@ class CollectAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest(Request["TrainAnswer"]):
-    """Validate ``weights`` ((P,)) and return the update of a round."""
+    """Validate ``weights``, flat and as the update codec encodes them, and return an update."""
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
@@ -196,7 +196,7 @@ class TrainAnswer:
 
     Attributes:
         update_sum: (P,) gradient sum over the client's train nodes, or with several local steps the
-            change of the weights times their number.
+            change of the weights times their number; as the update codec encodes it.
         examples: Train nodes.
         loss_sum: Over the train nodes, at the incoming weights with dropout.
         validation_examples: Validation nodes; the other fields are sums over them, at the incoming
@@ -219,11 +219,11 @@ class TrainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRequest(Request["EvaluateAnswer"]):
-    """Evaluate ``weights`` ((P,)) on the ``validation`` or ``test`` nodes.
+    """Evaluate weights on the ``validation`` or ``test`` nodes.
 
     Attributes:
         ticket: The stage.
-        weights: (P,).
+        weights: (P,), as the update codec encodes them.
         nodes: ``validation`` or ``test``.
         last: No message of this job follows; the client may forget it.
     """

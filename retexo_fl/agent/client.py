@@ -48,6 +48,8 @@ from retexo_fl.layers.named import layer_class
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.updates import PLAIN, UpdateCodec, UpdateKey
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -79,6 +81,7 @@ class GraphClient(Answering):
             partition = without_peers(partition)
         self._partition = partition
         self._config = config
+        self._codec: UpdateCodec = PLAIN
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -105,6 +108,10 @@ class GraphClient(Answering):
     def watch_exchanges(self, watch: WatchBlocks) -> None:
         """Have ``watch`` told of every block of an exchange that leaves or has come."""
         self._mailbox.watch = watch
+
+    def use_codec(self, codec: UpdateCodec) -> None:
+        """Have updates and weights travel as the server's codec has them."""
+        self._codec = codec
 
     def use_datagrams(self, datagrams: JobVectors) -> None:
         """Exchange with the peers that they reach by datagrams."""
@@ -184,25 +191,29 @@ class GraphClient(Answering):
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        trainer = self._admitted_trainer(request.ticket, request.weights)
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         update = trainer.update(
-            request.weights,
+            self._weights(request, trainer.num_weights),
             round_number=request.ticket.round,
             dropout=self._config.dropout,
         )
-        return train_answer(update)
+        return self._train_answer(request, update)
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        trainer = self._admitted_trainer(request.ticket, request.weights)
-        tally = trainer.evaluate(request.weights, request.nodes)
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        tally = trainer.evaluate(self._weights(request, trainer.num_weights), request.nodes)
         if request.last:
             self._forget()
         return evaluate_answer(tally)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
         """See :class:`~retexo_fl.agent.api.ClientApi`."""
-        trainer = self._admitted_trainer(request.ticket, request.weights)
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        self._check_weights(request.ticket, request.weights, trainer.num_weights)
         if self._predictions is None or request.ticket.stage != self._shape.layers - 1:
             raise LocalProtocolError(
                 f"stage {request.ticket.stage}: asked for predictions; expected the last stage, "
@@ -243,11 +254,22 @@ class GraphClient(Answering):
         if ticket.attempt > seen:
             self._store.set_attempt(ticket.attempt)
 
-    def _admitted_trainer(self, ticket: Ticket, weights: np.ndarray) -> LayerTrainer:
-        self._admit(ticket)
-        trainer = self._trainer(ticket.stage, ticket.weights_digest)
-        self._check_weights(ticket, weights, trainer.num_weights)
-        return trainer
+    def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray:
+        """Return the (size,) weights that a request came with."""
+        weights = self._codec.decode_weights(request.weights)
+        self._check_weights(request.ticket, weights, size)
+        return weights
+
+    def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:
+        ticket = request.ticket
+        key = UpdateKey(
+            seed=self._config.seed,
+            job=ticket.job,
+            stage=ticket.stage,
+            round=ticket.round,
+            client=self._partition.client,
+        )
+        return train_answer(update, self._codec.encode_update(update.update_sum, key))
 
     def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
         if weights.shape != (size,) or weights.dtype != self._config.dtype:

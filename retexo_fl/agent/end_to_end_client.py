@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retexo_fl.agent.answers import evaluate_answer, train_answer
+from retexo_fl.agent.answers import evaluate_answer
 from retexo_fl.agent.api import (
     EvaluateAnswer,
     EvaluateRequest,
@@ -57,17 +57,18 @@ class EndToEndClient(GraphClient):
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
         trainer = self._admitted(request.ticket)
-        self._check_weights(request.ticket, request.weights, trainer.num_weights)
         update = yield from trainer.update_steps(
-            request.weights, round_number=request.ticket.round, dropout=self._config.dropout
+            self._weights(request, trainer.num_weights),
+            round_number=request.ticket.round,
+            dropout=self._config.dropout,
         )
-        return train_answer(update)
+        return self._train_answer(request, update)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
         """Answer an ``evaluate.layer`` in steps."""
         trainer = self._admitted(request.ticket)
-        self._check_weights(request.ticket, request.weights, trainer.num_weights)
-        tally = yield from trainer.tally_steps(request.weights, request.nodes)
+        weights = self._weights(request, trainer.num_weights)
+        tally = yield from trainer.tally_steps(weights, request.nodes)
         if request.last:
             self._forget()
         return evaluate_answer(tally)

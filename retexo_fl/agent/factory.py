@@ -26,6 +26,7 @@ from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
+from retexo_fl.updates import PLAIN, UpdateCodec
 
 #: Set by the command line to a folder that it removes when the run is over.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
@@ -41,7 +42,8 @@ _PREPARATION_TIMEOUT_S: Final = 1800.0
 class InProcessClients:
     """All clients of a job in one process, their mailboxes in its memory.
 
-    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel.
+    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel,
+    ``codec`` how updates and weights do.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class InProcessClients:
         *,
         predictions: Path | None = None,
         channel: Channel | None = None,
+        codec: UpdateCodec = PLAIN,
     ) -> None:
         self._parts = parts
+        self._codec = codec
         self._config = config
         self._predictions = predictions
         self._channel: Channel = MemoryChannel() if channel is None else channel
@@ -72,6 +76,7 @@ class InProcessClients:
                 store=MemoryStore(),
                 predictions=self._predictions,
             )
+            self._clients[key].use_codec(self._codec)
         return self._clients[key]
 
     def close(self) -> None:

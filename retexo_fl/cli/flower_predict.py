@@ -9,6 +9,7 @@ from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask, read_outcome
 from retexo_fl.prediction_progress import PredictionTable
+from retexo_fl.run_log.events import PREDICTION_EVENTS
 
 if TYPE_CHECKING:
     from retexo_fl.simulation.prediction_set import Workshop
@@ -32,7 +33,7 @@ def predict_on_flower(
             run_flower_simulation(
                 config_values(config),
                 num_clients=config.clients,
-                tick=follow(place.server / EVENTS_NAME, table.handle),
+                tick=follow(place.server / EVENTS_NAME, table.handle, kinds=PREDICTION_EVENTS),
                 extra_environment={SCRATCH_VARIABLE: str(place.scratch)},
                 apps=prediction_apps(task, predictions=str(place.clients)),
             )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from retexo_fl import errors
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed, RetexoError
 from retexo_fl.progress import LiveTable
+from retexo_fl.run_log.events import EVENTS, Event, event_of
+from retexo_fl.run_log.json_form import parse_object
 
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
@@ -131,9 +133,13 @@ def mark_of(path: Path) -> tuple[int, int] | None:
 
 
 def follow(
-    path: Path, handle: Callable[[dict[str, Any]], None], *, begin: int | None = None
+    path: Path,
+    handle: Callable[[Event], None],
+    *,
+    kinds: Mapping[str, type[Event]] = EVENTS,
+    begin: int | None = None,
 ) -> Callable[[], None]:
-    """Return a function that hands on the lines which a file has gained since its last call.
+    """Return a function that hands on the events which a file has gained since its last call.
 
     The first call hands on what is new since now, or what lies beyond ``begin`` bytes.
     """
@@ -150,7 +156,9 @@ def follow(
             lines = file.read()
             whole = lines[: lines.rfind(b"\n") + 1]
             position = file.tell() - len(lines) + len(whole)
-        for line in whole.splitlines():
-            handle(json.loads(line))
+        for line in whole.decode().splitlines():
+            event = event_of(parse_object(line, str(path)), str(path), kinds)
+            if event is not None:
+                handle(event)
 
     return look

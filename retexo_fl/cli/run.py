@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,6 +17,7 @@ from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
 from retexo_fl.progress import LiveTable
+from retexo_fl.run_log.result import Result, read_result
 from retexo_fl.units import format_bytes, format_duration
 
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
@@ -213,9 +212,9 @@ def _what_now(run_path: Path, address: Address | None) -> str:
 
 
 def _summary(run_path: Path) -> str:
-    result = json.loads((run_path / "result.json").read_text(encoding="utf-8"))
-    accuracy = result["test_accuracy"]
-    payload = result["bytes"]["payload"]
+    path = run_path / "result.json"
+    result = read_result(path.read_text(encoding="utf-8"), str(path))
+    accuracy, payload = result.test_accuracy, result.volumes["payload"]
     lines = [
         f"test accuracy   {'no test nodes' if accuracy is None else f'{accuracy:.4f}'}",
         f"bytes moved     {format_bytes(payload['total'])}, "
@@ -226,14 +225,14 @@ def _summary(run_path: Path) -> str:
     return "\n".join(lines)
 
 
-def _times(result: Mapping[str, Any]) -> list[str]:
+def _times(result: Result) -> list[str]:
     """Return seconds on a modelled network, apart from those that computing took here."""
-    network = result["network"]
+    network = result.network
     if network is None:
         return []
-    last = ", last attempt" if result["attempts"] > 1 else ""
-    modelled = f"modelled, {network['links']}{last}"
+    last = ", last attempt" if result.attempts > 1 else ""
+    modelled = f"modelled, {network.links}{last}"
     return [
-        f"compute         {format_duration(result['seconds']['total'])} (measured)",
-        f"network         {format_duration(network['seconds'])} ({modelled})",
+        f"compute         {format_duration(result.seconds['total'])} (measured)",
+        f"network         {format_duration(network.seconds)} ({modelled})",
     ]

@@ -10,10 +10,10 @@ from retexo_fl.agent.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation.asking import UNWATCHED, Messenger, Watch
-from retexo_fl.federation.exchange_loop import Exchanged, collect, publish, run_exchange
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.progress_state import clients_named
-from retexo_fl.units import counted
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.exchange import Exchanged, collect, exchange_rows, publish
+from retexo_fl.units import clients_named, counted
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Exchanges:
 
     Args:
         messenger: The way to the clients.
+        clients: What rounds know of them.
         config: Of the run.
         job: Its finished stages make the rows of the next one.
         watch: The clock, and who is told of exchanges that stay open.
@@ -38,11 +39,13 @@ class Exchanges:
     def __init__(
         self,
         messenger: Messenger,
+        clients: Clients,
         config: RunConfig,
         job: JobState,
         watch: Watch = UNWATCHED,
     ) -> None:
         self._messenger = messenger
+        self._clients = clients
         self._config = config
         self._job = job
         self._watch = watch
@@ -58,12 +61,14 @@ class Exchanges:
         if stage:
             self._catch_up(stage - 1)
         clients = [c for c in self._messenger.clients if c not in self._behind]
-        exchanged = run_exchange(
-            self._messenger,
-            self._request(stage),
-            config=self._config,
-            clients=clients,
-            watch=self._watch,
+        exchanged = self._messenger.run(
+            exchange_rows(
+                self._clients,
+                self._request(stage),
+                config=self._config,
+                among=clients,
+                watch=self._watch,
+            )
         )
         for client in clients:
             if client not in exchanged.closed:
@@ -108,12 +113,13 @@ class Exchanges:
     def _repeat(self, stage: int, client: int) -> bool:
         """Repeat one exchange for one client; say whether it has closed it."""
         request = self._request(stage)
-        if client not in publish(self._messenger, request, [client], counted=frozenset()):
+        sending = publish(self._clients, request, [client], counted=frozenset())
+        if client not in self._messenger.run(sending):
             return False
         drops = self._config.missing_peers == "drop"
         wait_s = _ARRIVAL_S if self._messenger.policy.clients_return else 0.0
         asked = CollectRequest(ticket=request.ticket, wait_s=wait_s, close=drops)
-        missing = collect(self._messenger, asked, [client])
+        missing = self._messenger.run(collect(self._clients, asked, [client]))
         return client in missing and (drops or not missing[client])
 
     def _request(self, stage: int) -> PublishRequest:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
-from retexo_fl.federation.asking import Messenger
-from retexo_fl.federation.checked_answers import check_hello, named
+from retexo_fl.federation.asking import Messenger, named
+from retexo_fl.federation.rounds.checked_answers import check_hello
 from retexo_fl.units import counted
 
 
@@ -50,6 +50,11 @@ class Federation:
     features: int
     classes: int
 
+    @property
+    def hellos(self) -> Mapping[int, HelloAnswer]:
+        """By client, ascending, what it said of itself."""
+        return {answer.client: answer for answer in self.answers}
+
 
 def greet(
     messenger: Messenger,
@@ -84,7 +89,6 @@ def greet(
     messenger.introduce(
         {client: node for client, (node, _) in found.items()},
         attempt=ticket.attempt,
-        promises={client: answer for client, (_, answer) in found.items()},
     )
     return Federation(
         answers=answers,

@@ -12,8 +12,8 @@ import numpy as np
 from retexo_fl.agent.api import Ticket, chain_digest
 from retexo_fl.errors import CheckpointError, PartitionError
 from retexo_fl.federation.checkpoints import Checkpoint, named_damage
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_state import StageOutcome, StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score

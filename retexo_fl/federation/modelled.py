@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.result import Network
 
 
 @runtime_checkable
 class ModelsNetwork(Protocol):
     """A grid whose messages take virtual time."""
 
-    def modelled_network(self) -> Mapping[str, Any] | None:
-        """Return modelled seconds so far, as ``network`` of ``result.json``; None if ideal."""
+    def modelled_network(self) -> Network | None:
+        """Return modelled seconds so far; None if ideal."""
         ...
 
 
-def network_facts(grid: Grid) -> Mapping[str, Any] | None:
+def network_facts(grid: Grid) -> Network | None:
     """Return what the grid modelled of the network; None where it models none."""
     return grid.modelled_network() if isinstance(grid, ModelsNetwork) else None
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,17 @@ from retexo_fl.agent.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.federation.stage_state import StageOutcome
 from retexo_fl.report import write_report
+from retexo_fl.run_log.result import (
+    ClientRow,
+    MetricValue,
+    Network,
+    Plan,
+    Result,
+    StageResult,
+)
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
@@ -46,7 +53,7 @@ class TrainingOutcome:
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
     test: Score
-    network: Mapping[str, Any] | None = None
+    network: Network | None = None
 
 
 def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> TrainingOutcome:
@@ -57,83 +64,81 @@ def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Tr
     return outcome
 
 
-def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> dict[str, Any]:
+def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Result:
     config, last = outcome.config, job.outcomes[-1]
     total_s = run.seconds
-    return {
-        "dataset": config.graph_name,
-        "model": config.model,
-        "algorithm": config.algorithm,
-        "boundary_plan": effective_plan(config),
-        "engine": config.engine,
-        "test_accuracy": outcome.test.accuracy,
-        "val_accuracy": last.score.accuracy,
-        # With one label a node, every false positive is another class's false negative, so the
-        # micro average of F1 over classes is the accuracy.
-        "micro_f1": outcome.test.accuracy,
-        **_metric(config, outcome.test),
-        "stages": [_stage_row(config, stage) for stage in job.outcomes],
-        "bytes": job.ledger.totals(),
-        "seconds": {
+    return Result(
+        dataset=config.graph_name,
+        model=config.model,
+        algorithm=config.algorithm,
+        boundary_plan=effective_plan(config),
+        engine=config.engine,
+        test_accuracy=outcome.test.accuracy,
+        val_accuracy=last.score.accuracy,
+        micro_f1=outcome.test.accuracy,
+        metric=_metric(config, outcome.test),
+        stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
+        volumes=job.ledger.totals(),
+        seconds={
             "total": total_s,
             "exchange": job.exchange_s,
             "train": job.train_s,
             "server": total_s - job.exchange_s - job.train_s,
         },
-        "network": outcome.network,
-        "clients": config.clients,
-        "client_table": _client_rows(job, outcome.answers),
-        "seed": config.seed,
-        "missing_rows": sum(job.missing.values()),
-        "absences": {str(client): rounds for client, rounds in sorted(job.absences.items())},
-        "job": job.job,
-        "attempts": job.attempt,
-        "plan": _plan(outcome, [stage.rounds for stage in job.outcomes]),
-        "versions": _versions(),
-        "hardware": describe_machine(),
-    }
+        network=outcome.network,
+        clients=config.clients,
+        client_table=_client_rows(job, outcome.answers),
+        seed=config.seed,
+        missing_rows=sum(job.missing.values()),
+        absences={str(client): rounds for client, rounds in sorted(job.absences.items())},
+        job=job.job,
+        attempts=job.attempt,
+        plan=_plan(outcome, [stage.rounds for stage in job.outcomes]),
+        versions=_versions(),
+        hardware=describe_machine(),
+    )
 
 
-def _stage_row(config: RunConfig, stage: StageOutcome) -> dict[str, object]:
-    return {
-        "layer": stage.stage,
-        "rounds": stage.rounds,
-        "best_round": stage.best_round,
-        "val_accuracy": stage.score.accuracy,
-        "val_loss": stage.score.loss,
-        **_metric(config, stage.score),
-    }
+def _stage_row(config: RunConfig, stage: StageOutcome) -> StageResult:
+    return StageResult(
+        layer=stage.stage,
+        rounds=stage.rounds,
+        best_round=stage.best_round,
+        val_accuracy=stage.score.accuracy,
+        val_loss=stage.score.loss,
+        metric=_metric(config, stage.score),
+    )
 
 
-def _metric(config: RunConfig, score: Score) -> dict[str, object]:
+def _metric(config: RunConfig, score: Score) -> MetricValue | None:
     """Return the metric by which weights were selected, where it is not accuracy."""
     if config.metric == "accuracy":
-        return {}
-    return {"metric": {"name": config.metric, "value": score.metric}}
+        return None
+    return MetricValue(name=config.metric, value=score.metric)
 
 
-def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> list[dict[str, int]]:
+def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> tuple[ClientRow, ...]:
     """Return one row for each client, from one pass over a ledger with lines for all of them."""
     sent: dict[int, int] = {}
     for account, volume in job.ledger.lines():
         if account.kind == "boundary" and account.direction == "out":
             sent[account.client] = sent.get(account.client, 0) + volume.payload
-    return [
-        {
-            "client": answer.client,
-            "nodes": answer.nodes,
-            "train": answer.train,
-            "val": answer.validation,
-            "test": answer.test,
-            "boundary_vectors_in": answer.vectors_in,
-            "boundary_vectors_out": answer.vectors_out,
-            "boundary_payload_out": sent.get(answer.client, 0),
-        }
+    return tuple(
+        ClientRow(
+            client=answer.client,
+            nodes=answer.nodes,
+            train=answer.train,
+            val=answer.validation,
+            test=answer.test,
+            boundary_vectors_in=answer.vectors_in,
+            boundary_vectors_out=answer.vectors_out,
+            boundary_payload_out=sent.get(answer.client, 0),
+        )
         for answer in answers
-    ]
+    )
 
 
-def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Mapping[str, Any]:
+def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     config = outcome.config
     size = TrainingSize(
         clients=config.clients,
@@ -151,17 +156,17 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Mapping[str, Any]:
     lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
     # Clients that leave out the edges between them do not know what others would exchange.
     compared = not config.traits.drops_edges
-    return {
-        "predicted_raw": {
+    return Plan(
+        predicted_raw={
             "boundary": own.boundary,
             "updates_up": own.updates_up,
             "weights_down": own.weights_down,
             "total": own.total,
         },
-        "gamma": gamma(standard, lazy) if compared else None,
-        "algorithm_gamma": gamma(own, lazy) if compared else None,
-        "standard_raw_total": standard.total if compared else None,
-    }
+        gamma=gamma(standard, lazy) if compared else None,
+        algorithm_gamma=gamma(own, lazy) if compared else None,
+        standard_raw_total=standard.total if compared else None,
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -19,8 +19,9 @@ from retexo_fl import errors
 from retexo_fl.config import make_config
 from retexo_fl.errors import EngineFailed, RetexoError
 from retexo_fl.federation.checkpoints import replace_file
-from retexo_fl.federation.prediction_loop import Event, PredictionLoop
+from retexo_fl.federation.prediction_loop import PredictionLoop
 from retexo_fl.federation.trained_model import read_trained_model
+from retexo_fl.run_log.events import Event, event_values
 
 EVENTS_NAME: Final = "events.jsonl"
 _OUTCOME_NAME: Final = "outcome.json"
@@ -59,7 +60,7 @@ def make_prediction_app(
 
         def tell(event: Event) -> None:
             with (folder / EVENTS_NAME).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event) + "\n")
+                file.write(json.dumps(event_values(event)) + "\n")
             for listener in listeners:
                 listener(event)
 

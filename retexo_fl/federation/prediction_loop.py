@@ -21,17 +21,23 @@ from flwr.serverapp import Grid
 
 from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
-from retexo_fl.federation import checked_answers
-from retexo_fl.federation.asking import Messenger, WaitPolicy
-from retexo_fl.federation.exchange_loop import run_exchange
+from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
 from retexo_fl.federation.greeting import greet
+from retexo_fl.federation.rounds.checked_answers import check_predicted
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.events import (
+    Answered,
+    Event,
+    ExchangeClosed,
+    Predicted,
+    PredictionStarted,
+)
 
 #: An event for each answer would be most of the work with many clients.
 _BETWEEN_EVENTS_S: Final = 0.1
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,32 +113,46 @@ class PredictionLoop:
         self.model.check_fits(
             features=federation.features, classes=federation.classes, source="clients"
         )
+        clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)
         stages = self.model.shape.layers
-        self._tell("start", clients=self.config.clients, stages=stages)
-        missing = sum(self._exchange(messenger, job, stage) for stage in range(stages))
-        answers = self._predict(messenger, job)
+        self.tell(
+            PredictionStarted(
+                clients=self.config.clients, stages=stages, bytes_payload=self._moved_bytes
+            )
+        )
+        missing = sum(self._exchange(messenger, clients, job, stage) for stage in range(stages))
+        answers = self._predict(messenger, clients, job)
         nodes = sum(answer.nodes for answer in answers.values())
-        self._tell("finish", nodes=nodes)
+        self.tell(Predicted(nodes=nodes, bytes_payload=self._moved_bytes))
         return PredictionOutcome(answers=answers, missing=missing, ledger=self._ledger)
 
-    def _exchange(self, messenger: Messenger, job: str, stage: int) -> int:
+    def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
         """Run the exchange of a stage; return how many vectors it was closed without."""
-        exchanged = run_exchange(
-            messenger, self.model.publish_request(job, stage), config=self.config
+        request = self.model.publish_request(job, stage)
+        exchanged = messenger.run(exchange_rows(clients, request, config=self.config))
+        self.tell(
+            ExchangeClosed(
+                stage=stage,
+                vectors=exchanged.vectors,
+                missing=exchanged.missing,
+                bytes_payload=self._moved_bytes,
+            )
         )
-        self._tell("exchange", stage=stage, vectors=exchanged.vectors, missing=exchanged.missing)
         return exchanged.missing
 
-    def _predict(self, messenger: Messenger, job: str) -> dict[int, PredictAnswer]:
+    def _predict(
+        self, messenger: Messenger, clients: Clients, job: str
+    ) -> dict[int, PredictAnswer]:
         last = self.model.shape.layers - 1
         request = PredictRequest(
             ticket=self.model.ticket(job, last), weights=self.model.weights[last], form=self.form
         )
-        messages = messenger.messages(messenger.clients, request)
-        return {
-            client: checked_answers.read_predicted(messenger.promise_of(client), reply)
-            for client, reply in messenger.ask(messages, stage=last, purpose="predict")
-        }
+        asked = Ask.of(clients.hellos, request, stage=last, purpose="predict")
+        answers: dict[int, PredictAnswer] = {}
+        for client, answer in messenger.answers(asked):
+            check_predicted(clients.hellos[client], answer)
+            answers[client] = answer
+        return answers
 
     def _note_answer(self, stage: int, purpose: str) -> None:
         """Count the answers of a step, and tell of some of them."""
@@ -142,7 +162,15 @@ class PredictionLoop:
         now = time.monotonic()
         if purpose in {"publish", "predict"} and now - self._told_at_s >= _BETWEEN_EVENTS_S:
             self._told_at_s = now
-            self._tell("answers", stage=stage, step=purpose, answers=self._answers)
+            self.tell(
+                Answered(
+                    stage=stage,
+                    step=purpose,
+                    answers=self._answers,
+                    bytes_payload=self._moved_bytes,
+                )
+            )
 
-    def _tell(self, name: str, **facts: Any) -> None:
-        self.tell({"event": name, **facts, "bytes_payload": self._ledger.sum().payload})
+    @property
+    def _moved_bytes(self) -> int:
+        return self._ledger.sum().payload

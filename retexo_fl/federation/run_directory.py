@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO
 
 import numpy as np
 import tomli_w
@@ -27,7 +27,6 @@ from retexo_fl.federation.checkpoints import (
     replace_file,
     write_checkpoint,
 )
-from retexo_fl.federation.event_log import EventLog, RoundSpan
 from retexo_fl.federation.file_lock import lock_run
 from retexo_fl.federation.layer_files import (
     LayerFacts,
@@ -37,13 +36,12 @@ from retexo_fl.federation.layer_files import (
 )
 from retexo_fl.federation.resume_checks import check_unchanged, fixed_values, told_rounds
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.log import EventLog, RoundSpan
+from retexo_fl.run_log.result import Result, result_text
 from retexo_fl.run_status import correct_status, write_status
 
 logger = logging.getLogger(__name__)
-
-RESULT_VERSION: Final = 1
-
-Event = Mapping[str, Any]
 
 
 class RunDirectory:
@@ -155,14 +153,14 @@ class RunDirectory:
         """Have ``listener`` called with every event from now on."""
         self._listeners.append(listener)
 
-    def record(self, name: str, **facts: Any) -> None:
+    def record(self, event: Event) -> None:
         """Append an event to ``metrics.jsonl`` and tell the listeners.
 
         Raises:
             CheckpointError: The file cannot be written.
         """
         elapsed_s = time.monotonic() - self._begun
-        event = {"event": name, "time_s": round(elapsed_s, 4), **facts}
+        event = replace(event, time_s=round(elapsed_s, 4))
         self._log.append(event)
         for listener in self._listeners:
             listener(event)
@@ -225,7 +223,7 @@ class RunDirectory:
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def finish(self, result: Mapping[str, Any], ledger: TrafficLedger) -> None:
+    def finish(self, result: Result, ledger: TrafficLedger) -> None:
         """Write ``ledger.csv`` and ``result.json``.
 
         Raises:
@@ -233,8 +231,7 @@ class RunDirectory:
         """
         self._writer.wait()
         replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
-        text = json.dumps({"version": RESULT_VERSION, **result}, indent=2)
-        replace_file(self.path / "result.json", (text + "\n").encode())
+        replace_file(self.path / "result.json", result_text(result).encode())
 
 
 def check_free(path: Path) -> None:

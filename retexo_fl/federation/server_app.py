@@ -20,7 +20,6 @@ from retexo_fl.federation.asking import THIS_MACHINE, Clock
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (
-    Event,
     RunDirectory,
     check_free,
     check_resumable,
@@ -28,6 +27,7 @@ from retexo_fl.federation.run_directory import (
 )
 from retexo_fl.federation.server_loop import ServerLoop
 from retexo_fl.progress import LiveTable
+from retexo_fl.run_log.events import Event
 
 Listener = Callable[[Event], None]
 

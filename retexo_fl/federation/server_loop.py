@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -28,12 +28,20 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop
-from retexo_fl.federation.stage_state import StageOutcome, StageState
-from retexo_fl.federation.strategy import LazyMessagePassing
-from retexo_fl.progress_state import clients_named
+from retexo_fl.federation.strategy import Joined, LazyMessagePassing
+from retexo_fl.run_log.events import (
+    ExchangeClosed,
+    Finished,
+    RoundsLost,
+    StageClosed,
+    Started,
+    Waiting,
+)
 from retexo_fl.training.selection import Score
+from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +64,7 @@ class ServerLoop:
     job: JobState
     clock: Clock = THIS_MACHINE
     _strategy: LazyMessagePassing = field(init=False)
+    _joined: Joined = field(init=False)
 
     def greet(self) -> None:
         """Wait for the clients and learn the sizes of their parts; writes nothing.
@@ -67,7 +76,9 @@ class ServerLoop:
         """
         self._strategy = LazyMessagePassing(self.config)
         watch = Watch(clock=self.clock, on_wait=self._record_wait)
-        self._strategy.join(self.grid, self.job, on_silence=self._record_silence, watch=watch)
+        self._joined = self._strategy.join(
+            self.grid, self.job, on_silence=self._record_silence, watch=watch
+        )
 
     def train(self) -> TrainingOutcome:
         """Run the stages that are left, and the test; write the results.
@@ -75,37 +86,38 @@ class ServerLoop:
         A resumed attempt repeats the exchanges of finished stages, since clients may have lost
         what they held in memory; where they have not, nothing is sent again.
         """
-        self.job.restore_weights(self._strategy.schedule, self.run)
+        self.job.restore_weights(self._joined.schedule, self.run)
         self.run.record(
-            "start",
-            attempt=self.job.attempt,
-            clients=self.config.clients,
-            stages=self._strategy.stages,
-            **({"absent": self._never_there} if self._never_there else {}),
+            Started(
+                attempt=self.job.attempt,
+                clients=self.config.clients,
+                stages=self._strategy.stages,
+                absent=self._never_there,
+            )
         )
         if self.run.lost_rounds:
-            self.run.record("history_lost", rounds=self.run.lost_rounds)
-        if self._strategy.messenger.policy.clients_return:
+            self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
+        if self._joined.messenger.policy.clients_return:
             self._keep_attempt()
         for stage in range(self._strategy.stages):
             self._exchange(stage)
             if stage >= len(self.job.outcomes):
-                loop = self._train_stage(stage)
-        test = self._test(loop)
+                self._train_stage(stage)
+        test = self._test()
         outcome = TrainingOutcome(
             config=self.config,
-            shape=self._strategy.schedule.shape,
-            answers=self._strategy.federation.answers,
+            shape=self._joined.schedule.shape,
+            answers=self._joined.federation.answers,
             test=test,
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
 
     @property
-    def _never_there(self) -> list[int]:
+    def _never_there(self) -> tuple[int, ...]:
         """Clients that were absent when the attempt began."""
-        there = self._strategy.participants.everyone
-        return sorted({*range(self.config.clients)} - {*there})
+        there = self._joined.federation.participants.everyone
+        return tuple(sorted({*range(self.config.clients)} - {*there}))
 
     def _keep_attempt(self) -> None:
         """Write where the attempt begins: exchanges may be open for days before a round is done."""
@@ -115,45 +127,46 @@ class ServerLoop:
 
     def _exchange(self, stage: int) -> None:
         begun_s = self.clock.now_s()
-        exchanged = self._strategy.exchanges.run(stage)
+        exchanged = self._joined.exchanges.run(stage)
         self.job.exchange_s += self.clock.now_s() - begun_s
-        self.job.missing[stage], bound = exchanged.missing, exchanged.error_bound
+        self.job.missing[stage] = exchanged.missing
         if not self.job.is_restored(stage):
             self.run.record(
-                "exchange",
-                stage=stage,
-                vectors=exchanged.vectors,
-                missing=exchanged.missing,
-                bytes_payload=self._payload_bytes(),
-                **({} if bound is None else {"error_bound": bound}),
+                ExchangeClosed(
+                    stage=stage,
+                    vectors=exchanged.vectors,
+                    missing=exchanged.missing,
+                    error_bound=exchanged.error_bound,
+                    bytes_payload=self._payload_bytes(),
+                )
             )
 
-    def _train_stage(self, stage: int) -> StageLoop:
+    def _train_stage(self, stage: int) -> None:
         ticket, every = self.job.ticket(stage), self.config.checkpoint_every
         state = self.job.stage_state(stage) or self._first_state(stage)
-        loop = StageLoop(self._strategy, stage, state, self.grid)
-        messenger, training = self._strategy.messenger, self._strategy.participants.training
+        messenger, training = self._joined.messenger, self._strategy.open_stage(stage, state)
+        loop = StageLoop(self.config, messenger, training)
         ended, waited_until_s = time.monotonic(), messenger.waited_s
         while not loop.finished:
-            behind = self._strategy.exchanges.bring_up(stage, training)
+            behind = self._joined.exchanges.bring_up(stage, training.training)
             known = loop.train_round(behind)
-            self.job.note_absent({*loop.absent, *self._never_there})
+            self.job.note_absent({*training.absent, *self._never_there})
             waited_s = messenger.waited_s - waited_until_s
             waited_until_s += waited_s
             self.job.train_s += waited_s
             # With what the checkpoint of the round before made it wait.
             begun, ended = ended, time.monotonic()
             if known is not None:
-                self._record_round(known, ended - begun, waited_s)
-            if loop.finished or (loop.round % every == 0 and self.run.wants_checkpoint()):
-                self.run.checkpoint(self.job.checkpoint(ticket, loop.state()))
+                seconds = round(ended - begun, 6)
+                self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
+            if loop.finished or (training.round % every == 0 and self.run.wants_checkpoint()):
+                self.run.checkpoint(self.job.checkpoint(ticket, training.state()))
         known, outcome = loop.close()
-        self._record_round(known, None, None)
+        self.run.record(known)
         self._close_stage(outcome)
-        return loop
 
     def _first_state(self, stage: int) -> StageState:
-        weights = self._strategy.schedule.initial(stage, seed=self.config.seed)
+        weights = self._joined.schedule.initial(stage, seed=self.config.seed)
         return StageState.first(weights)
 
     def _record_silence(self, silence: Silence) -> None:
@@ -164,57 +177,52 @@ class ServerLoop:
             logger.warning("%s waits for %s", asked.purpose, clients_named(silence.clients))
             return
         self.run.record(
-            "waiting",
-            stage=asked.stage,
-            round=asked.round,
-            purpose=asked.purpose,
-            clients=list(silence.clients),
+            Waiting(
+                stage=asked.stage,
+                round=asked.round,
+                purpose=asked.purpose,
+                clients=silence.clients,
+            )
         )
 
     def _record_wait(self, exchange: OpenExchange) -> None:
         """Tell whom an open exchange waits for."""
         self.run.record(
-            "waiting",
-            stage=exchange.stage,
-            round=0,
-            purpose="exchange",
-            clients=list(exchange.lacks),
-            lacks=list(exchange.lacks.values()),
-            open_s=round(exchange.open_s, 3),
-        )
-
-    def _record_round(
-        self, known: dict[str, object], seconds: float | None, waited_s: float | None
-    ) -> None:
-        self.run.record(
-            "round",
-            **known,
-            bytes_payload=self._payload_bytes(),
-            seconds=None if seconds is None else round(seconds, 6),
-            waited_s=None if waited_s is None else round(waited_s, 6),
+            Waiting(
+                stage=exchange.stage,
+                purpose="exchange",
+                clients=tuple(exchange.lacks),
+                lacks=tuple(exchange.lacks.values()),
+                open_s=round(exchange.open_s, 3),
+            )
         )
 
     def _close_stage(self, outcome: StageOutcome) -> None:
-        schedule = self._strategy.schedule
+        schedule = self._joined.schedule
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
             facts = LayerFacts(stage=layer, features=shape.inputs, classes=shape.classes)
             self.run.write_layer(facts, tensors)
         self.job.outcomes.append(outcome)
         self.run.record(
-            "stage_end",
-            stage=outcome.stage,
-            best_round=outcome.best_round,
-            val_accuracy=outcome.score.accuracy,
-            bytes_payload=self._payload_bytes(),
+            StageClosed(
+                stage=outcome.stage,
+                best_round=outcome.best_round,
+                val_accuracy=outcome.score.accuracy,
+                bytes_payload=self._payload_bytes(),
+            )
         )
 
-    def _test(self, loop: StageLoop) -> Score:
+    def _test(self) -> Score:
         weights: np.ndarray = self.job.outcomes[-1].weights
-        test = loop.evaluate(weights, "test")
-        metric = {} if test.metric is None else {"test_metric": test.metric}
+        asking = self._strategy.training.evaluate(weights, "test")
+        test = self._joined.messenger.run(asking)
         self.run.record(
-            "finish", test_accuracy=test.accuracy, bytes_payload=self._payload_bytes(), **metric
+            Finished(
+                test_accuracy=test.accuracy,
+                test_metric=test.metric,
+                bytes_payload=self._payload_bytes(),
+            )
         )
         return test
 

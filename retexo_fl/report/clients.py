@@ -7,7 +7,7 @@ from typing import Final
 
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
-from retexo_fl.report.result import ClientRow
+from retexo_fl.run_log.result import ClientRow
 from retexo_fl.units import format_count
 
 #: Above this many clients the table is cut, and a summary says what all of them are like.

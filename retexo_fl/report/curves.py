@@ -8,9 +8,10 @@ from typing import Final
 
 from retexo_fl.report import markup
 from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
-from retexo_fl.report.history import History, RoundPoint, StageCourse
 from retexo_fl.report.scales import fitted_axis, tight_axis
 from retexo_fl.report.svg import Size, both_sizes
+from retexo_fl.run_log.course import RunCourse, StageCourse
+from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
 from retexo_fl.units import format_bytes, format_count, format_counted, format_number, format_share
 
 _FULL: Final = Size(width=1032, height=330)
@@ -19,15 +20,15 @@ _PHONE: Final = Size(width=360, height=260)
 _TABLE_ROWS: Final = 60
 
 
-def accuracy_section(history: History) -> str:
+def accuracy_section(course: RunCourse) -> str:
     """Return accuracy against bytes, with the table of best rounds."""
-    scored = [stage for stage in history.stages if _scored(stage)]
-    if not history.stages:
+    scored = [stage for stage in course.begun if _scored(stage)]
+    if not course.begun:
         return ""
     if not scored:
         text = "No round has a validation accuracy: there are no validation nodes, or no round yet."
         return markup.section("accuracy", "Accuracy against bytes", markup.paragraph(text))
-    chart = _accuracy_chart(history, scored)
+    chart = _accuracy_chart(course, scored)
     return markup.section(
         "accuracy",
         "Accuracy against bytes",
@@ -36,24 +37,24 @@ def accuracy_section(history: History) -> str:
             "Ring: the best round of a stage, whose weights were kept."
         ),
         both_sizes(partial(line_chart, chart), _FULL, _PHONE),
-        _best_table(history.stages),
+        _best_table(course.begun),
     )
 
 
-def stages_section(history: History) -> str:
+def stages_section(course: RunCourse) -> str:
     """Return the curves of every stage, each with its rounds as a table."""
-    return markup.section("stages", "Stages", *(_stage(stage) for stage in history.stages))
+    return markup.section("stages", "Stages", *(_stage(stage) for stage in course.begun))
 
 
-def _scored(stage: StageCourse) -> list[tuple[float, float, RoundPoint]]:
+def _scored(stage: StageCourse) -> list[tuple[float, float, RoundClosed]]:
     return [
-        (point.payload_bytes, point.val_accuracy, point)
+        (point.bytes_payload, point.val_accuracy, point)
         for point in stage.points
         if point.val_accuracy is not None
     ]
 
 
-def _accuracy_chart(history: History, scored: Sequence[StageCourse]) -> LineChart:
+def _accuracy_chart(course: RunCourse, scored: Sequence[StageCourse]) -> LineChart:
     points = {stage.index: _scored(stage) for stage in scored}
     everything = [item for items in points.values() for item in items]
     return LineChart(
@@ -68,16 +69,16 @@ def _accuracy_chart(history: History, scored: Sequence[StageCourse]) -> LineChar
             for items in points.values()
         ],
         marks=[
-            Mark(x=best.payload_bytes, y=best.val_accuracy, label=format_share(best.val_accuracy))
+            Mark(x=best.bytes_payload, y=best.val_accuracy, label=format_share(best.val_accuracy))
             for best in (stage.best for stage in scored)
             if best is not None and best.val_accuracy is not None
         ],
         bands=[
-            (stage.start_bytes, stage.exchange_end_bytes)
-            for stage in history.stages
-            if stage.exchange_end_bytes is not None
+            (stage.start_bytes, stage.exchange.bytes_payload)
+            for stage in course.begun
+            if stage.exchange is not None
         ],
-        sections=[(stage.start_bytes, f"stage {stage.index}") for stage in history.stages],
+        sections=[(stage.start_bytes, f"stage {stage.index}") for stage in course.begun],
         hits=[
             Hit(
                 x=x,
@@ -97,15 +98,15 @@ def _best_sentence(stage: StageCourse) -> str:
     return (
         f"Stage {stage.index} was best in round {stage.best.round}, with a validation accuracy of "
         f"{format_share(stage.best.val_accuracy, digits=2)} "
-        f"at {format_bytes(stage.best.payload_bytes)}."
+        f"at {format_bytes(stage.best.bytes_payload)}."
     )
 
 
 def _best_table(stages: Sequence[StageCourse]) -> str:
     rows = []
     for stage in stages:
-        best, last = stage.best, stage.points[-1] if stage.points else None
-        end = last.payload_bytes if last else stage.exchange_end_bytes
+        best = stage.best
+        end = stage.end_bytes
         rows.append(
             [
                 markup.words(f"stage {stage.index}"),
@@ -130,9 +131,9 @@ def _best_table(stages: Sequence[StageCourse]) -> str:
 
 
 def _exchange_bytes(stage: StageCourse) -> int | None:
-    if stage.exchange_end_bytes is None:
+    if stage.exchange is None:
         return None
-    return max(stage.exchange_end_bytes - stage.start_bytes, 0)
+    return max(stage.exchange.bytes_payload - stage.start_bytes, 0)
 
 
 def _stage(stage: StageCourse) -> str:
@@ -157,16 +158,23 @@ def _stage(stage: StageCourse) -> str:
 
 def _facts(stage: StageCourse) -> str:
     done, planned = len(stage.points), format_counted(stage.rounds_planned, "round")
-    facts = [format_counted(done, "round") if stage.ended else f"{format_count(done)} of {planned}"]
+    facts = [format_counted(done, "round") if stage.end else f"{format_count(done)} of {planned}"]
     if stage.best is not None:
         facts.append(f"best in round {stage.best.round}")
-    if stage.vectors is not None:
-        facts.append(f"{format_counted(stage.vectors, 'vector')} exchanged")
-    if stage.missing:
-        facts.append(f"{format_count(stage.missing)} missing")
-    if stage.error_bound is not None:
-        facts.append(f"their values rounded by {format_number(stage.error_bound)} at most")
+    if stage.exchange is not None:
+        facts += _exchange_facts(stage.exchange)
     return ", ".join(facts)
+
+
+def _exchange_facts(exchange: ExchangeClosed) -> list[str]:
+    facts = []
+    if exchange.vectors is not None:
+        facts.append(f"{format_counted(exchange.vectors, 'vector')} exchanged")
+    if exchange.missing:
+        facts.append(f"{format_count(exchange.missing)} missing")
+    if exchange.error_bound is not None:
+        facts.append(f"their values rounded by {format_number(exchange.error_bound)} at most")
+    return facts
 
 
 def _loss_chart(stage: StageCourse) -> LineChart:
@@ -242,7 +250,7 @@ def _rounds_table(stage: StageCourse) -> str:
             markup.number(point.loss),
             markup.number(point.val_loss),
             markup.share(point.val_accuracy),
-            markup.size(point.payload_bytes),
+            markup.size(point.bytes_payload),
         ]
         for point in shown
     ]

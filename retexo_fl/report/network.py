@@ -6,7 +6,7 @@ from typing import Final
 
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
-from retexo_fl.report.result import Network
+from retexo_fl.run_log.result import Network
 from retexo_fl.units import UNKNOWN, format_duration, format_share
 
 _PHASES: Final = {
@@ -99,8 +99,8 @@ def _busiest(network: Network) -> str:
     return markup.table("Busiest links", columns, rows)
 
 
-def _end(name: str) -> str:
-    return name if name == "server" else f"client {name}"
+def _end(name: object) -> str:
+    return "server" if name == "server" else f"client {name}"
 
 
 def _duration(seconds: float | None) -> markup.Cell:

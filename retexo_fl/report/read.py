@@ -10,9 +10,10 @@ from pathlib import Path
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.report.fields import Fields, parse_object
-from retexo_fl.report.history import History, read_history
-from retexo_fl.report.result import Result, parse_result
+from retexo_fl.run_log.course import RunCourse
+from retexo_fl.run_log.events import Event, event_of
+from retexo_fl.run_log.json_form import parse_object, read
+from retexo_fl.run_log.result import Result, read_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class RunRecord:
         error: What ended a failed run.
         config: Configuration keys and values, as text.
         result: None when the run was not finished.
-        history: The course of the run.
+        course: The course of the run.
         ledger: None when there is none.
         notes: What could not be read, for the reader of the report.
     """
@@ -35,7 +36,7 @@ class RunRecord:
     error: str | None
     config: Mapping[str, str]
     result: Result | None
-    history: History
+    course: RunCourse
     ledger: TrafficLedger | None
     notes: tuple[str, ...]
 
@@ -64,7 +65,7 @@ def read_run(run_dir: Path) -> RunRecord:
     notes: list[str] = []
     result = None
     if result_text is not None:
-        result = parse_result(parse_object(result_text, str(run_dir / "result.json")))
+        result = read_result(result_text, str(run_dir / "result.json"))
     open_end = result is None
     state, error = _status(run_dir / "status.json", finished=result is not None)
     return RunRecord(
@@ -73,7 +74,7 @@ def read_run(run_dir: Path) -> RunRecord:
         error=error,
         config=_config(run_dir / "config.toml", notes),
         result=result,
-        history=read_history(_events(run_dir / "metrics.jsonl", metrics, notes, open_end=open_end)),
+        course=RunCourse.of(_events(run_dir / "metrics.jsonl", metrics, notes, open_end=open_end)),
         ledger=_ledger(run_dir / "ledger.csv", notes, open_end=open_end),
         notes=tuple(notes),
     )
@@ -104,12 +105,14 @@ def _lines(path: Path, text: str, notes: list[str], *, open_end: bool) -> Iterat
             yield f"{path}, line {number}", line
 
 
-def _events(path: Path, text: str | None, notes: list[str], *, open_end: bool) -> Iterator[Fields]:
+def _events(path: Path, text: str | None, notes: list[str], *, open_end: bool) -> Iterator[Event]:
     if text is None:
         notes.append(f"{path.name} is absent: there are no curves.")
         return
     for place, line in _lines(path, text, notes, open_end=open_end):
-        yield parse_object(line, place)
+        event = event_of(parse_object(line, place), place)
+        if event is not None:
+            yield event
 
 
 def _ledger(path: Path, notes: list[str], *, open_end: bool) -> TrafficLedger | None:
@@ -156,6 +159,11 @@ def _status(path: Path, *, finished: bool) -> tuple[str, str | None]:
     text = _text(path)
     if text is None:
         return ("finished" if finished else "unknown"), None
-    fields = parse_object(text, str(path))
-    error = None if fields.values.get("error") is None else fields.text("error")
-    return fields.text("state"), error
+    status = read(_Status, parse_object(text, str(path)), str(path))
+    return status.state, status.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    state: str
+    error: str | None = None

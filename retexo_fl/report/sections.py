@@ -12,8 +12,8 @@ from retexo_fl.report import markup
 from retexo_fl.report.bytes_chart import BytesRow, bytes_chart
 from retexo_fl.report.network import network_card
 from retexo_fl.report.read import RunRecord
-from retexo_fl.report.result import ByKind
 from retexo_fl.report.svg import Size, both_sizes
+from retexo_fl.run_log.result import ByKind
 from retexo_fl.units import (
     UNKNOWN,
     format_bytes,
@@ -36,9 +36,9 @@ def header(run: RunRecord) -> str:
     model = result.model if result else config.get("model", "")
     algorithm = result.algorithm if result else config.get("algorithm", "")
     engine = result.engine if result else config.get("engine", "")
-    clients = result.clients if result else run.history.clients
+    clients = result.clients if result else run.course.clients
     seed = str(result.seed) if result else config.get("seed", "")
-    attempts = result.attempts if result else run.history.attempts
+    attempts = result.attempts if result else run.course.attempts
     facts = [
         model,
         algorithm,
@@ -67,7 +67,7 @@ def notes(run: RunRecord) -> str:
     elif run.error:
         found.insert(0, f"State {run.state}: {run.error}")
     missing = run.result.missing_rows if run.result else 0
-    missing = missing or sum(stage.missing or 0 for stage in run.history.stages)
+    missing = missing or run.course.missing
     if missing:
         found.append(
             f"The stages were trained without {format_counted(missing, 'boundary row')}, missing "
@@ -76,9 +76,9 @@ def notes(run: RunRecord) -> str:
     if run.result and run.result.absences:
         # Only where rounds may be closed early is anybody absent.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
-    if run.history.lost:
+    if run.course.lost:
         spans = ", ".join(
-            f"stage {lost.stage}, rounds {lost.first} to {lost.last}" for lost in run.history.lost
+            f"stage {stage}, rounds {first} to {last}" for stage, first, last in run.course.lost
         )
         found.append(
             f"A crash took the end of metrics.jsonl: {spans} were trained, and are not shown here."
@@ -98,9 +98,9 @@ def _counted(absences: Mapping[str, int]) -> str:
 
 def cards(run: RunRecord) -> str:
     """Return the headline figures."""
-    result, history = run.result, run.history
+    result, course = run.result, run.course
     payload, raw = _volume(run, "payload"), _volume(run, "raw")
-    moved = payload.get("total") if payload else history.payload_bytes
+    moved = payload.get("total") if payload else course.moved_bytes or 0
     boundary = payload.get("boundary") if payload else None
     share = boundary / moved if boundary is not None and moved else None
     micro_f1 = result.micro_f1 if result else None
@@ -129,7 +129,7 @@ def cards(run: RunRecord) -> str:
 
 
 def _validation(run: RunRecord) -> tuple[str, str, str]:
-    last = next((stage for stage in reversed(run.history.stages) if stage.best), None)
+    last = next((stage for stage in reversed(run.course.stages) if stage.best), None)
     best = last.best if last else None
     value = run.result.val_accuracy if run.result else (best.val_accuracy if best else None)
     where = f"stage {last.index}, round {best.round}" if last and best else "no round yet"
@@ -138,7 +138,7 @@ def _validation(run: RunRecord) -> tuple[str, str, str]:
 
 def _duration(run: RunRecord) -> tuple[str, str, str]:
     if run.result is None:
-        return "Duration", format_duration(run.history.seconds), "so far"
+        return "Duration", format_duration(run.course.seconds), "so far"
     seconds = run.result.seconds
     parts = [
         f"{name} {format_share(part / total, digits=0)}"
@@ -152,7 +152,7 @@ def _duration(run: RunRecord) -> tuple[str, str, str]:
 
 def _clients(run: RunRecord) -> tuple[str, str, str]:
     if run.result is None:
-        return "Clients", format_count(run.history.clients), ""
+        return "Clients", format_count(run.course.clients), ""
     nodes = sum(row.nodes for row in run.result.client_table)
     return "Clients", format_count(run.result.clients), format_counted(nodes, "node")
 
@@ -283,7 +283,8 @@ def footer(run: RunRecord) -> str:
     """Return what the run ran on."""
     lines = []
     if run.result is not None:
-        hardware = dict(run.result.hardware)
+        found = run.result.hardware.items()
+        hardware = {key: str(value) for key, value in found if value is not None}
         machine = [hardware.pop("cpu", "")]
         cores = hardware.pop("cores", "")
         machine += [f"{cores} core{'' if cores == '1' else 's'}"] if cores else []

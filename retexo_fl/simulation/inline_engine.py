@@ -14,9 +14,9 @@ from retexo_fl.channels import Channel, MemoryChannel
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.run_directory import Event
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
+from retexo_fl.run_log.events import Event
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved import Watcher, no_watch
 from retexo_fl.simulation.interleaved_clients import InterleavedClients

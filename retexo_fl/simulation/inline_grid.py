@@ -15,6 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from retexo_fl.agent import api
 from retexo_fl.config_keys import Scalar
 from retexo_fl.federation.records import content_volumes
+from retexo_fl.run_log.result import Network
 from retexo_fl.simulation.virtual_network import VirtualNetwork
 
 #: What the server's virtual time counts for while it waits for answers to a type of message.
@@ -124,7 +125,7 @@ class InlineGrid(Grid):
             self._network.reply_to_server(self._client_of(message), _size_bytes(reply))
         return reply
 
-    def modelled_network(self) -> Mapping[str, Any] | None:
+    def modelled_network(self) -> Network | None:
         """See :class:`~retexo_fl.federation.modelled.ModelsNetwork`."""
         return None if self._network is None else self._network.facts()
 

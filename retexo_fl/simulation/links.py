@@ -26,6 +26,7 @@ from typing import Final
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.ledger import SERVER
+from retexo_fl.run_log.result import Line
 from retexo_fl.value_forms import LINK, LINK_EXPECTED, LINK_PROFILES
 
 #: Powers of ten of a rate's unit, in bits, and of a delay's, in seconds.
@@ -58,10 +59,10 @@ class Link:
         """Seconds for which a byte occupies the link."""
         return Fraction(0) if self.rate_bit_s is None else 8 / self.rate_bit_s
 
-    def facts(self) -> dict[str, float | None]:
-        """Return the link as JSON can say it."""
+    def facts(self) -> Line:
+        """Return the link as the run's result says it."""
         rate = None if self.rate_bit_s is None else float(self.rate_bit_s)
-        return {"rate_bit_s": rate, "delay_s": float(self.delay_s), "loss": self.loss}
+        return Line(rate_bit_s=rate, delay_s=float(self.delay_s), loss=self.loss)
 
 
 _SLOT_S: Final = Fraction(625, 1_000_000)
@@ -133,8 +134,8 @@ class Links:
             return self.lines[_SERVER_NAME]
         return self.lines["default"]
 
-    def facts(self) -> dict[str, dict[str, float | None]]:
-        """Return every line as JSON can say it."""
+    def facts(self) -> dict[str, Line]:
+        """Return every line as the run's result says it."""
         return {name: link.facts() for name, link in self.lines.items()}
 
 

@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from retexo_fl.ledger import SERVER
+from retexo_fl.run_log.result import Lane, Network
 from retexo_fl.simulation.links import Link, Links
 
 #: Bytes of a packet, of which a link loses whole ones: the payload of an Ethernet frame.
@@ -177,34 +178,27 @@ class VirtualNetwork:
 
     # ---- results --------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the run's result says of the network; every number is modelled.
-
-        Returns:
-            ``links`` (the configuration's text), ``lines`` (its links by name), ``seconds`` (the
-            server's clock), ``PHASE_s`` (how far each phase moved it), ``between_clients_s`` (how
-            much of ``seconds``, and of each phase, was waited for blocks between clients; of
-            ``train``, how much for ``validation``), and ``busiest`` (the links that sent longest).
-        """
+    def facts(self) -> Network:
+        """Return what the run's result says of the network; every number is modelled."""
         spent = {name: self._spent.get(name, Moment()) for name in (*_PHASES, *self._spent)}
         total = self._clocks[SERVER]
-        return {
-            "links": self._links.text,
-            "lines": self._links.facts(),
-            "seconds": self._seconds(total.ticks),
-            **{f"{name}_s": self._seconds(moment.ticks) for name, moment in spent.items()},
-            "between_clients_s": {
+        return Network(
+            links=self._links.text,
+            lines=self._links.facts(),
+            seconds=self._seconds(total.ticks),
+            phases={name: self._seconds(moment.ticks) for name, moment in spent.items()},
+            between_clients_s={
                 "total": self._seconds(total.between_clients),
                 **{name: self._seconds(moment.between_clients) for name, moment in spent.items()},
                 "validation": self._seconds(spent["train"].validating),
             },
-            "busiest": self._busiest(),
-        }
+            busiest=self._busiest(),
+        )
 
     def _seconds(self, ticks: int) -> float:
         return ticks / self._ticks_per_s
 
-    def _busiest(self) -> list[dict[str, Any]]:
+    def _busiest(self) -> tuple[Lane, ...]:
         ranked = sorted(
             self._lanes.items(),
             key=lambda item: (
@@ -213,17 +207,17 @@ class VirtualNetwork:
                 item[0],
             ),
         )
-        return [
-            {
-                "sender": "server" if sender == SERVER else sender,
-                "receiver": "server" if receiver == SERVER else receiver,
-                "messages": lane.messages,
-                "bytes": lane.size_bytes,
-                "sent_bytes": lane.sent_bytes,
-                "busy_s": self._seconds(lane.sent_bytes * lane.byte_ticks),
-            }
+        return tuple(
+            Lane(
+                sender="server" if sender == SERVER else sender,
+                receiver="server" if receiver == SERVER else receiver,
+                messages=lane.messages,
+                size_bytes=lane.size_bytes,
+                sent_bytes=lane.sent_bytes,
+                busy_s=self._seconds(lane.sent_bytes * lane.byte_ticks),
+            )
             for (sender, receiver), lane in ranked[:_BUSIEST_LISTED]
-        ]
+        )
 
     # ---- the model ------------------------------------------------------------------------------
 

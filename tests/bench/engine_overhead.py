@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -39,6 +38,7 @@ from retexo_fl.config import config_values, make_config
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.run_log.events import Event, RoundClosed, Started
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
@@ -140,11 +140,11 @@ class RoundClock:
     wall_s: list[float] = field(default_factory=list)
     _last: tuple[float, float] | None = None
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         """Note a round; between two runs lies none."""
-        if event["event"] == "start":
+        if isinstance(event, Started):
             self._last = None
-        if event["event"] != "round" or event["stage"] != 0 or event["round"] == event["rounds"]:
+        if not isinstance(event, RoundClosed) or event.stage or event.round == event.rounds:
             return
         now = (time.process_time(), time.perf_counter())
         if self._last is not None:

@@ -26,6 +26,7 @@ from retexo_fl.bluetooth.hci import local_adapters
 from retexo_fl.cli import run_command
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.graph import open_partition
+from retexo_fl.run_log.events import Event, ExchangeClosed, StageClosed, Started
 from tests.guest.pairing import pair_adapters
 from tests.guest.row_times import row_times
 from tests.support.agents import AgentProcess, agents, train_with
@@ -172,13 +173,13 @@ def _train(made: Sequence[AgentProcess], out: Path, keys: Mapping[str, Any]) -> 
     exchange_s: list[float] = []
     since_s = 0.0
 
-    def hear(event: Mapping[str, Any]) -> None:
+    def hear(event: Event) -> None:
         nonlocal since_s
-        match event["event"]:
-            case "start" | "stage_end":
-                since_s = event["time_s"]
-            case "exchange":
-                exchange_s.append(event["time_s"] - since_s)
+        assert event.time_s is not None
+        if isinstance(event, Started | StageClosed):
+            since_s = event.time_s
+        elif isinstance(event, ExchangeClosed):
+            exchange_s.append(event.time_s - since_s)
 
     train_with(made, configured(out, **keys), [hear])
     return exchange_s

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.cli import run_command
+from retexo_fl.run_log.events import RoundClosed
 from tests.support.runs import train
 
 
@@ -102,7 +103,7 @@ def test_resume_in_a_deployment_takes_no_path_along(
         pass
 
     def stop(event: object) -> None:
-        if isinstance(event, dict) and event["event"] == "round":
+        if isinstance(event, RoundClosed):
             raise Stop
 
     with pytest.raises(Stop):

@@ -124,19 +124,19 @@ def test_what_contradicts_or_is_not_there_is_refused(
 def test_a_run_is_resumed_from_tables_that_have_moved(
     retexo: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from retexo_fl.federation.stage_loop import StageLoop
+    from retexo_fl.federation.rounds.stage import StageTraining
 
     keys = (*TABLES, "--clients", "2", "--rounds", "3", "--hidden", "8", "--quiet")
     retexo.done("run", *keys, "--out", "whole")
-    ask = StageLoop.train_round
+    train = StageTraining.train
 
-    def stop_in_round_two(loop: StageLoop, away: frozenset[int]) -> object:
-        if loop.state().round == 2:
+    def stop_in_round_two(training: StageTraining) -> object:
+        if training.round == 2:
             raise KeyboardInterrupt
-        return ask(loop, away)
+        return train(training)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StageLoop, "train_round", stop_in_round_two)
+        patch.setattr(StageTraining, "train", stop_in_round_two)
         assert retexo("run", *keys, "--out", "run").code == 130
     (tmp_path / "elsewhere").mkdir()
     for name in ("nodes.csv", "edges.csv"):

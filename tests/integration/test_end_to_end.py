@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.cli import CommandLine
 from tests.support.data import data_dir
@@ -152,8 +152,8 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> 
     keys = {**KEYS, "data_dir": data_dir(), "clients": 3, "algorithm": "standard"}
     whole = train(tmp_path / "whole", **keys)
 
-    def stop(event: Mapping[str, Any]) -> None:
-        if event["event"] == "round" and event["round"] == 2:
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundClosed) and event.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.agent import api
 from retexo_fl.agent.api import PredictAnswer, Ticket
@@ -18,9 +17,9 @@ from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
-from retexo_fl.federation import checked_answers, records
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.rounds import checked_answers
 from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
 from tests.support.fickle_grid import FickleGrid
@@ -126,15 +125,9 @@ def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
     ("name", "value"), [("nodes", 11), ("train", 0), ("test_correct", 4), ("train_correct", 2**40)]
 )
 def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> None:
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
     told = {"nodes": 10, "train": 4, "validation": 3, "test": 3}
     right = {f"{use}_correct": count for use, count in told.items() if use != "nodes"}
     hello, answer = hello_of(1), PredictAnswer(**told, **right)
-    assert checked_answers.read_predicted(hello, _reply(answer)) == answer
+    checked_answers.check_predicted(hello, answer)
     with pytest.raises(RemoteProtocolError, match=f"^client 1: {name.replace('_', '-')} is"):
-        checked_answers.read_predicted(hello, _reply(replace(answer, **{name: value})))
-
-
-def _reply(answer: PredictAnswer) -> Message:
-    asked = Message(RecordDict(), dst_node_id=_LIAR, message_type=api.PREDICT.message_type)
-    return Message(records.answer_content(answer), reply_to=asked)
+        checked_answers.check_predicted(hello, replace(answer, **{name: value}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
+from retexo_fl.run_log.events import Event
 from retexo_fl.training.metrics import Metric
 from tests.support.runs import events_of, largest_difference, model_bytes, result_of, train
 
@@ -71,7 +71,7 @@ def test_resumed_averaging_equals_the_undisturbed_run(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", **keys)
     left = [5]
 
-    def interrupt(event: Mapping[str, Any]) -> None:
+    def interrupt(event: Event) -> None:
         left[0] -= 1
         if left[0] == 0:
             raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.server_app import run_training
 from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.run_log.events import Event, Waiting
 from tests.support.contacts import Contact, Country, contact, random_contacts
 from tests.support.meeting_clients import (
     EPOCH_S,
@@ -110,8 +111,8 @@ FEW: dict[str, Any] = {"clients": 3, "rounds": 2, "hidden": 8}
 class _Interrupter:
     """Presses Ctrl-C when it is told of an open exchange."""
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "waiting":
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Waiting):
             raise KeyboardInterrupt
 
 

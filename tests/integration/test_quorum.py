@@ -17,9 +17,10 @@ from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
-from retexo_fl.federation import checked_answers, records
+from retexo_fl.federation import records
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.rounds import stage
 from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_engine import run_inline
@@ -110,12 +111,11 @@ def test_rounds_without_a_client_are_those_of_sums_without_its_update(
         del message
         grid.weather.replace = without_update(rounds)
 
-    def believe(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> TrainAnswer:
-        del hello, in_batches
-        return records.read_answer(TrainAnswer, reply)
+    def believe(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
+        del hello, answer, in_batches
 
     # Nothing is what a client with train nodes may not answer.
-    monkeypatch.setattr(checked_answers, "read_update", believe)
+    monkeypatch.setattr(stage, "check_update", believe)
     wanted = train_in(tmp_path / "sums", change)
     assert model_bytes(got) == model_bytes(wanted)
     events = [event for event in events_of(got) if event["event"] == "round"]

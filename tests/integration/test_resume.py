@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from retexo_fl.federation.run_directory import check_resumable
 from retexo_fl.graph import write_partitions
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.report import write_report
+from retexo_fl.run_log.events import Event, Started
 from retexo_fl.run_status import write_status
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.runs import configured, events_of, model_bytes, result_of, train
@@ -37,7 +38,7 @@ class Interrupter:
     def __init__(self, event: int) -> None:
         self.left = event
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
@@ -282,8 +283,8 @@ def test_resume_on_another_partitioning_is_refused(tmp_path: Path) -> None:
 def test_run_is_resumed_by_one_process_at_a_time(tmp_path: Path, whole: Path) -> None:
     out = interrupted(tmp_path / "run", 12, **KEYS)
 
-    def resume_too(event: Mapping[str, Any]) -> None:
-        if event["event"] == "start":
+    def resume_too(event: Event) -> None:
+        if isinstance(event, Started):
             with pytest.raises(RunDirectoryError, match="another process is at work"):
                 train(out, **KEYS, resume=out)
 

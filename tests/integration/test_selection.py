@@ -6,7 +6,7 @@ neither the last weights nor a neighbouring round's can pass for the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.stage_input import node_sets, stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.tally import Tally
 from tests.support.runs import events_of, model_bytes, model_weights, result_of, train
@@ -87,8 +88,8 @@ def test_a_run_that_is_resumed_after_its_best_round_keeps_it(tmp_path: Path, run
     keys = {**KEYS, "algorithm": read_trained_model(run).config.algorithm}
     stages = result_of(run)["stages"]
 
-    def stop(event: Mapping[str, Any]) -> None:
-        if event["event"] == "round" and event["round"] == stages[0]["best_round"] + 1:
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundClosed) and event.round == stages[0]["best_round"] + 1:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"

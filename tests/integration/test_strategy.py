@@ -10,17 +10,22 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message
 
-from retexo_fl.agent.api import ClientApi, Ticket
+from retexo_fl.agent.api import ClientApi, HelloRequest, Ticket
 from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
-from retexo_fl.errors import ConfigurationError, RoundIncomplete
+from retexo_fl.errors import ConfigurationError, LocalProtocolError, RoundIncomplete
+from retexo_fl.federation import strategy as strategy_module
+from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.strategy import LazyMessagePassing
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
+from retexo_fl.training.selection import Score
+from retexo_fl.updates import PLAIN, UpdateCodec, UpdateKey
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import configured, ledger_of, result_of, train
 
@@ -46,8 +51,8 @@ class Grid(InlineGrid):
         return [reply for reply in replies if reply.metadata.src_node_id not in self.silent]
 
 
-def _grid(config: RunConfig) -> Grid:
-    parts = InProcessClients(make_parts(config), config).find
+def _grid(config: RunConfig, codec: UpdateCodec = PLAIN) -> Grid:
+    parts = InProcessClients(make_parts(config), config, codec=codec).find
     found = parts
     if config.traits.exchanges_in_rounds:
         found = InterleavedClients(parts, config.clients, codec=config.codec).find  # type: ignore[assignment]
@@ -79,7 +84,9 @@ def test_flowers_loop_trains_the_weights_of_a_run(tmp_path: Path, keys: dict[str
     expected = np.concatenate(read_trained_model(run).weights)
     assert trained.tobytes() == expected.tobytes()
     assert tested["correct"] == round(told["test_accuracy"] * tested["examples"])
-    for result, outcome, stage in zip(results, strategy.job.outcomes, told["stages"], strict=True):
+    for result, outcome, stage in zip(
+        results, strategy.joined.job.outcomes, told["stages"], strict=True
+    ):
         assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4]
         assert not result.evaluate_metrics_clientapp
         assert outcome.best_round == stage["best_round"]
@@ -107,6 +114,79 @@ def test_a_stage_can_begin_with_weights_of_its_users(tmp_path: Path) -> None:
     again, grid = LazyMessagePassing(config), _grid(config)
     second = again.start(grid=grid, num_rounds=1, initial_arrays=first.arrays)
     assert not np.array_equal(first.arrays["weights"].numpy(), second.arrays["weights"].numpy())
+
+
+def test_a_round_that_asks_again_is_carried_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_again: list[tuple[int, int]] = []
+
+    class AskingTwice(StageTraining):
+        def train(self, weights: np.ndarray | None = None) -> Round[Score]:
+            score = yield from super().train(weights)
+            request = HelloRequest(ticket=self.ticket)
+            answers = yield Ask.of([2, 0], request, stage=0, purpose="hello")
+            asked_again.extend((self.round, client) for client, _ in answers)
+            return score
+
+    config = _config(tmp_path, layers=1)
+    plain = LazyMessagePassing(config).start(grid=_grid(config))
+    monkeypatch.setattr(strategy_module, "StageTraining", AskingTwice)
+    by_flower = LazyMessagePassing(config).start(grid=_grid(config))
+    run = train(tmp_path / "run", **_keys(tmp_path, layers=1))
+    rounds = [(number, client) for number in (1, 2, 3, 4) for client in (2, 0)]
+    assert asked_again == 2 * rounds
+    assert np.array_equal(plain.arrays["weights"].numpy(), by_flower.arrays["weights"].numpy())
+    assert read_trained_model(run).weights[0].tobytes() == plain.arrays["weights"].numpy().tobytes()
+
+
+class Scrambled:
+    """Sends bytes in an order that follows from the key: a codec whose ends must agree."""
+
+    def __init__(self) -> None:
+        self.keys: set[UpdateKey] = set()
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
+        self.keys.add(key)
+        coded: np.ndarray = update_sum.view(np.uint8)[self._order(update_sum.nbytes, key)]
+        return coded
+
+    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+        assert coded.dtype == np.uint8
+        plain = np.empty_like(coded)
+        plain[self._order(coded.nbytes, key)] = coded
+        return plain.view(np.float32)
+
+    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
+        return ~weights.view(np.uint32)
+
+    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
+        return (~coded).view(np.float32)
+
+    def _order(self, size: int, key: UpdateKey) -> np.ndarray:
+        words = (key.seed, key.stage, key.round, key.client, *key.job.encode())
+        return np.random.default_rng(words).permutation(size)
+
+
+@pytest.mark.parametrize("algorithm", ["lazy", "standard"])
+def test_updates_and_weights_travel_as_their_codec_has_them(tmp_path: Path, algorithm: str) -> None:
+    config = _config(tmp_path, algorithm=algorithm)
+    codec = Scrambled()
+    plain = LazyMessagePassing(config)
+    coded = LazyMessagePassing(config, codec=codec)
+    grids = _grid(config), _grid(config, codec=codec)
+    for _ in range(plain.stages):
+        expected = plain.start(grid=grids[0])
+        found = coded.start(grid=grids[1])
+        assert (
+            found.arrays["weights"].numpy().tobytes()
+            == expected.arrays["weights"].numpy().tobytes()
+        )
+    assert dict(coded.test(grids[1])) == dict(plain.test(grids[0]))
+    told = {(key.stage, key.round, key.client) for key in codec.keys}
+    assert told == {(s, r, c) for s in range(plain.stages) for r in (1, 2, 3, 4) for c in (0, 1, 2)}
+    with pytest.raises(LocalProtocolError, match="got uint32 weights"):
+        LazyMessagePassing(config, codec=codec).start(grid=_grid(config))
 
 
 def test_clients_that_do_not_answer_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
+from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
@@ -51,7 +51,7 @@ class Interrupter:
     def __init__(self, event: int) -> None:
         self.left = event
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
@@ -202,8 +202,8 @@ def test_workers_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     with agents(tmp_path / "made", parts, settings={"allow-devices": "cpu:2"}) as made:
         found: list[int] = []
 
-        def kill(event: Mapping[str, Any]) -> None:
-            if event["event"] == "round" and not found:
+        def kill(event: Event) -> None:
+            if isinstance(event, RoundClosed) and not found:
                 found.extend(workers_of(made[0].process))
                 made[0].kill()
                 raise KeyboardInterrupt

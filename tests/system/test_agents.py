@@ -6,7 +6,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import AgentUnreachable, RetexoError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.data import data_dir
@@ -56,8 +57,8 @@ def test_an_agent_that_ends_in_a_round_is_waited_for(
             end(made[0])
             made[0].start()
 
-        def end_once(event: Mapping[str, Any]) -> None:
-            if event.get("event") == "round" and next(calls) == 0:
+        def end_once(event: Event) -> None:
+            if isinstance(event, RoundClosed) and next(calls) == 0:
                 threading.Thread(target=restart).start()
 
         train_with(made, configured(tmp_path / "agents", **keys), [end_once])

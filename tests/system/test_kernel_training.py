@@ -7,7 +7,7 @@ no vector came through a socket.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.agents import AgentProcess, agents, predict_with, train_with
 from tests.support.commands import program
 from tests.support.data import data_dir
@@ -271,11 +272,11 @@ def test_an_agent_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
     with federation(tmp_path, parts, "xdp") as made:
         killed: list[str] = []
 
-        def kill_once(event: Mapping[str, Any]) -> None:
-            if event.get("event") == "round" and event.get("stage") == 1 and not killed:
+        def kill_once(event: Event) -> None:
+            if isinstance(event, RoundClosed) and event.stage == 1 and not killed:
                 made[1].kill()
                 made[1].start()
-                killed.append(str(event["round"]))
+                killed.append(str(event.round))
 
         train_with(made, configured(tmp_path / "agents", **keys), [kill_once])
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from retexo_fl.progress import LiveTable
-from tests.unit.report.runs import Recipe, events
+from tests.unit.report.runs import Recipe, events, typed
 
 
 def _console(*, terminal: bool, width: int = 80) -> Console:
@@ -34,7 +34,7 @@ def _shown(found: list[dict[str, Any]], *, terminal: bool, **names: str) -> str:
     console = _console(terminal=terminal)
     dataset = names.get("dataset", "digits")
     with LiveTable(dataset=dataset, model="sage", engine="inline", console=console) as table:
-        for event in found:
+        for event in typed(found):
             table.handle(event)
     return _written(console)
 
@@ -120,7 +120,7 @@ def test_live_table_takes_unknown_accuracies() -> None:
 
 def test_live_table_keeps_up_without_flicker() -> None:
     console = _console(terminal=True)
-    course = events(Recipe(rounds=2000))
+    course = typed(events(Recipe(rounds=2000)))
     started_s = time.perf_counter()
     with LiveTable(dataset="d", model="m", engine="e", console=console) as table:
         for event in course:
@@ -172,7 +172,7 @@ def test_live_table_in_a_pipe_flushes_each_line() -> None:
 
     pipe = Pipe()
     with LiveTable(dataset="d", model="m", engine="e", console=Console(file=pipe)) as table:
-        table.handle(events(Recipe())[0])
+        table.handle(typed(events(Recipe()))[0])
         assert (pipe.getvalue().count("\n"), pipe.flushed) == (1, 1)
 
 
@@ -181,7 +181,7 @@ def test_live_table_in_a_narrow_encoding_replaces() -> None:
     with LiveTable(
         dataset="donn\xe9es", model="m", engine="e", console=Console(file=pipe)
     ) as table:
-        table.handle(events(Recipe())[0])
+        table.handle(typed(events(Recipe()))[0])
     pipe.flush()
     assert isinstance(pipe.buffer, io.BytesIO)
     assert pipe.buffer.getvalue().startswith(b"donn\\xe9es, m")
@@ -202,10 +202,10 @@ def test_live_table_resumed_in_a_pipe_names_the_attempt() -> None:
 def test_live_table_quiet_writes_nothing(terminal: bool) -> None:
     console = _console(terminal=terminal)
     with LiveTable(dataset="d", model="m", engine="e", console=console, quiet=True) as table:
-        for event in events(Recipe()):
+        for event in typed(events(Recipe())):
             table.handle(event)
     assert _written(console) == ""
 
 
-def test_live_table_passes_over_unknown_events() -> None:
-    assert _shown([{"event": "weather", "time_s": 1.0}], terminal=False) == ""
+def test_live_table_says_nothing_of_events_for_the_report() -> None:
+    assert _shown([{"event": "history_lost", "rounds": [[0, 1, 2]]}], terminal=False) == ""

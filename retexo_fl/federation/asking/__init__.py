@@ -1,6 +1,7 @@
 """Asking clients, and waiting for their answers: retries, backoff, deadlines, quorum."""
 
-from retexo_fl.federation.asking.messenger import Messenger
+from retexo_fl.federation.asking.ask import Answers, Ask, Round, named
+from retexo_fl.federation.asking.messenger import Messenger, answer_of
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
     UNWATCHED,
@@ -17,13 +18,18 @@ from retexo_fl.federation.asking.waiting import (
 __all__ = [
     "THIS_MACHINE",
     "UNWATCHED",
+    "Answers",
+    "Ask",
     "Clock",
     "Messenger",
     "OpenExchange",
     "Pauses",
     "Question",
+    "Round",
     "Silence",
     "Wait",
     "WaitPolicy",
     "Watch",
+    "answer_of",
+    "named",
 ]

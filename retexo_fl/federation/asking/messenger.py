@@ -1,4 +1,4 @@
-"""Sends messages to clients and hands out their answers in client order."""
+"""Carries rounds out: sends messages to clients and hands out their answers in client order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import HelloAnswer, Request, question_of
+from retexo_fl.agent.api import Request, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
+from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, named
 from retexo_fl.federation.asking.bounded_grid import BoundedGrid
 from retexo_fl.federation.asking.deliveries import Deliveries, Delivery, Post, client_name
 from retexo_fl.federation.asking.waiting import (
@@ -63,8 +64,6 @@ class Messenger:
         self._attempt = 1
         self._node_of: Mapping[int, int] = {}
         self._client_at: Mapping[int, int] = {}
-        self._promises: Mapping[int, HelloAnswer] = {}
-        self._client_of: dict[str, int] = {}
         self._overdue: dict[int, str] = {}
         #: Clients that the last question was closed without, ascending.
         self.absent: tuple[int, ...] = ()
@@ -86,36 +85,67 @@ class Messenger:
         """How long answers are waited for."""
         return self._policy
 
-    def introduce(
-        self,
-        node_of: Mapping[int, int],
-        attempt: int,
-        promises: Mapping[int, HelloAnswer] | None = None,
-    ) -> None:
-        """Take over which Flower node each client is, and the attempt that bytes count for.
-
-        ``promises`` is what each client said of itself; :meth:`promise_of` returns it.
-        """
+    def introduce(self, node_of: Mapping[int, int], attempt: int) -> None:
+        """Take over which Flower node each client is, and the attempt that bytes count for."""
         self._node_of, self._attempt = dict(node_of), attempt
         self._client_at = {node: client for client, node in node_of.items()}
-        self._promises = dict(promises or {})
 
     def client_at(self, node: int) -> int | None:
         """Return which client a Flower node is, None for a node that is none."""
         return self._client_at.get(node)
-
-    def promise_of(self, client: int) -> HelloAnswer:
-        """Return what a client said of itself when it was greeted."""
-        return self._promises[client]
 
     def connected(self) -> Set[int]:
         """Return the clients whose Flower node is connected."""
         nodes = set(self._post.get_node_ids())
         return {client for client, node in self._node_of.items() if node in nodes}
 
-    def client_of(self, reply: Message) -> int:
-        """Return which client an answer to the present question is from."""
-        return self._client_of[reply.metadata.reply_to_message_id]
+    # ---- rounds ---------------------------------------------------------------------------------
+
+    def run(self, asking: Round[T]) -> T:
+        """Carry a round out; return its result.
+
+        Raises:
+            RetexoError: As :meth:`answers`, or the round's own.
+        """
+        return self.go_on(asking, None)
+
+    def go_on(self, asking: Round[T], answers: Answers | None) -> T:
+        """Carry a round out from where it has got these answers, or from its beginning if None."""
+        while True:
+            try:
+                ask = next(asking) if answers is None else asking.send(answers)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answers = self.answers(ask)
+
+    def answers(self, ask: Ask) -> Iterator[tuple[int, Any]]:
+        """Ask, then yield (client, answer) by ascending client, as soon as the turn of each comes.
+
+        Raises:
+            RoundIncomplete: Answers were missing when the time was over; names the clients.
+            RemoteProtocolError: An answer is none; names the client.
+            RetexoError: A client's own named failure.
+        """
+        replies = self.ask(
+            self.questions(ask),
+            stage=ask.stage,
+            purpose=ask.purpose,
+            counted=ask.counted,
+            within_s=ask.within_s,
+        )
+        for client, reply in replies:
+            yield client, answer_of(ask, client, reply)
+
+    def questions(self, ask: Ask) -> list[Message]:
+        """Return the messages that ask, in client order."""
+        contents = {id(item): records.request_content(item) for item in ask.requests.values()}
+        return [
+            self._message(self._node_of[client], request, contents[id(request)])
+            for client, request in ask.requests.items()
+        ]
+
+    # ---- messages -------------------------------------------------------------------------------
 
     def messages(self, clients: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many clients."""
@@ -124,16 +154,16 @@ class Messenger:
     def addressed(self, nodes: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many Flower nodes; its content is built once and shared."""
         content = records.request_content(request)
-        return [
-            Message(
-                content,
-                dst_node_id=node,
-                message_type=question_of(request).message_type,
-                ttl=self._policy.timeout_s,
-                group_id=group_of(request.ticket),
-            )
-            for node in nodes
-        ]
+        return [self._message(node, request, content) for node in nodes]
+
+    def _message(self, node: int, request: Request[Any], content: RecordDict) -> Message:
+        return Message(
+            content,
+            dst_node_id=node,
+            message_type=question_of(request).message_type,
+            ttl=self._policy.timeout_s,
+            group_id=group_of(request.ticket),
+        )
 
     def ask_whoever_comes(
         self, request: Request[Any], *, count: int, purpose: str
@@ -199,7 +229,7 @@ class Messenger:
         sent = list(messages)
         number = round_of(sent[0].metadata.group_id) if sent else 0
         asked = Question(stage=stage, purpose=purpose, round=number)
-        self.absent, self._client_of = (), {}
+        self.absent = ()
         begun_s = self._clock.now_s()
         question = self._deliveries(sent, asked)
         self.waited_s += self._clock.now_s() - begun_s
@@ -313,7 +343,6 @@ class Messenger:
     def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Check and count an answer whose turn has come."""
         records.raise_failure(reply, client_name(delivery.client))
-        self._client_of[reply.metadata.reply_to_message_id] = delivery.client
         self.count(reply, delivery.client, asked, "out")
         self._on_answer(asked.stage, asked.purpose)
 
@@ -333,3 +362,13 @@ class Messenger:
         for entry, volume in ((replace(account, kind=kind), weights), (account, other)):
             if volume.payload:
                 self._ledger.add(entry, volume)
+
+
+def answer_of(ask: Ask, client: int, reply: Message) -> Any:
+    """Read what a client replied to the request that it got.
+
+    Raises:
+        RemoteProtocolError: It is no such answer; names the client.
+    """
+    with named(client):
+        return records.read_answer(question_of(ask.requests[client]).answer, reply)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from retexo_fl.cli.flower_run import LOG_NAME, follow, mark_of, named_error
 from retexo_fl.errors import EngineFailed, PartitionError, RoundIncomplete, TrainingDiverged
+from retexo_fl.run_log.events import Event, Finished, event_values
 
 FAILURE = EngineFailed("the run failed: something\nfirst line\nlast line")
 
@@ -81,30 +81,35 @@ def test_named_error_notes_that_a_running_run_has_failed(tmp_path: Path) -> None
 
 
 def test_follow_hands_on_whole_lines_once(tmp_path: Path) -> None:
-    path, seen = tmp_path / "metrics.jsonl", list[Any]()
+    path, seen = tmp_path / "metrics.jsonl", list[Event]()
     look = follow(path, seen.append)
     look()
+    first, second, third = (finished(moved) for moved in (1, 2, 3))
     with path.open("w") as file:
         for text, expected in (
-            ('{"a": 1}\n{"b"', [{"a": 1}]),
-            (": 2}", [{"a": 1}]),
-            ('\n{"c": 3}\n', [{"a": 1}, {"b": 2}, {"c": 3}]),
+            (f"{first}\n{second[:9]}", [1]),
+            (second[9:], [1]),
+            (f'\n{{"event": "of a later version"}}\n{third}\n', [1, 2, 3]),
         ):
             file.write(text)
             file.flush()
             look()
-            assert seen == expected
+            assert seen == [Finished(bytes_payload=moved) for moved in expected]
+
+
+def finished(moved_bytes: int) -> str:
+    return json.dumps(event_values(Finished(bytes_payload=moved_bytes)))
 
 
 def test_follow_passes_over_what_was_there_and_survives_a_cut(tmp_path: Path) -> None:
-    path, seen = tmp_path / "metrics.jsonl", list[Any]()
-    path.write_text('{"old": 1}\n{"old": 2}\n{"old": 3}\n')
+    path, seen = tmp_path / "metrics.jsonl", list[Event]()
+    path.write_text("".join(f"{finished(old)}\n" for old in (1, 2, 3)))
     look = follow(path, seen.append)
     look()
     assert seen == []
-    path.write_text('{"old": 1}\n')
+    path.write_text(f"{finished(1)}\n")
     look()
     with path.open("a") as file:
-        file.write('{"new": 1}\n')
+        file.write(f"{finished(4)}\n")
     look()
-    assert seen == [{"new": 1}]
+    assert seen == [Finished(bytes_payload=4)]

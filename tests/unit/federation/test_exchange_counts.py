@@ -16,7 +16,8 @@ from retexo_fl.agent.api import (
 )
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, WaitPolicy
-from retexo_fl.federation.exchange_loop import collect, publish
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.exchange import collect, publish
 from retexo_fl.ledger import TrafficLedger, Volume
 from tests.support.fickle_grid import FickleGrid
 from tests.support.promises import hello_of
@@ -41,7 +42,7 @@ class NodelessGrid(FickleGrid):
 
 def _messenger(
     *, returns: bool, grid: type[FickleGrid] = FickleGrid
-) -> tuple[Messenger, FickleGrid]:
+) -> tuple[Messenger, Clients, FickleGrid]:
     """Return a messenger to a client that tells of the same bytes each time."""
     app = ClientApp()
 
@@ -58,19 +59,20 @@ def _messenger(
     made = grid(app, 1, {})
     policy = WaitPolicy(timeout_s=20.0, clients_return=returns)
     messenger = Messenger(made, ledger=TrafficLedger(), policy=policy)
-    messenger.introduce({0: 2}, attempt=1, promises={0: hello_of(0, vectors_out=3)})
-    return messenger, made
+    messenger.introduce({0: 2}, attempt=1)
+    hellos = {0: hello_of(0, vectors_out=3)}
+    return messenger, Clients(hellos=hellos, policy=policy, ledger=messenger.ledger), made
 
 
 @pytest.mark.parametrize(("returns", "times"), [(True, 1), (False, 2)])
 def test_an_agent_tells_sums_and_a_client_of_this_process_what_is_new(
     returns: bool, times: int
 ) -> None:
-    messenger, _ = _messenger(returns=returns)
+    messenger, clients, _ = _messenger(returns=returns)
     for _ in range(2):
-        published = publish(messenger, PublishRequest(ticket=TICKET), [0])
+        published = messenger.run(publish(clients, PublishRequest(ticket=TICKET), [0]))
         assert {client: answer.vectors for client, answer in published.items()} == {0: 3}
-        assert collect(messenger, CollectRequest(ticket=TICKET), [0]) == {0: 0}
+        assert messenger.run(collect(clients, CollectRequest(ticket=TICKET), [0])) == {0: 0}
     for direction in ("out", "in"):
         for kind, volume in (("boundary", MOVED.boundary), ("control", MOVED.control)):
             wanted = {"purpose": "exchange", "direction": direction, "kind": kind}
@@ -79,7 +81,7 @@ def test_an_agent_tells_sums_and_a_client_of_this_process_what_is_new(
 
 
 def test_a_message_that_nobody_takes_is_not_counted() -> None:
-    messenger, grid = _messenger(returns=True, grid=NodelessGrid)
+    messenger, clients, grid = _messenger(returns=True, grid=NodelessGrid)
     grid.weather.away = {2}
     looks: list[None] = []
 
@@ -89,5 +91,5 @@ def test_a_message_that_nobody_takes_is_not_counted() -> None:
             grid.weather.away.clear()
 
     grid.on_look = come_back
-    publish(messenger, PublishRequest(ticket=TICKET), [0])
+    messenger.run(publish(clients, PublishRequest(ticket=TICKET), [0]))
     assert messenger.ledger.sum(purpose="publish", direction="in").messages == 1

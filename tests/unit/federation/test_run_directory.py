@@ -9,14 +9,26 @@ import pytest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.federation.checkpoints import Checkpoint
-from retexo_fl.federation.event_log import EventLog
 from retexo_fl.federation.run_directory import RunDirectory, check_free
+from retexo_fl.run_log.events import RoundClosed, Started
+from retexo_fl.run_log.log import EventLog
 
 
 def test_lost_rounds_are_told_as_spans(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "metrics.jsonl")
     for stage, number in ((0, 1), (0, 2), (0, 6), (1, 3)):
-        log.append({"event": "round", "stage": stage, "round": number})
+        log.append(
+            RoundClosed(
+                stage=stage,
+                round=number,
+                rounds=9,
+                loss=None,
+                val_loss=None,
+                val_accuracy=None,
+                best_round=None,
+                bytes_payload=0,
+            )
+        )
     assert log.lacking({0: 7, 1: 3}) == [(0, 3, 5), (0, 7, 7), (1, 1, 2)]
 
 
@@ -46,7 +58,7 @@ def test_history_is_on_the_disk_before_the_checkpoint_that_counts_on_it(
         force(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    run.record("start", clients=1)
+    run.record(Started(clients=1, stages=1))
     run.checkpoint(Checkpoint(facts={}, tensors={"weights": np.zeros(3)}))
     run.close()
     assert forced[0] == ("metrics", (run.path / "metrics.jsonl").stat().st_size)

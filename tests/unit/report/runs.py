@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retexo_fl.ledger import KINDS, SERVER, Account, TrafficLedger, Volume
+from retexo_fl.run_log.events import Event, event_of
 
 EXCHANGE_PAYLOAD = 190_000
 UPDATE_PAYLOAD = 16_650
@@ -80,6 +81,11 @@ def events(recipe: Recipe) -> list[dict[str, Any]]:
         }
     )
     return found
+
+
+def typed(found: list[dict[str, Any]]) -> list[Event]:
+    """Return events as their listeners get them."""
+    return [event for values in found if (event := event_of(values, "a test")) is not None]
 
 
 def _event(name: str, time_s: float, stage: int, moved: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.report import write_report
+from retexo_fl.run_log.json_form import to_json
 from retexo_fl.simulation.links import Links, parse_link
 from retexo_fl.simulation.virtual_network import VirtualNetwork
 from tests.unit.report.runs import Recipe, write_run
@@ -26,7 +27,8 @@ def modelled() -> dict[str, Any]:
         network.reply_to_server(client, 2000)
     network.send_to_clients({0: 1000}, phase="train")
     network.reply_to_server(0, 1000)
-    return network.facts()
+    facts: dict[str, Any] = to_json(network.facts())
+    return facts
 
 
 def write_modelled(folder: Path, **changes: object) -> Path:

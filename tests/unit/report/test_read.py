@@ -10,6 +10,7 @@ import pytest
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.report.read import read_run
+from retexo_fl.run_log.course import StageCourse
 from tests.unit.report.runs import (
     Recipe,
     events,
@@ -30,17 +31,22 @@ def test_read_run_types_a_finished_run(tmp_path: Path) -> None:
     assert run.result.volumes["wire"]["boundary"] is None
     assert run.ledger.sum(kind="boundary", layer=1).payload == 95_000
     assert run.config["hidden-width"] == "64"
-    assert [len(stage.points) for stage in run.history.stages] == [50, 50]
-    assert run.history.payload_bytes == 3_629_000
+    assert [len(stage.points) for stage in run.course.stages] == [50, 50]
+    assert run.course.moved_bytes == 3_629_000
 
 
 def test_read_run_places_stages_on_bytes(tmp_path: Path) -> None:
-    first, second = read_run(write_run(tmp_path, Recipe())).history.stages
-    assert (first.start_bytes, first.exchange_end_bytes) == (0, 190_000)
+    first, second = read_run(write_run(tmp_path, Recipe())).course.stages
+    assert (first.start_bytes, exchanged(first)) == (0, 190_000)
     # 190,000 and 50 rounds of 33,440 bytes.
-    assert (second.start_bytes, second.exchange_end_bytes) == (1_862_000, 1_957_000)
+    assert (second.start_bytes, exchanged(second)) == (1_862_000, 1_957_000)
     assert first.best is not None
     assert first.best.round == 37
+
+
+def exchanged(stage: StageCourse) -> int:
+    assert stage.exchange is not None
+    return stage.exchange.bytes_payload
 
 
 def test_read_run_without_result_is_unfinished(tmp_path: Path) -> None:
@@ -48,9 +54,9 @@ def test_read_run_without_result_is_unfinished(tmp_path: Path) -> None:
     assert run.result is None
     assert run.state == "interrupted"
     assert run.error is not None
-    assert [len(stage.points) for stage in run.history.stages] == [50, 21]
-    assert [stage.ended for stage in run.history.stages] == [True, False]
-    assert not run.history.finished
+    assert [len(stage.points) for stage in run.course.stages] == [50, 21]
+    assert [stage.end is not None for stage in run.course.stages] == [True, False]
+    assert not run.course.finished
 
 
 def test_read_run_merges_attempts(tmp_path: Path) -> None:
@@ -59,13 +65,13 @@ def test_read_run_merges_attempts(tmp_path: Path) -> None:
     cut = next(i for i, e in enumerate(course) if e.get("stage") == 1 and e.get("round") == 30)
     resumed = [{**course[0], "attempt": 2}, *(_later(event) for event in course[cut - 4 :])]
     write_events(tmp_path, [*course[: cut + 1], *resumed])
-    history = read_run(tmp_path).history
-    assert [point.round for point in history.stages[1].points] == list(range(1, 51))
-    assert history.stages[1].points[28].loss == 0.5  # round 29, as the second attempt had it
-    assert history.stages[1].points[24].loss != 0.5
-    assert history.attempts == 2
+    found = read_run(tmp_path).course
+    assert [point.round for point in found.stages[1].points] == list(range(1, 51))
+    assert found.stages[1].points[28].loss == 0.5  # round 29, as the second attempt had it
+    assert found.stages[1].points[24].loss != 0.5
+    assert found.attempts == 2
     # Stage 0 took 0.31 + 50 * 0.042, stage 1 until round 30 took 0.31 + 30 * 0.042; then 1.0.
-    assert history.seconds == pytest.approx(2.41 + 1.57 + 1.0)
+    assert found.seconds == pytest.approx(2.41 + 1.57 + 1.0)
 
 
 def _later(event: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def test_read_run_passes_over_half_written_last_line(tmp_path: Path) -> None:
     path = write_unfinished(tmp_path, Recipe(), rounds=21, state="running") / "metrics.jsonl"
     path.write_text(path.read_text() + '{"event": "round", "sta')
     run = read_run(tmp_path)
-    assert len(run.history.stages[1].points) == 21
+    assert len(run.course.stages[1].points) == 21
     assert run.notes == ("The last line of metrics.jsonl is half written and was passed over.",)
 
 
@@ -147,6 +153,7 @@ def test_read_run_names_key_of_wrong_kind(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(RunDirectoryError, match=r'client_table\[3\]: key \'nodes\' is "many"'):
         read_run(tmp_path)
+    content["client_table"][3]["nodes"] = 3
     del content["bytes"]["raw"]["control"]
     path.write_text(json.dumps(content))
     with pytest.raises(RunDirectoryError, match="bytes, raw: key 'control' is absent"):
@@ -158,7 +165,7 @@ def test_read_run_reads_numbers_that_are_not_finite_as_unknown(tmp_path: Path) -
     course[2]["loss"] = float("nan")
     write_run(tmp_path, Recipe())
     write_events(tmp_path, course)
-    assert read_run(tmp_path).history.stages[0].points[0].loss is None
+    assert read_run(tmp_path).course.stages[0].points[0].loss is None
 
 
 def test_read_run_names_numbers_that_no_count_is(tmp_path: Path) -> None:
@@ -187,7 +194,7 @@ def test_read_run_reads_numbers_beyond_all_charts_as_unknown(tmp_path: Path, val
     write_events(tmp_path, course)
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text().replace('"?"', value))
-    assert read_run(tmp_path).history.stages[0].points[0].loss is None
+    assert read_run(tmp_path).course.stages[0].points[0].loss is None
 
 
 def test_read_run_flattens_tables_of_the_configuration(tmp_path: Path) -> None:

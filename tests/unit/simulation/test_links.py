@@ -9,6 +9,7 @@ import pytest
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.ledger import SERVER
+from retexo_fl.run_log.result import Line
 from retexo_fl.simulation.links import PROFILES, Link, parse_link, read_links
 from retexo_fl.value_forms import LINK_PROFILES, LINKS
 from tests.support.commands import ROOT
@@ -100,7 +101,7 @@ def test_the_line_that_says_most_decides(tmp_path: Path) -> None:
     assert links.between(2, 3) == Link(
         rate_bit_s=Fraction(1_000_000), delay_s=Fraction(3), loss=0.5
     )
-    assert links.facts()["client-3"] == {"rate_bit_s": 1e6, "delay_s": 0.001, "loss": 0.5}
+    assert links.facts()["client-3"] == Line(rate_bit_s=1e6, delay_s=0.001, loss=0.5)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_message_takes_its_bytes_over_the_rate_and_the_delay() -> None:
     assert modelled.clock_s(0) == Fraction(300, 1000) + Fraction(50, 1000)
     modelled.reply_to_server(0, 200)
     assert modelled.clock_s(SERVER) == Fraction(500, 1000) + 2 * Fraction(50, 1000)
-    assert modelled.facts()["seconds"] == 0.6
+    assert modelled.facts().seconds == 0.6
 
 
 def test_server_goes_on_with_the_last_reply() -> None:
@@ -98,9 +98,9 @@ def test_phases_add_up_and_tell_what_was_waited_for() -> None:
     modelled.exchange({(1, 0): 1, (0, 1): 1}, "evaluate")
     modelled.reply_to_server(0, 1)
     facts = modelled.facts()
-    assert facts["seconds"] == 16
-    assert (facts["exchange_s"], facts["train_s"], facts["hello_s"]) == (8, 8, 0)
-    assert facts["between_clients_s"] == {
+    assert facts.seconds == 16
+    assert tuple(facts.phases[name] for name in ("exchange", "train", "hello")) == (8, 8, 0)
+    assert facts.between_clients_s == {
         **{"total": 4, "hello": 0, "exchange": 2, "train": 2, "evaluate": 0, "validation": 1}
     }
 
@@ -111,8 +111,8 @@ def test_blocks_that_nobody_waits_for_cost_nothing() -> None:
     modelled.send_to_clients({1: 1}, phase="exchange")
     modelled.take_block(1, "early")
     modelled.reply_to_server(1, 1)
-    assert modelled.facts()["between_clients_s"]["total"] == 0
-    assert modelled.facts()["seconds"] == 2
+    assert modelled.facts().between_clients_s["total"] == 0
+    assert modelled.facts().seconds == 2
 
 
 def test_busiest_links_are_those_that_sent_longest() -> None:
@@ -120,8 +120,8 @@ def test_busiest_links_are_those_that_sent_longest() -> None:
     modelled.send_block(0, 1, 600, 1)
     modelled.send_block(0, 2, 1000, 2)
     modelled.send_to_clients({0: 2000}, phase="train")
-    told = modelled.facts()["busiest"]
-    assert [(lane["sender"], lane["receiver"], lane["busy_s"]) for lane in told] == [
+    told = modelled.facts().busiest
+    assert [(lane.sender, lane.receiver, lane.busy_s) for lane in told] == [
         ("server", 0, 2.0),
         (0, 1, 1.2),
         (0, 2, 1.0),
@@ -175,8 +175,8 @@ def test_draws_depend_on_seed_link_and_message_alone() -> None:
             modelled.send_block(1, receiver, 9000, object())
         for number in range(20):
             modelled.send_block(0, 1, 9000, number)
-        lanes = modelled.facts()["busiest"]
-        return [lane["sent_bytes"] for lane in lanes if lane["sender"] == 0]
+        lanes = modelled.facts().busiest
+        return [lane.sent_bytes for lane in lanes if lane.sender == 0]
 
     assert sent(1) == sent(1) == sent(1, 0, 2, 0)
     assert sent(1) != sent(2)

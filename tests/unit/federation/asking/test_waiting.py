@@ -31,7 +31,8 @@ from retexo_fl.federation.asking import (
     WaitPolicy,
     Watch,
 )
-from retexo_fl.federation.exchange_loop import Exchanged, run_exchange
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.exchange import Exchanged, exchange_rows
 from retexo_fl.ledger import TrafficLedger
 from tests.support.fickle_grid import FickleGrid
 from tests.support.hand_clock import HandClock
@@ -117,19 +118,22 @@ class _Clients:
             policy=WaitPolicy(timeout_s=self.timeout_s, clients_return=True),
             clock=self.clock,
         )
-        self.messenger.introduce(
-            {client: client + 2 for client in range(3)},
-            attempt=1,
-            promises={client: hello_of(client, vectors_out=3) for client in range(3)},
-        )
+        self.messenger.introduce({client: client + 2 for client in range(3)}, attempt=1)
 
     def run(self, told: list[OpenExchange], **keys: object) -> Exchanged:
         values = {"engine": "deployment", "clients": 3, **keys}
-        return run_exchange(
-            self.messenger,
-            PublishRequest(ticket=TICKET),
-            config=make_config(values),
-            watch=Watch(clock=self.clock, on_wait=told.append),
+        clients = Clients(
+            hellos={client: hello_of(client, vectors_out=3) for client in range(3)},
+            policy=self.messenger.policy,
+            ledger=self.messenger.ledger,
+        )
+        return self.messenger.run(
+            exchange_rows(
+                clients,
+                PublishRequest(ticket=TICKET),
+                config=make_config(values),
+                watch=Watch(clock=self.clock, on_wait=told.append),
+            )
         )
 
 

@@ -1,33 +1,20 @@
-"""One exchange, as the server drives it: publish, then ask until nothing is missing."""
+"""The round of an exchange: have clients publish, then ask until nothing is missing."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from retexo_fl.agent.api import (
-    CollectRequest,
-    PublishAnswer,
-    PublishRequest,
-    Ticket,
-    Traffic,
-)
+from retexo_fl.agent.api import CollectRequest, PublishAnswer, PublishRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.federation import checked_answers
-from retexo_fl.federation.asking import (
-    UNWATCHED,
-    Messenger,
-    OpenExchange,
-    Pauses,
-    Wait,
-    Watch,
-)
-from retexo_fl.federation.peering import Relay
-from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
-from retexo_fl.progress_state import lacks_named
+from retexo_fl.federation.asking import UNWATCHED, Ask, OpenExchange, Pauses, Round, Wait, Watch
+from retexo_fl.federation.rounds.checked_answers import check_collected, check_published
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.relay import Relay
+from retexo_fl.units import lacks_named
 
 logger = logging.getLogger(__name__)
 
@@ -61,23 +48,23 @@ class Exchanged:
     error_bound: float | None = None
 
 
-def run_exchange(
-    messenger: Messenger,
+def exchange_rows(
+    clients: Clients,
     request: PublishRequest,
     *,
     config: RunConfig,
-    clients: Sequence[int] | None = None,
+    among: Sequence[int] | None = None,
     watch: Watch = UNWATCHED,
-) -> Exchanged:
-    """Have every client send its vectors of a stage, and see that they arrive.
+) -> Round[Exchanged]:
+    """Have clients send their vectors of a stage, and see that they arrive.
 
     In a deployment it stays open until its deadline, whoever does not answer meanwhile.
 
     Args:
-        messenger: The way to the clients; its ledger is told what moved.
+        clients: All clients.
         request: Has clients send their vectors of the stage.
         config: ``missing-peers`` and ``exchange-deadline-s`` decide what happens to late vectors.
-        clients: Who takes part, ascending; all clients if None.
+        among: Who takes part, ascending; all clients if None.
         watch: Its clock, and who is told whom it waits for.
 
     Raises:
@@ -85,10 +72,11 @@ def run_exchange(
         RoundIncomplete: A client did not answer when it had to: at the beginning, or when the
             deadline was over.
     """
-    everyone = messenger.clients if clients is None else clients
-    published = publish(messenger, request, everyone)
-    collecting = _Collecting(messenger=messenger, ticket=request.ticket, clients=everyone)
-    missing = _collect(collecting, config, watch, all_there=len(published) == config.clients)
+    everyone = list(clients.hellos) if among is None else among
+    published = yield from publish(clients, request, everyone)
+    collecting = _Collecting(clients=clients, ticket=request.ticket, among=everyone)
+    all_there = len(published) == config.clients
+    missing = yield from _collect_all(collecting, config, watch, all_there=all_there)
     return Exchanged(
         vectors=sum(answer.vectors for answer in published.values()),
         missing=missing,
@@ -98,50 +86,52 @@ def run_exchange(
 
 
 def publish(
-    messenger: Messenger,
+    clients: Clients,
     request: PublishRequest,
-    clients: Sequence[int],
+    among: Sequence[int],
     *,
-    counted: Set[int] | None = None,
-) -> dict[int, PublishAnswer]:
+    counted: frozenset[int] | None = None,
+) -> Round[dict[int, PublishAnswer]]:
     """Have clients send their vectors; return what those say that have answered.
 
     Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
     """
-    stage = request.ticket.stage
-    messages = messenger.messages(clients, request)
-    answers = messenger.ask(messages, stage=stage, purpose="publish", counted=counted)
-    published = {}
-    for client, reply in answers:
-        promise = messenger.promise_of(client)
-        published[client] = checked_answers.read_published(promise, reply)
-        traffic = published[client].traffic
-        _count_stage(messenger, request.ticket, client, traffic, direction="out")
+    ticket = request.ticket
+    answers = yield Ask.of(among, request, stage=ticket.stage, purpose="publish", counted=counted)
+    published: dict[int, PublishAnswer] = {}
+    for client, answer in answers:
+        check_published(clients.hellos[client], answer)
+        clients.count_stage(ticket, client, answer.traffic, direction="out")
+        published[client] = answer
     return published
 
 
 def collect(
-    messenger: Messenger,
+    clients: Clients,
     request: CollectRequest,
-    clients: Sequence[int],
+    among: Sequence[int],
     *,
     within_s: float | None = None,
-) -> dict[int, int]:
+) -> Round[dict[int, int]]:
     """Return, by client that has answered, how many vectors have not arrived.
 
     Where rounds may be closed early, nobody has to answer. In a deployment, nobody has to
     ``within_s`` either, unless it is None.
     """
-    stage = request.ticket.stage
-    messages = messenger.messages(clients, request)
-    answers = messenger.ask(
-        messages, stage=stage, purpose="collect", counted=frozenset(), within_s=within_s
+    ticket = request.ticket
+    answers = yield Ask.of(
+        among,
+        request,
+        stage=ticket.stage,
+        purpose="collect",
+        counted=frozenset(),
+        within_s=within_s,
     )
     missing = {}
-    for client, reply in answers:
-        collected = checked_answers.read_collected(messenger.promise_of(client), reply)
-        _count_stage(messenger, request.ticket, client, collected.traffic, direction="in")
-        missing[client] = 0 if collected.complete else collected.missing
+    for client, answer in answers:
+        check_collected(clients.hellos[client], answer)
+        clients.count_stage(ticket, client, answer.traffic, direction="in")
+        missing[client] = 0 if answer.complete else answer.missing
     return missing
 
 
@@ -150,27 +140,28 @@ class _Collecting:
     """Asks clients what they lack, and remembers who has closed the exchange.
 
     Attributes:
+        among: Who takes part, ascending.
         lacks: By client that has not closed it, how many vectors it lacks; None: not told yet.
     """
 
-    messenger: Messenger
+    clients: Clients
     ticket: Ticket
-    clients: Sequence[int]
+    among: Sequence[int]
     closed: set[int] = field(default_factory=set)
     lacks: dict[int, int | None] = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with knowing nothing."""
-        self.lacks = dict.fromkeys(self.clients)
+        self.lacks = dict.fromkeys(self.among)
 
-    def look(self, clients: Iterable[int], *, within_s: float | None = None) -> None:
+    def look(self, among: Iterable[int], *, within_s: float | None = None) -> Round[None]:
         """Ask clients what they lack.
 
         Whoever does not answer ``within_s`` is asked the next time; where rounds may be closed
         early, it is not waited for any more.
         """
-        told = self._ask(sorted(clients), close=False, within_s=within_s)
-        if self.messenger.policy.may_close_early:
+        told = yield from self._ask(sorted(among), close=False, within_s=within_s)
+        if self.clients.policy.may_close_early:
             self.lacks = {}
         for client, count in told.items():
             self.lacks.pop(client, None)
@@ -178,31 +169,34 @@ class _Collecting:
                 self.lacks[client] = count
         self.lacks = dict(sorted(self.lacks.items()))
 
-    def close(self) -> int:
+    def close(self) -> Round[int]:
         """Have clients train on what is there; return how many vectors are not."""
-        return sum(self._ask(list(self.lacks), close=True).values())
+        missing = yield from self._ask(list(self.lacks), close=True)
+        return sum(missing.values())
 
     def _ask(
-        self, clients: Sequence[int], *, close: bool, within_s: float | None = None
-    ) -> dict[int, int]:
+        self, among: Sequence[int], *, close: bool, within_s: float | None = None
+    ) -> Round[dict[int, int]]:
         request = CollectRequest(ticket=self.ticket, wait_s=0.0, close=close)
-        missing = collect(self.messenger, request, clients, within_s=within_s)
+        missing = yield from collect(self.clients, request, among, within_s=within_s)
         self.closed |= missing.keys() if close else {c for c in missing if not missing[c]}
         return missing
 
 
-def _collect(collecting: _Collecting, config: RunConfig, watch: Watch, *, all_there: bool) -> int:
+def _collect_all(
+    collecting: _Collecting, config: RunConfig, watch: Watch, *, all_there: bool
+) -> Round[int]:
     """Ask until all vectors are there; return how many the exchange was closed without."""
-    ticket, everyone = collecting.ticket, collecting.clients
+    ticket, everyone = collecting.ticket, collecting.among
     within_s = config.exchange_deadline_s
     if not all_there and config.missing_peers == "drop":
         # Whose round is over is not waited for here either.
         within_s = min(within_s, config.round_deadline_s or within_s)
-    _look_until_complete(collecting, config, watch, within_s=within_s)
+    yield from _look_until_complete(collecting, config, watch, within_s=within_s)
     if collecting.lacks:
         # Everyone once more: vectors may be waited for in vain because their client does not know
         # of the edge, and that client sees so by a block that came after it was asked.
-        collecting.look(everyone)
+        yield from collecting.look(everyone)
     if not collecting.lacks:
         return 0
     owed = lacks_named(collecting.lacks)
@@ -213,15 +207,15 @@ def _collect(collecting: _Collecting, config: RunConfig, watch: Watch, *, all_th
             "missing-peers set to drop"
         )
     logger.warning("stage %d goes on without vectors: %s", ticket.stage, owed)
-    return collecting.close()
+    return (yield from collecting.close())
 
 
 def _look_until_complete(
     collecting: _Collecting, config: RunConfig, watch: Watch, *, within_s: float
-) -> None:
+) -> Round[None]:
     """Look at an exchange from time to time, until nothing is missing or its time is over."""
-    messenger = collecting.messenger
-    longest_s = config.exchange_poll_s if messenger.policy.clients_return else _LONGEST_PAUSE_S
+    clients = collecting.clients
+    longest_s = config.exchange_poll_s if clients.policy.clients_return else _LONGEST_PAUSE_S
     if config.relay:
         longest_s = min(longest_s, _LONGEST_RELAY_PAUSE_S)
     wait = Wait(
@@ -231,8 +225,8 @@ def _look_until_complete(
         pauses=Pauses(first_s=_FIRST_PAUSE_S, share=0.25, longest_s=longest_s),
         longest_report_gap_s=_LONGEST_REPORT_GAP_S,
     )
-    relay = Relay(messenger, collecting.ticket) if config.relay else None
-    collecting.look(collecting.clients, within_s=wait.left_s)
+    relay = Relay(clients, collecting.ticket) if config.relay else None
+    yield from collecting.look(collecting.among, within_s=wait.left_s)
     while collecting.lacks and wait.left_s > 0:
         if wait.is_report_due():
             watch.on_wait(
@@ -242,53 +236,9 @@ def _look_until_complete(
                     lacks=dict(collecting.lacks),
                 )
             )
-        if relay is None or not relay.run(collecting.clients, left_s=lambda: wait.left_s):
-            wait.pause()
-        collecting.look(collecting.lacks, within_s=wait.left_s)
-
-
-def _count_stage(
-    messenger: Messenger, ticket: Ticket, client: int, traffic: Traffic, *, direction: str
-) -> None:
-    """Enter what a client tells of the exchange of a stage.
-
-    An agent tells the sum of the attempt each time: an answer may be lost, or given again.
-    """
-    ledger = messenger.ledger
-    enter = ledger.raise_to if messenger.policy.clients_return else ledger.add
-    _enter(enter, ticket, client, traffic, direction=direction, purpose="exchange")
-
-
-def count_exchanged(
-    ledger: TrafficLedger,
-    ticket: Ticket,
-    client: int,
-    traffic: Traffic,
-    *,
-    direction: str,
-    purpose: str,
-) -> None:
-    """Enter what a client moved to (``out``) or from (``in``) all its peers together."""
-    _enter(ledger.add, ticket, client, traffic, direction=direction, purpose=purpose)
-
-
-def _enter(
-    enter: Callable[[Account, Volume], None],
-    ticket: Ticket,
-    client: int,
-    traffic: Traffic,
-    *,
-    direction: str,
-    purpose: str,
-) -> None:
-    for kind, volume in (("boundary", traffic.boundary), ("control", traffic.control)):
-        account = Account(
-            attempt=ticket.attempt,
-            kind=kind,
-            layer=ticket.stage,
-            purpose=purpose,
-            client=client,
-            peer=ALL_PEERS,
-            direction=direction,
+        carried = relay is not None and (
+            yield from relay.run(collecting.among, left_s=lambda: wait.left_s)
         )
-        enter(account, volume)
+        if not carried:
+            wait.pause()
+        yield from collecting.look(collecting.lacks, within_s=wait.left_s)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import force
+from retexo_fl.run_log.events import Event, event_values
 
 #: Rounds of one stage: stage, first and last round.
 RoundSpan = tuple[int, int, int]
@@ -26,7 +26,7 @@ class EventLog:
         """Present length of the file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def append(self, event: Mapping[str, Any]) -> None:
+    def append(self, event: Event) -> None:
         """Write one line.
 
         Raises:
@@ -34,7 +34,7 @@ class EventLog:
         """
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event) + "\n")
+                file.write(json.dumps(event_values(event)) + "\n")
         except OSError as error:
             raise self._failed("written", error) from error
 

@@ -6,11 +6,7 @@ The error names the client: whoever runs the training knows whom to ask, or to l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, TypeVar
-
-from flwr.app import Message
+from typing import Final
 
 from retexo_fl.agent.api import (
     CollectAnswer,
@@ -21,9 +17,7 @@ from retexo_fl.agent.api import (
     TrainAnswer,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.federation import records
-
-Answer = TypeVar("Answer")
+from retexo_fl.federation.asking import named
 
 #: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
 _MAX_NAME_CHARS: Final = 128
@@ -60,19 +54,18 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
 
 
-def read_update(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> TrainAnswer:
-    """Read the reply to a ``train.layer``.
+def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
+    """Check the answer to a ``train.layer``.
 
     Args:
         hello: What the client said of itself.
-        reply: Its answer.
+        answer: What it answered.
         in_batches: A round may be of some of its train nodes.
 
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
         TrainingDiverged: A loss is not finite.
     """
-    answer = _read(TrainAnswer, hello, reply)
     with named(hello.client):
         _demand("num-examples", answer.examples, _least(hello, in_batches), hello.train)
         count = answer.validation_examples
@@ -81,33 +74,29 @@ def read_update(hello: HelloAnswer, reply: Message, *, in_batches: bool) -> Trai
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
     _demand_finite(hello.client, "validation-metric", *answer.validation_metric)
-    return answer
 
 
-def read_evaluated(hello: HelloAnswer, reply: Message, *, nodes: str) -> EvaluateAnswer:
-    """Read the reply to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
+def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -> None:
+    """Check the answer to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
 
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
         TrainingDiverged: A loss is not finite.
     """
-    answer = _read(EvaluateAnswer, hello, reply)
     count = hello.test if nodes == "test" else hello.validation
     with named(hello.client):
         _demand("num-examples", answer.examples, count, count)
         _demand("correct", answer.correct, 0, count)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "metric", *answer.metric)
-    return answer
 
 
-def read_published(hello: HelloAnswer, reply: Message) -> PublishAnswer:
-    """Read the reply to a ``query.publish``.
+def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
+    """Check the answer to a ``query.publish``.
 
     Raises:
         RemoteProtocolError: It sent another number of vectors than it has to.
     """
-    answer = _read(PublishAnswer, hello, reply)
     with named(hello.client):
         _demand("vectors", answer.vectors, hello.vectors_out, hello.vectors_out)
         _demand("numbers of error-bound", len(answer.error_bound), 0, 1)
@@ -115,58 +104,35 @@ def read_published(hello: HelloAnswer, reply: Message) -> PublishAnswer:
             raise RemoteProtocolError(
                 f"error-bound is {answer.error_bound[0]}; expected a finite number from 0"
             )
-    return answer
 
 
-def read_collected(hello: HelloAnswer, reply: Message) -> CollectAnswer:
-    """Read the reply to a ``query.collect``.
+def check_collected(hello: HelloAnswer, answer: CollectAnswer) -> None:
+    """Check the answer to a ``query.collect``.
 
     Raises:
         RemoteProtocolError: It lacks more vectors than it gets.
     """
-    answer = _read(CollectAnswer, hello, reply)
     with named(hello.client):
         _demand("missing", answer.missing, 0, 0 if answer.complete else hello.vectors_in)
         _demand("missing-peers", answer.missing_peers, 0, hello.num_clients - 1)
-    return answer
 
 
-def read_predicted(hello: HelloAnswer, reply: Message) -> PredictAnswer:
-    """Read the reply to a ``query.predict``.
+def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
+    """Check the answer to a ``query.predict``.
 
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
     """
-    answer = _read(PredictAnswer, hello, reply)
     with named(hello.client):
         for field in ("nodes", *_USES):
             promised = getattr(hello, field)
             _demand(field, getattr(answer, field), promised, promised)
         for use in _USES:
             _demand(f"{use}-correct", getattr(answer, f"{use}_correct"), 0, getattr(hello, use))
-    return answer
 
 
 def _least(hello: HelloAnswer, in_batches: bool) -> int:
     return min(1, hello.train) if in_batches else hello.train
-
-
-def _read(kind: type[Answer], hello: HelloAnswer, reply: Message) -> Answer:
-    with named(hello.client):
-        return records.read_answer(kind, reply)
-
-
-@contextmanager
-def named(client: object) -> Iterator[None]:
-    """Say whose answer is wrong.
-
-    Raises:
-        RemoteProtocolError: What was raised, with the client before it.
-    """
-    try:
-        yield
-    except RemoteProtocolError as error:
-        raise RemoteProtocolError(f"client {client}: {error}") from error
 
 
 def _demand(name: str, value: int, least: int, most: int) -> None:

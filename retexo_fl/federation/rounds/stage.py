@@ -1,0 +1,249 @@
+"""The rounds of one stage: weights out, sums in, one optimizer step; validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from retexo_fl.agent.api import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    Request,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import TrainingDiverged
+from retexo_fl.federation.aggregators import Aggregator, RoundFacts, make_aggregator
+from retexo_fl.federation.asking import Ask, Round
+from retexo_fl.federation.greeting import Participants
+from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
+from retexo_fl.federation.rounds.checked_answers import check_evaluated, check_update
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.selection import BestWeights, Score, add_answer
+from retexo_fl.training.tally import Tally
+from retexo_fl.updates import UpdateCodec, UpdateKey
+
+
+class StageTraining:
+    """One stage while it is trained.
+
+    Args:
+        config: What to train.
+        ticket: Names the stage.
+        state: Where an earlier attempt left it.
+        clients: All clients.
+        participants: Who takes part in what.
+        codec: Of updates and weights on their way.
+
+    Attributes:
+        ticket: Names the stage.
+        round: Rounds that are done.
+        loss: Mean training loss of the last round, None before the first.
+        best: The best weights so far.
+        absent: Clients whose answers the last round was closed without, ascending.
+        behind: Clients that are not asked, because they have yet to catch up with the exchange.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ticket: Ticket,
+        state: StageState,
+        *,
+        clients: Clients,
+        participants: Participants,
+        codec: UpdateCodec,
+    ) -> None:
+        self.ticket = ticket
+        self.round = state.round
+        self.loss = state.loss
+        self.best: BestWeights = state.best
+        self.absent = state.absent
+        self.behind: frozenset[int] = frozenset()
+        self._config = config
+        self._clients = clients
+        self._participants = participants
+        self._codec = codec
+        self._metric = make_metric(config.metric)
+        self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
+        self._optimizer.load_state(state.optimizer)
+        self._aggregator: Aggregator = make_aggregator(
+            config.aggregator, takes_uncounted=config.traits.exchanges_in_rounds
+        )
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(P,) weights after the last round."""
+        return self._optimizer.weights
+
+    @property
+    def training(self) -> tuple[int, ...]:
+        """Clients that train, ascending."""
+        return self._participants.training
+
+    def train(self, weights: np.ndarray | None = None) -> Round[Score]:
+        """Train one round; return the validation of the weights that were sent out.
+
+        Sums the updates in client order, divides once, takes one optimizer step. Only clients with
+        train nodes return an update; the others with validation nodes evaluate.
+
+        Args:
+            weights: (P,) what clients compute with; the weights after the last round if None.
+
+        Raises:
+            TrainingDiverged: The new weights, or a loss, are not finite.
+            RemoteProtocolError: A client's counts are not those that its hello promised.
+        """
+        # The optimizer's own array changes with its step.
+        sent = self.weights.copy() if weights is None else weights
+        number = self.round + 1
+        asked = self._train_requests(sent, number)
+        answers = yield Ask(
+            requests=asked,
+            stage=self.ticket.stage,
+            purpose="train",
+            counted=frozenset(self.training),
+        )
+        self._aggregator.start(self._round_facts(number))
+        validation, examples, loss_sum = Tally(), 0, 0.0
+        answered = set()
+        for client, answer in answers:
+            answered.add(client)
+            if isinstance(answer, TrainAnswer):
+                self._add_update(client, number, answer)
+                examples += answer.examples
+                loss_sum += answer.loss_sum
+                validation = add_answer(validation, _validated(answer))
+            else:
+                validation = add_answer(validation, self._evaluated(client, answer, "validation"))
+        self._optimizer.step(self._aggregator.finish())
+        if not _is_finite(self._optimizer):
+            raise TrainingDiverged(
+                f"stage {self.ticket.stage}, round {number}: the weights are not finite "
+                "after the optimizer's step; lower learning-rate"
+            )
+        score = Score.of(validation, self._metric)
+        if number > 1:
+            self.best.offer(sent, number - 1, score)
+        self.round, self.loss = number, loss_sum / examples
+        self.absent = tuple(sorted({*self._participants.asked} - answered))
+        return score
+
+    def evaluate(self, weights: np.ndarray, nodes: str) -> Round[Score]:
+        """Evaluate (P,) weights on the ``validation`` or ``test`` nodes of all clients.
+
+        The test ends the job, so clients without test nodes are asked too.
+        """
+        known = self._participants
+        request = EvaluateRequest(
+            ticket=replace(self.ticket, round=self.round),
+            weights=self._codec.encode_weights(weights),
+            nodes=nodes,
+            last=nodes == "test",
+        )
+        answers = yield Ask.of(
+            self._present(known.everyone if nodes == "test" else known.validation),
+            request,
+            stage=self.ticket.stage,
+            purpose="evaluate",
+        )
+        found = Tally()
+        for client, answer in answers:
+            found = add_answer(found, self._evaluated(client, answer, nodes))
+        return Score.of(found, self._metric)
+
+    def state(self) -> StageState:
+        """Return where the stage stands."""
+        return StageState(
+            round=self.round,
+            loss=self.loss,
+            best=self.best,
+            weights=self.weights,
+            optimizer=self._optimizer.state(),
+            absent=self.absent,
+        )
+
+    def outcome(self) -> StageOutcome:
+        """Return what the stage leaves, after its last weights were validated."""
+        assert self.best.weights is not None
+        assert self.best.score is not None
+        return StageOutcome(
+            stage=self.ticket.stage,
+            rounds=self.round,
+            best_round=self.best.round_number,
+            score=self.best.score,
+            weights=self.best.weights,
+        )
+
+    def _train_requests(self, weights: np.ndarray, number: int) -> dict[int, Request[object]]:
+        ticket = replace(self.ticket, round=number)
+        coded = self._codec.encode_weights(weights)
+        train = TrainRequest(ticket=ticket, weights=coded)
+        evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
+        training = {*self.training}
+        return {
+            client: train if client in training else evaluate
+            for client in self._present(self._participants.asked)
+        }
+
+    def _add_update(self, client: int, number: int, answer: TrainAnswer) -> None:
+        # A round of mini-batches may be of some of a client's train nodes.
+        in_batches = self._config.sampler != "none"
+        check_update(self._clients.hellos[client], answer, in_batches=in_batches)
+        for traffic, purpose in (
+            (answer.training_traffic, "train"),
+            (answer.validation_traffic, "evaluate"),
+        ):
+            self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
+        key = UpdateKey(
+            seed=self._config.seed,
+            job=self.ticket.job,
+            stage=self.ticket.stage,
+            round=number,
+            client=client,
+        )
+        update_sum = self._codec.decode_update(answer.update_sum, key)
+        self._aggregator.add(client, update_sum, answer.examples)
+
+    def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
+        check_evaluated(self._clients.hellos[client], answer, nodes=nodes)
+        self._clients.count_round(self.ticket, client, answer.traffic, purpose="evaluate")
+        return Tally(
+            count=answer.examples,
+            loss_sum=answer.loss_sum,
+            correct=answer.correct,
+            metric_sums=answer.metric,
+        )
+
+    def _round_facts(self, number: int) -> RoundFacts:
+        return RoundFacts(
+            seed=self._config.seed,
+            stage=self.ticket.stage,
+            number=number,
+            size=len(self.weights),
+            dtype=str(self.weights.dtype),
+        )
+
+    def _present(self, clients: Iterable[int]) -> list[int]:
+        return [client for client in clients if client not in self.behind]
+
+
+def _validated(update: TrainAnswer) -> Tally:
+    return Tally(
+        count=update.validation_examples,
+        loss_sum=update.validation_loss_sum,
+        correct=update.validation_correct,
+        metric_sums=update.validation_metric,
+    )
+
+
+def _is_finite(optimizer: ServerOptimizer) -> bool:
+    # The sum is finite only if every term is; it needs no temporary of the weights' size.
+    total = float(optimizer.weights.sum(dtype="float64"))
+    return total - total == 0.0

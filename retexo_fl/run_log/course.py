@@ -1,0 +1,223 @@
+"""The course of a run as its events tell it: folded once, for progress, report and ``--json``."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from retexo_fl.run_log.events import (
+    Event,
+    ExchangeClosed,
+    Finished,
+    Moved,
+    RoundClosed,
+    RoundsLost,
+    StageClosed,
+    Started,
+    Waiting,
+)
+
+#: Rounds that the estimate of the time left looks back.
+_PACE_ROUNDS: Final = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class StageCourse:
+    """One stage as its last event left it.
+
+    Attributes:
+        index: Stage, from 0.
+        start_bytes: Payload bytes of the run when it began.
+        state: ``waiting``, ``exchange``, ``training`` or ``done``.
+        exchange: The end of its exchange.
+        rounds: Its rounds by number, one that an attempt repeated as that attempt had it.
+        end: Its end.
+        moved_bytes: Payload bytes of the run at its last event, or None before the first.
+    """
+
+    index: int
+    start_bytes: int = 0
+    state: str = "waiting"
+    exchange: ExchangeClosed | None = None
+    rounds: dict[int, RoundClosed] = field(default_factory=dict)
+    end: StageClosed | None = None
+    moved_bytes: int | None = None
+    _latest: RoundClosed | None = None
+    _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS))
+
+    @property
+    def latest(self) -> RoundClosed | None:
+        """The round that was told last."""
+        return self._latest
+
+    @property
+    def points(self) -> tuple[RoundClosed, ...]:
+        """Its rounds, in order."""
+        return tuple(self.rounds[number] for number in sorted(self.rounds))
+
+    @property
+    def rounds_planned(self) -> int:
+        """Rounds that it may take; 0 before its first."""
+        return 0 if self._latest is None else self._latest.rounds
+
+    @property
+    def best_round(self) -> int | None:
+        """The round whose weights are the best so far, or None."""
+        last = self.end or self._latest
+        return None if last is None else last.best_round
+
+    @property
+    def best(self) -> RoundClosed | None:
+        """The best round, where it is known."""
+        return None if self.best_round is None else self.rounds.get(self.best_round)
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """Validation accuracy of the best round, or None."""
+        if self.end is not None and self.end.val_accuracy is not None:
+            return self.end.val_accuracy
+        return None if self._latest is None else self._latest.best_val_accuracy
+
+    @property
+    def end_bytes(self) -> int | None:
+        """Payload bytes of the run when its last round was over, or its exchange; None before."""
+        if self.rounds:
+            return self.rounds[max(self.rounds)].bytes_payload
+        return None if self.exchange is None else self.exchange.bytes_payload
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until its rounds are through, at the pace of the last ones."""
+        if self.state == "done" or self._latest is None:
+            return None
+        pace_s = self._latest.seconds
+        if len(self._times_s) > 1:
+            pace_s = (self._times_s[-1] - self._times_s[0]) / (len(self._times_s) - 1)
+        if pace_s is None:
+            return None
+        return pace_s * max(self._latest.rounds - self._latest.round, 0)
+
+    def take(self, event: ExchangeClosed | RoundClosed | StageClosed) -> None:
+        """Take its next event."""
+        self.moved_bytes = event.bytes_payload
+        if isinstance(event, ExchangeClosed):
+            self.state, self.exchange = "training", event
+        elif isinstance(event, StageClosed):
+            self.state, self.end = "done", event
+        else:
+            self.state, self._latest, self.end = "training", event, None
+            self.rounds[event.round] = event
+            if event.time_s is not None:
+                self._times_s.append(event.time_s)
+
+
+class RunCourse:
+    """The state of a run; a refreshing thread may read it while events arrive.
+
+    Attributes:
+        stages: As many as were named so far.
+        clients: How many there are, or None before the start.
+        attempt: The last one, by its number.
+        attempts: How many have begun to train.
+        moved_bytes: Payload bytes of the run.
+        awaited: Clients that are waited for.
+        absent: Clients that the last round was closed without.
+        end: The end of the run.
+        stopped: Whether it was stopped before its end.
+        lost: Rounds whose lines a crash took: stage, first and last.
+    """
+
+    def __init__(self) -> None:
+        self.stages: list[StageCourse] = []
+        self.clients: int | None = None
+        self.attempt = 1
+        self.attempts = 0
+        self.moved_bytes: int | None = None
+        self.awaited: tuple[int, ...] = ()
+        self.absent: tuple[int, ...] = ()
+        self.end: Finished | None = None
+        self.stopped = False
+        self.lost: dict[tuple[int, int, int], None] = {}
+        self._never_came: tuple[int, ...] = ()
+        self._earlier_s = 0.0
+        self._attempt_s = 0.0
+        self._seen_at_s = time.monotonic()
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> RunCourse:
+        """Return the course that events tell, in file order."""
+        course = cls()
+        for event in events:
+            course.take(event)
+        return course
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return self.end is not None
+
+    @property
+    def missing(self) -> int:
+        """Vectors that exchanges were closed without."""
+        return sum((s.exchange.missing or 0) for s in self.stages if s.exchange is not None)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all attempts, until the last event of each."""
+        return self._earlier_s + self._attempt_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the attempt began; runs on between events, and stops with the run."""
+        idle = 0.0 if self.finished or self.stopped else time.monotonic() - self._seen_at_s
+        return self._attempt_s + idle
+
+    @property
+    def begun(self) -> list[StageCourse]:
+        """The stages of which anything has been told."""
+        return [stage for stage in self.stages if stage.moved_bytes is not None]
+
+    def take(self, event: Event) -> None:
+        """Take the next event."""
+        self._seen_at_s = time.monotonic()
+        self.awaited = event.clients if isinstance(event, Waiting) else ()
+        if isinstance(event, Moved):
+            self.moved_bytes = event.bytes_payload
+        if isinstance(event, Started):
+            self._start(event)
+        elif isinstance(event, Finished):
+            self.end = event
+        elif isinstance(event, RoundsLost):
+            self.lost.update(dict.fromkeys(event.rounds))
+        elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):
+            self._take_of_stage(event)
+        self._attempt_s = max(self._attempt_s, event.time_s or 0.0)
+
+    def _start(self, event: Started) -> None:
+        self.clients, self.attempt = event.clients, event.attempt
+        self.attempts += 1
+        self.absent = self._never_came = event.absent
+        self._earlier_s, self._attempt_s = self._earlier_s + self._attempt_s, 0.0
+        self._grow(event.stages)
+        if self.stages and event.attempt == 1:
+            self.stages[0].state = "exchange"
+
+    def _grow(self, stages: int) -> None:
+        self.stages.extend(StageCourse(index=index) for index in range(len(self.stages), stages))
+
+    def _take_of_stage(self, event: ExchangeClosed | RoundClosed | StageClosed) -> None:
+        self._grow(event.stage + 1)
+        for earlier in self.stages[: event.stage]:
+            earlier.state = "done"
+        stage = self.stages[event.stage]
+        if stage.moved_bytes is None:
+            ends = (earlier.end_bytes for earlier in reversed(self.stages[: event.stage]))
+            stage.start_bytes = next((end for end in ends if end is not None), 0)
+        stage.take(event)
+        if isinstance(event, RoundClosed):
+            self.absent = tuple(sorted({*self._never_came, *event.absent}))
+        if isinstance(event, StageClosed) and event.stage + 1 < len(self.stages):
+            self.stages[event.stage + 1].state = "exchange"

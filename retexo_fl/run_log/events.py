@@ -1,0 +1,225 @@
+"""What happens in a run: the lines of ``metrics.jsonl``, and what listeners are handed.
+
+Names and keys of the lines stand in :data:`EVENTS` and in the fields. A field with a default may be
+absent from a line: earlier versions did not write it, or there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from retexo_fl.run_log.json_form import OMITTED, read, to_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all.
+
+    Attributes:
+        time_s: Seconds since the attempt began; set as it is written.
+    """
+
+    time_s: float | None = field(default=None, metadata=OMITTED)
+
+
+# ---- of a training ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Event):
+    """An attempt begins to train.
+
+    Attributes:
+        attempt: From 1.
+        clients: How many there are.
+        stages: How many are trained in all.
+        absent: Clients that were not there.
+    """
+
+    attempt: int = 1
+    clients: int
+    stages: int
+    absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsLost(Event):
+    """A crash took lines of ``metrics.jsonl``: spans of rounds are (stage, first, last)."""
+
+    rounds: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    """Clients are waited for.
+
+    Attributes:
+        stage: Stage index.
+        round: Round of the stage, 0 outside rounds.
+        purpose: As in the ledger; ``exchange`` for an exchange that is open.
+        clients: Who is waited for, ascending.
+        lacks: By such client, how many vectors of the exchange have not arrived; None where it does
+            not answer. Empty outside exchanges.
+        open_s: Seconds since the exchange began.
+    """
+
+    stage: int
+    round: int = 0
+    purpose: str
+    clients: tuple[int, ...]
+    lacks: tuple[int | None, ...] = field(default=(), metadata=OMITTED)
+    open_s: float | None = field(default=None, metadata=OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Event):
+    """Base of events that say how many payload bytes the run has moved so far."""
+
+    bytes_payload: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeClosed(Moved):
+    """An exchange before a stage is over.
+
+    Attributes:
+        stage: Stage index.
+        vectors: Vectors that clients sent.
+        missing: Vectors that it was closed without.
+        error_bound: How far rounding may have moved a value, under ``codec = fixed``.
+    """
+
+    stage: int
+    vectors: int | None
+    missing: int | None
+    error_bound: float | None = field(default=None, metadata=OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundClosed(Moved):
+    """A round is over, and its weights are validated.
+
+    Attributes:
+        stage: Stage index.
+        round: From 1.
+        rounds: Rounds that the stage may take.
+        loss: Mean training loss.
+        absent: Clients whose answers it was closed without.
+        val_loss: Mean loss of w(round) on the validation nodes; None without any.
+        val_accuracy: Likewise.
+        val_metric: Likewise, of a metric other than accuracy.
+        best_round: r of the best w(r) so far.
+        best_val_accuracy: Its accuracy.
+        seconds: Since the round before was over.
+        waited_s: Of these, waiting for clients.
+    """
+
+    stage: int
+    round: int
+    rounds: int
+    loss: float | None
+    absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
+    val_loss: float | None
+    val_accuracy: float | None
+    val_metric: float | None = field(default=None, metadata=OMITTED)
+    best_round: int | None
+    best_val_accuracy: float | None = None
+    seconds: float | None = None
+    waited_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageClosed(Moved):
+    """A stage is trained; ``best_round`` is the one whose weights are kept."""
+
+    stage: int
+    best_round: int | None
+    val_accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Moved):
+    """The selected model is tested."""
+
+    test_accuracy: float | None = None
+    test_metric: float | None = field(default=None, metadata=OMITTED)
+
+
+# ---- of an inference ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionStarted(Moved):
+    """The clients are there; ``stages`` exchanges follow."""
+
+    clients: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered(Moved):
+    """So many clients have answered the question ``step`` (``publish`` or ``predict``)."""
+
+    stage: int
+    step: str
+    answers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted(Moved):
+    """All clients have written what they predicted, of so many nodes."""
+
+    nodes: int
+
+
+# ---- lines --------------------------------------------------------------------------------------
+
+#: Events of a training, by the name that a line has under ``event``.
+EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
+    {
+        "start": Started,
+        "history_lost": RoundsLost,
+        "waiting": Waiting,
+        "exchange": ExchangeClosed,
+        "round": RoundClosed,
+        "stage_end": StageClosed,
+        "finish": Finished,
+    }
+)
+#: The same of an inference.
+PREDICTION_EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType(
+    {
+        "start": PredictionStarted,
+        "answers": Answered,
+        "exchange": ExchangeClosed,
+        "finish": Predicted,
+    }
+)
+_NAMES: Final = {
+    kind: name for known in (EVENTS, PREDICTION_EVENTS) for name, kind in known.items()
+}
+
+
+def event_values(event: Event) -> dict[str, Any]:
+    """Return an event as its line says it."""
+    return {"event": _NAMES[type(event)], **to_json(event)}
+
+
+def event_of(
+    values: Mapping[str, object], place: str, kinds: Mapping[str, type[Event]] = EVENTS
+) -> Event | None:
+    """Return the event of a line; None for a kind that this version does not know.
+
+    Raises:
+        RunDirectoryError: A key is absent or of the wrong kind; names the place.
+    """
+    kind = kinds.get(read(_Named, values, place).event)
+    return None if kind is None else read(kind, values, place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    event: str

@@ -1,0 +1,204 @@
+"""The content of ``result.json``: how a run ended, written and read by the same classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from retexo_fl.errors import RunDirectoryError
+from retexo_fl.ledger import KINDS, MEASURES
+from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
+
+RESULT_VERSION: Final = 1
+#: Of a client's index.
+_MOST_DIGITS: Final = 18
+
+#: ``{kind: bytes, "total": bytes}``; None where not measured.
+ByKind = Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRow:
+    """One client's share of the graph and of the boundary vectors."""
+
+    client: int
+    nodes: int
+    train: int
+    val: int
+    test: int
+    boundary_vectors_in: int
+    boundary_vectors_out: int
+    boundary_payload_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricValue:
+    """A metric other than accuracy by which weights were selected."""
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """How one stage ended; accuracies and losses are None without validation nodes."""
+
+    layer: int
+    rounds: int
+    best_round: int | None
+    val_accuracy: float | None
+    val_loss: float | None
+    metric: MetricValue | None = field(default=None, metadata=OMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was predicted before the run.
+
+    Attributes:
+        predicted_raw: Raw bytes by kind.
+        gamma: Volume of standard training over the volume of lazy training. Source: RETEXO, eq. 2.
+        algorithm_gamma: Volume of this algorithm over that of lazy training.
+        standard_raw_total: Raw bytes that standard training would move.
+    """
+
+    predicted_raw: ByKind
+    gamma: float | None
+    algorithm_gamma: float | None = None
+    standard_raw_total: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the links that were modelled; no rate is no limit."""
+
+    rate_bit_s: float | None
+    delay_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What one direction between two ends carried; ends are ``server`` or a client's index."""
+
+    sender: object = ""
+    receiver: object = ""
+    messages: int
+    size_bytes: int = field(metadata=key("bytes"))
+    sent_bytes: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was modelled of the network, in virtual seconds.
+
+    Attributes:
+        links: The configuration's text.
+        lines: Its links, by name.
+        seconds: From the first message to the last reply.
+        phases: The same, by what it was for.
+        between_clients_s: How much of each phase, and of the ``total``, was for blocks; of
+            ``train``, how much for ``validation``.
+        busiest: The links that sent longest.
+    """
+
+    links: str
+    lines: Mapping[str, Line]
+    seconds: float
+    phases: Mapping[str, float] = field(metadata=spread("_s"))
+    between_clients_s: Mapping[str, float]
+    busiest: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The content of ``result.json``.
+
+    Attributes:
+        dataset: Name of the graph; the next five are the configuration's, ``boundary_plan`` as it
+            took effect.
+        test_accuracy: Of the selected model on all test nodes; None without any.
+        val_accuracy: Of the last stage's best round.
+        micro_f1: Equal to the accuracy: with one label a node, every false positive is another
+            class's false negative.
+        metric: On the test nodes, where it is not accuracy.
+        stages: In order.
+        volumes: By measure and kind, in bytes.
+        seconds: ``total``, and of it ``exchange``, ``train`` and ``server``.
+        network: What was modelled of the network in the last attempt; None where nothing was.
+        clients: How many there are.
+        client_table: By client.
+        missing_rows: Vectors that exchanges were closed without.
+        absences: By client, rounds that were closed without it.
+        job: Name of the training.
+        attempts: How many it took.
+        plan: What was predicted before the run.
+        versions: Of the libraries.
+        hardware: What it was computed on.
+    """
+
+    version: int = RESULT_VERSION
+    dataset: str
+    model: str
+    algorithm: str
+    boundary_plan: str = ""
+    engine: str
+    test_accuracy: float | None
+    val_accuracy: float | None
+    micro_f1: float | None
+    metric: MetricValue | None = field(default=None, metadata=OMITTED)
+    stages: tuple[StageResult, ...]
+    volumes: Mapping[str, ByKind] = field(metadata=key("bytes"))
+    seconds: Mapping[str, float | None]
+    network: Network | None = None
+    clients: int
+    client_table: tuple[ClientRow, ...]
+    seed: int
+    missing_rows: int
+    absences: Mapping[str, int] = field(default_factory=dict)
+    job: str
+    attempts: int
+    plan: Plan | None = None
+    versions: Mapping[str, object]
+    hardware: Mapping[str, object]
+
+
+def result_text(result: Result) -> str:
+    """Return the text of ``result.json``."""
+    return json.dumps(to_json(result), indent=2) + "\n"
+
+
+def read_result(text: str, place: str) -> Result:
+    """Read the text of ``result.json``.
+
+    Raises:
+        RunDirectoryError: It is damaged or of another version; names the place and the key.
+    """
+    values = parse_object(text, place)
+    version = read(_Versioned, values, place).version
+    if version != RESULT_VERSION:
+        raise RunDirectoryError(f"{place}: result version {version}, expected {RESULT_VERSION}")
+    result = read(Result, values, place)
+    _check_names(result.volumes, MEASURES, f"{place}, bytes")
+    for measure in MEASURES:
+        _check_names(result.volumes[measure], (*KINDS, "total"), f"{place}, bytes, {measure}")
+    for client in result.absences:
+        if not (client.isascii() and client.isdecimal() and len(client) <= _MOST_DIGITS):
+            raise RunDirectoryError(
+                f"{place}, absences: key {client[:40]!r}, expected the index of a client"
+            )
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Versioned:
+    version: int
+
+
+def _check_names(found: Mapping[str, Any], names: tuple[str, ...], place: str) -> None:
+    for name in names:
+        if name not in found:
+            raise RunDirectoryError(f"{place}: key {name!r} is absent")

@@ -1,0 +1,88 @@
+"""The form of updates on their way up, and of weights on their way down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateKey:
+    """What randomness in a codec follows from, besides the values themselves.
+
+    Attributes:
+        seed: Of the run.
+        job: Name of the training.
+        stage: Stage index.
+        round: Of the stage, from 1; for the ``validation`` and ``test`` after the last round, that
+            of the last round.
+        client: Its index.
+    """
+
+    seed: int
+    job: str
+    stage: int
+    round: int
+    client: int
+
+
+class UpdateCodec(Protocol):
+    """Turns updates and weights into what crosses the network, and back.
+
+    It keeps nothing: what it returns follows from its arguments, so that an answer that was lost
+    can be given again, and a resumed training repeats it. Both ends have the same codec, from the
+    configuration. What crosses is a flat array of any dtype.
+    """
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
+        """Return what a client sends of its (P,) update; the argument is not written to."""
+        ...
+
+    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+        """Return the (P,) update that the server adds up.
+
+        A length or dtype other than the round's is refused by the server after it.
+
+        Raises:
+            RemoteProtocolError: It cannot be decoded.
+        """
+        ...
+
+    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
+        """Return what the server sends of (P,) weights, the same to all clients."""
+        ...
+
+    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
+        """Return the (P,) weights that a client computes with.
+
+        Raises:
+            LocalProtocolError: They cannot be decoded.
+        """
+        ...
+
+
+class PlainUpdates:
+    """Sends both as they are: the values' own bytes."""
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
+        """See :class:`UpdateCodec`."""
+        del key
+        return update_sum
+
+    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+        """See :class:`UpdateCodec`."""
+        del key
+        return coded
+
+    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
+        """See :class:`UpdateCodec`."""
+        return weights
+
+    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
+        """See :class:`UpdateCodec`."""
+        return coded
+
+
+PLAIN: Final = PlainUpdates()

@@ -1,0 +1,49 @@
+"""What every update codec must satisfy; a new one's test inherits :class:`UpdateCodecContract`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retexo_fl.updates import UpdateCodec, UpdateKey
+
+KEY = UpdateKey(seed=3, job="job-0123456789ab", stage=1, round=2, client=4)
+
+
+def values(dtype: str) -> np.ndarray:
+    """Return read-only values of all magnitudes, zeros among them."""
+    rng = np.random.default_rng(5)
+    made = (rng.normal(size=257) * 10.0 ** rng.integers(-12, 12, size=257)).astype(dtype)
+    made[::7] = 0.0
+    made.flags.writeable = False
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+class UpdateCodecContract:
+    """Set ``codec`` in a subclass named ``Test...``, and ``exact`` False if it loses something."""
+
+    codec: UpdateCodec
+    exact = True
+
+    def test_what_comes_back_has_the_form_of_what_was_sent(self, dtype: str) -> None:
+        sent = values(dtype)
+        got = self.codec.decode_update(self.codec.encode_update(sent, KEY), KEY)
+        weights = self.codec.decode_weights(self.codec.encode_weights(sent))
+        for decoded in (got, weights):
+            assert decoded.shape == sent.shape
+            assert decoded.dtype == sent.dtype
+            assert not self.exact or decoded.tobytes() == sent.tobytes()
+
+    def test_what_crosses_is_flat_and_follows_from_the_arguments(self, dtype: str) -> None:
+        sent = values(dtype)
+        coded = [self.codec.encode_update(sent, KEY) for _ in range(2)]
+        # Another client's update between the two, as in an answer that is given again.
+        self.codec.encode_update(sent, replace(KEY, client=5, round=9))
+        coded.append(self.codec.encode_update(sent, KEY))
+        assert {array.ndim for array in coded} == {1}
+        assert len({array.tobytes() for array in coded}) == 1
+        down = [self.codec.encode_weights(sent) for _ in range(2)]
+        assert down[0].tobytes() == down[1].tobytes()

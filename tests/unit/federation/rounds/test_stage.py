@@ -1,0 +1,172 @@
+"""A stage's rounds without any network: what they ask, and what they make of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.agent.api import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    PeerTraffic,
+    Ticket,
+    Traffic,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.config import make_config
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.federation.asking import Ask, Round, WaitPolicy
+from retexo_fl.federation.greeting import Participants
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.stage import StageTraining
+from retexo_fl.federation.rounds.stage_state import StageState
+from retexo_fl.ledger import TrafficLedger, Volume
+from retexo_fl.training.selection import Score
+from retexo_fl.updates import PLAIN
+from tests.support.promises import hello_of
+
+TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=bytes(32))
+#: Client 1 has no train node, client 2 no validation node.
+HELLOS = {0: hello_of(0), 1: hello_of(1, train=0), 2: hello_of(2, validation=0)}
+
+
+def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
+    config = make_config({"clients": 3, "local-steps": 2, **keys})
+    return StageTraining(
+        config,
+        TICKET,
+        state or StageState.first(np.zeros(2, np.float32)),
+        clients=Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger()),
+        participants=Participants(training=(0, 2), validation=(0, 1), everyone=(0, 1, 2)),
+        codec=PLAIN,
+    )
+
+
+def update(client: int, *values: float, **changes: Any) -> TrainAnswer:
+    known = HELLOS[client]
+    told: dict[str, Any] = {
+        "update_sum": np.array(values, np.float32),
+        "examples": known.train,
+        "loss_sum": 2.0 * known.train,
+        "validation_examples": known.validation,
+        "validation_loss_sum": 0.5 * known.validation,
+        "validation_correct": known.validation,
+    }
+    return TrainAnswer(**{**told, **changes})
+
+
+def judged(client: int, correct: int, nodes: int = 3) -> EvaluateAnswer:
+    return EvaluateAnswer(examples=nodes, loss_sum=1.0, correct=correct)
+
+
+def answered(asking: Round[Score], *answers: tuple[int, Any]) -> tuple[Ask, Score]:
+    ask = next(asking)
+    with pytest.raises(StopIteration) as end:
+        asking.send(iter(answers))
+    return ask, end.value.value
+
+
+def test_a_round_asks_those_who_have_something_to_say() -> None:
+    training = stage()
+    weights = np.array([1.0, 2.0], np.float32)
+    ask = next(training.train(weights))
+    assert {client: type(item) for client, item in ask.requests.items()} == {
+        0: TrainRequest,
+        1: EvaluateRequest,
+        2: TrainRequest,
+    }
+    assert list(ask.requests) == [0, 1, 2]
+    assert ask.requests[0] is ask.requests[2]
+    assert (ask.stage, ask.purpose, ask.counted) == (1, "train", frozenset({0, 2}))
+    assert {item.ticket.round for item in ask.requests.values()} == {1}
+    training.behind = frozenset({0})
+    assert list(next(training.train()).requests) == [1, 2]
+    assert list(next(training.evaluate(weights, "validation")).requests) == [1]
+    training.behind = frozenset()
+    tested = next(training.evaluate(weights, "test"))
+    assert list(tested.requests) == [0, 1, 2]
+    assert all(item.last for item in tested.requests.values())  # type: ignore[attr-defined]
+
+
+def test_a_round_divides_the_sums_once_and_steps() -> None:
+    training = stage()
+    _, score = answered(
+        training.train(), (0, update(0, 8.0, 0.0)), (1, judged(1, 2)), (2, update(2, 0.0, -4.0))
+    )
+    assert training.weights.tolist() == [1.0, -0.5]
+    assert (training.round, training.loss, training.absent) == (1, 2.0, ())
+    assert (score.count, score.correct, score.loss_sum) == (6, 5, 2.5)
+    # Nothing is known of w(1) before the next round.
+    assert training.best.score is None
+
+
+def test_each_round_validates_the_weights_of_the_one_before() -> None:
+    training = stage()
+    for correct in (3, 0, 2):
+        answers = (0, update(0, 4.0, 4.0)), (1, judged(1, correct)), (2, update(2, 4.0, 4.0))
+        before = training.weights.copy()
+        answered(training.train(), *answers)
+        if correct == 0:
+            assert training.best.round_number == 1
+            assert training.best.weights is not None
+            assert training.best.weights.tolist() == before.tolist()
+    assert training.best.round_number == 2
+    assert training.outcome().rounds == 3
+
+
+def test_who_has_not_answered_is_absent() -> None:
+    training = stage()
+    training.behind = frozenset({1})
+    answered(training.train(), (2, update(2, 4.0, 4.0)))
+    assert training.absent == (0, 1)
+    assert training.weights.tolist() == [1.0, 1.0]
+    assert stage(training.state()).absent == (0, 1)
+
+
+def test_what_clients_exchanged_inside_a_round_is_entered() -> None:
+    training = stage()
+    moved = Traffic(boundary=Volume(messages=1, raw=8, payload=7, wire=9))
+    traffic = PeerTraffic(sent=moved, received=moved)
+    answered(
+        training.train(),
+        (0, update(0, 1.0, 1.0, training_traffic=traffic, validation_traffic=traffic)),
+        (1, judged(1, 0)),
+        (2, update(2, 1.0, 1.0)),
+    )
+    ledger = training._clients.ledger
+    for purpose in ("train", "evaluate"):
+        for direction in ("out", "in"):
+            volume = ledger.sum(client=0, purpose=purpose, direction=direction, kind="boundary")
+            assert (volume.payload, volume.wire) == (7, 9)
+    assert ledger.sum(client=2).payload == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "told"),
+    [
+        ([(0, {"examples": 5})], RemoteProtocolError, "client 0: num-examples is 5; expected 4"),
+        ([(0, {"loss_sum": np.nan})], TrainingDiverged, "client 0: loss-sum is nan"),
+        (
+            [(0, {"update_sum": np.zeros(3, np.float32)})],
+            RemoteProtocolError,
+            r"client 0: got a float32 update of shape \(3,\); expected float32 of \(2,\)",
+        ),
+        (
+            [(0, {"update_sum": np.full(2, np.inf, np.float32)}), (2, {})],
+            TrainingDiverged,
+            "stage 1, round 1: the weights are not finite",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_client(
+    answers: list[tuple[int, dict[str, Any]]], error: type[Exception], told: str
+) -> None:
+    training = stage()
+    asking = training.train()
+    next(asking)
+    with pytest.raises(error, match=f"^{told}"):
+        asking.send((client, update(client, 1.0, 1.0, **wrong)) for client, wrong in answers)
+    assert training.round == 0
