@@ -33,7 +33,7 @@ class UpdateCodec(Protocol):
 
     It keeps nothing: what it returns follows from its arguments, so that an answer that was lost
     can be given again, and a resumed training repeats it. Both ends have the same codec, from the
-    configuration. What crosses is a flat array of any dtype.
+    configuration. What crosses is a flat array of float32, float64 or, for other codes, uint8.
     """
 
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:

@@ -13,6 +13,7 @@ import pytest
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import Graph, Split
+from retexo_fl.run_log.events import Event, RoundClosed
 from sims.poisoning import poisoning
 from sims.recipes.poisoned_client import FACTOR, ROBUST, VICTIM
 from sims.training import train
@@ -85,8 +86,8 @@ def test_resumed_run_with_a_robust_aggregator_equals_the_undisturbed_one(
     # Krum draws pairs of clients in every round: they depend on the round, not on the process.
     keys = {"aggregator": aggregator, "clients": 9, "rounds": 5, "hidden": 8}
 
-    def interrupt(event: object) -> None:
-        if isinstance(event, dict) and (event.get("stage"), event.get("round")) == (1, 3):
+    def interrupt(event: Event) -> None:
+        if isinstance(event, RoundClosed) and (event.stage, event.round) == (1, 3):
             raise KeyboardInterrupt
 
     whole = train_to(tmp_path / "whole", **keys)

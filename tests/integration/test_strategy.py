@@ -158,7 +158,7 @@ class Scrambled:
         return plain.view(np.float32)
 
     def encode_weights(self, weights: np.ndarray) -> np.ndarray:
-        return ~weights.view(np.uint32)
+        return ~weights.view(np.uint8)
 
     def decode_weights(self, coded: np.ndarray) -> np.ndarray:
         return (~coded).view(np.float32)
@@ -185,7 +185,7 @@ def test_updates_and_weights_travel_as_their_codec_has_them(tmp_path: Path, algo
     assert dict(coded.test(grids[1])) == dict(plain.test(grids[0]))
     told = {(key.stage, key.round, key.client) for key in codec.keys}
     assert told == {(s, r, c) for s in range(plain.stages) for r in (1, 2, 3, 4) for c in (0, 1, 2)}
-    with pytest.raises(LocalProtocolError, match="got uint32 weights"):
+    with pytest.raises(LocalProtocolError, match="got uint8 weights"):
         LazyMessagePassing(config, codec=codec).start(grid=_grid(config))
 
 
