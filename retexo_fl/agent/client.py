@@ -36,7 +36,7 @@ from retexo_fl.agent.prediction_files import write_predictions
 from retexo_fl.agent.stage_input import node_sets, stage_input
 from retexo_fl.agent.store import ClientStore
 from retexo_fl.agent.trainers import ClientTrainers
-from retexo_fl.agent.vectors.port import JobVectors
+from retexo_fl.agent.vector_carrier import VectorCarrier
 from retexo_fl.channels import Channel
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
@@ -113,7 +113,7 @@ class GraphClient(Answering):
         """Have updates and weights travel as the server's codec has them."""
         self._codec = codec
 
-    def use_datagrams(self, datagrams: JobVectors) -> None:
+    def use_datagrams(self, datagrams: VectorCarrier) -> None:
         """Exchange with the peers that they reach by datagrams."""
         self._mailbox.datagrams = datagrams
 

@@ -10,12 +10,7 @@ from typing import Final
 
 from retexo_fl.agent.api import chain_digest
 from retexo_fl.agent.headers import StageExchange
-from retexo_fl.agent.vectors.control import (
-    MOST_GRANTS,
-    is_control,
-    most_control_bytes,
-    split_layer,
-)
+from retexo_fl.agent.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
 from retexo_fl.config import RunConfig

@@ -18,8 +18,7 @@ from retexo_fl.agent.api import EvaluateRequest, PeerTraffic, Ticket, Traffic, T
 from retexo_fl.agent.headers import InnerBlock, RoundName
 from retexo_fl.agent.inner_vectors import fixed_outgoing, vectors_received
 from retexo_fl.agent.peer_exchange import PeerExchange
-from retexo_fl.agent.vectors.control import ExchangeId
-from retexo_fl.agent.vectors.port import JobVectors
+from retexo_fl.agent.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.exchange import BlockHeader, to_dense
@@ -93,7 +92,7 @@ class RoundRunner(Generic[Answer]):
         channel: Channel,
         *,
         watch: Watcher,
-        datagrams: JobVectors | None = None,
+        datagrams: VectorCarrier | None = None,
     ) -> None:
         self._steps = steps
         self._message = message

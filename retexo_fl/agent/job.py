@@ -29,8 +29,7 @@ from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.agent.peer_traffic import PeerTrafficBook
 from retexo_fl.agent.store import FolderStore
-from retexo_fl.agent.vectors.control import ExchangeId
-from retexo_fl.agent.vectors.port import JobVectors, VectorPorts
+from retexo_fl.agent.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
 from retexo_fl.config import RunConfig
@@ -97,7 +96,7 @@ class AgentJob:
         *,
         folders: JobFolders,
         most_rounds: int,
-        ports: VectorPorts | None = None,
+        carrier: CarrierPath | None = None,
     ) -> None:
         self.name = name
         self.config = config
@@ -121,7 +120,7 @@ class AgentJob:
             predictions=folders.predictions if predicts else None,
         )
         self.client.watch_exchanges(self._enter_block)
-        self._datagrams = self._open_port(ports, folders.store)
+        self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(
             name,
             self.client.plan,
@@ -250,12 +249,11 @@ class AgentJob:
         """Return the peers that have not taken all datagrams of a round."""
         return [] if self._datagrams is None else self._datagrams.untaken(runner.exchanges)
 
-    def _open_port(self, ports: VectorPorts | None, folder: Path) -> JobVectors | None:
+    def _open_port(self, carrier: CarrierPath | None, folder: Path) -> VectorCarrier | None:
         """Let vectors go as datagrams, where the agent takes them and the codec rounds them."""
-        if ports is None or self.config.codec != FIXED:
+        if carrier is None or self.config.codec != FIXED:
             return None
-
-        port = ports.open(
+        port = carrier.open_job(
             folder,
             all_needed=self.config.missing_peers == "wait",
             unadded=self._why_unadded(),

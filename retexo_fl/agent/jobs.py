@@ -23,7 +23,7 @@ from retexo_fl.agent.job import PREDICTION_PREFIX, AgentJob, JobDepot, JobFolder
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.log_lines import line
-from retexo_fl.agent.vectors.port import VectorPorts
+from retexo_fl.agent.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import (
@@ -62,7 +62,7 @@ class AgentJobs:
         state: Folder for everything that is kept.
         predictions: Folder for predictions, None where the client makes none.
         limits: What a run may ask.
-        ports: Let jobs exchange by datagrams, where the agent takes them.
+        carrier: Lets jobs exchange in another way than by blocks.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class AgentJobs:
         state: Path,
         predictions: Path | None = None,
         limits: Limits,
-        ports: VectorPorts | None = None,
+        carrier: CarrierPath | None = None,
     ) -> None:
         self._partition = partition
         self._depot = depot
         self._state = state
         self._predictions = predictions
         self._limits = limits
-        self._ports = ports
+        self._carrier = carrier
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -222,7 +222,7 @@ class AgentJobs:
                 predictions=self._predictions,
             ),
             most_rounds=self._limits.most_rounds,
-            ports=self._ports,
+            carrier=self._carrier,
         )
 
     def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:
@@ -241,8 +241,8 @@ class AgentJobs:
         shutil.rmtree(self._folder() / name / "store", ignore_errors=True)
 
     def _forget_vectors(self, name: str) -> None:
-        if self._ports is not None:
-            self._ports.forget_job(name)
+        if self._carrier is not None:
+            self._carrier.forget_job(name)
         self._depot.forget_job(name, self._partition.client)
 
     def _drop_old(self) -> None:

@@ -11,8 +11,7 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.agent.api import Ticket, Traffic
 from retexo_fl.agent.headers import StageExchange
 from retexo_fl.agent.peer_exchange import PeerExchange
-from retexo_fl.agent.vectors.control import LAYERS
-from retexo_fl.agent.vectors.port import JobVectors
+from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, VectorCarrier
 from retexo_fl.channels import Channel
 from retexo_fl.errors import ExchangeIncomplete, PartitionError
 from retexo_fl.exchange import (
@@ -56,7 +55,7 @@ class Mailbox:
         self._channel = channel
         self._codec = codec
         #: Carry vectors to and from peers that they reach; only under ``fixed``.
-        self.datagrams: JobVectors | None = None
+        self.datagrams: VectorCarrier | None = None
         #: Told of every block that leaves or was decoded, of one maybe more than once.
         self.watch: WatchBlocks = lambda *block: None
         #: Whose vectors are being received.
@@ -182,7 +181,7 @@ class Mailbox:
         """Name a peer that sends blocks where datagrams are awaited, or the other way round."""
         reached = set(exchange.reached)
         announcing = self._channel.senders(
-            self._job, stage.layer + LAYERS, stage.weights_digest, receiver=self._client
+            self._job, stage.layer + CONTROL_LAYERS, stage.weights_digest, receiver=self._client
         )
         for peer in sorted(self._peers & announcing - reached):
             raise PartitionError(

@@ -14,8 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from retexo_fl.agent.api import Traffic
-from retexo_fl.agent.vectors.control import ExchangeId
-from retexo_fl.agent.vectors.port import JobVectors
+from retexo_fl.agent.vector_carrier import ExchangeId, VectorCarrier
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import (
@@ -67,7 +66,7 @@ class PeerExchange:
         self._outgoing = outgoing
         self._incoming = incoming
         self._watch = watch
-        self._datagrams: JobVectors | None = None
+        self._datagrams: VectorCarrier | None = None
         self._targets: Mapping[int, np.ndarray] | None = None
         self._all_needed: bool | None = None
         self._is_kept = False
@@ -77,7 +76,7 @@ class PeerExchange:
 
     def use_datagrams(
         self,
-        datagrams: JobVectors | None,
+        datagrams: VectorCarrier | None,
         targets: Mapping[int, np.ndarray] | None,
         *,
         all_needed: bool | None,

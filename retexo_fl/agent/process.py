@@ -8,10 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
@@ -26,19 +26,16 @@ from retexo_fl.agent.service import AgentService
 from retexo_fl.agent.settings import AgentSettings, host_and_port
 from retexo_fl.agent.socket_server import Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
-from retexo_fl.agent.vectors.opening import VectorArrivals, open_vector_path
-from retexo_fl.agent.vectors.port import VectorPorts
+from retexo_fl.agent.vector_carrier import CarrierPath, OpenCarrier
+from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.relay import RelayTransport
 from retexo_fl.channels.tcp import TcpTransport
-from retexo_fl.errors import RemoteProtocolError, RetexoError
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
-
-if TYPE_CHECKING:
-    from retexo_fl.agent.vectors.path import VectorPath
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +44,7 @@ _STOP_S: Final = 3.0
 _STATUS_EVERY_S: Final = 10.0
 
 
-def run_agent(settings: AgentSettings) -> None:
+def run_agent(settings: AgentSettings, open_carrier: OpenCarrier | None = None) -> None:
     """Serve one client's part until SIGTERM, SIGINT or ``retexo agent stop``.
 
     Whoever calls this owns the state folder (:func:`~retexo_fl.agent.state_folder.owned_state`).
@@ -55,18 +52,39 @@ def run_agent(settings: AgentSettings) -> None:
     A computation that takes longer than a few seconds to end is given up with the process: it is
     done again when it is asked for again.
 
+    Args:
+        settings: Of ``agent.toml``.
+        open_carrier: Opens what carries vectors in another way than as blocks; None: there is none.
+
     Raises:
+        ConfigurationError: It listens at an address that only such a carrier takes.
         RetexoError: The agent could not start, or its network failed.
     """
     with logged_to_stderr():
         part = open_partition(Path(settings.partition))
         compute = ComputeThread()
-        asyncio.run(_Agent.of(settings, part, compute).run())
+        asyncio.run(_Agent.of(settings, part, compute, open_carrier or _no_carrier).run())
     if compute.busy:
         # A thread that computes in native code cannot be ended, and Python would wait for it.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
+
+
+def _no_carrier(
+    settings: AgentSettings,
+    client: int,
+    depot: BlockDepot,
+    addresses_of: Callable[[int], Sequence[str]],
+) -> None:
+    """Refuse addresses that only a carrier takes."""
+    del client, depot, addresses_of
+    for address in settings.listen:
+        if scheme_of(address) in DATAGRAM_SCHEMES:
+            raise ConfigurationError(
+                f"listen: {address}: this installation has no kernel path "
+                "(retexo_fl/kernel_path); expected tcp://, bluetooth: or relay:"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,14 +99,20 @@ class _Agent:
     network: PeerNetwork
     introductions: Introductions
     relay: RelayTransport
-    path: VectorPath | None
+    carrier: CarrierPath | None
     meter: Meter | None
     notifier: Notifier
     started_at: float = field(default_factory=time.time)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def of(cls, settings: AgentSettings, part: GraphPartition, compute: ComputeThread) -> _Agent:
+    def of(
+        cls,
+        settings: AgentSettings,
+        part: GraphPartition,
+        compute: ComputeThread,
+        open_carrier: OpenCarrier,
+    ) -> _Agent:
         """Open what the settings name."""
         state = Path(settings.state)
         depot = BlockDepot(state / "depot", part.client)
@@ -114,7 +138,7 @@ class _Agent:
             },
         )
         introductions.network = network
-        path = open_vector_path(settings, part.client, depot, network.addresses_of)
+        carrier = open_carrier(settings, part.client, depot, network.addresses_of)
         return cls(
             settings=settings,
             partition=part,
@@ -126,21 +150,19 @@ class _Agent:
                 state=state,
                 predictions=Path(settings.predictions) if settings.predictions else None,
                 limits=settings,
-                ports=None
-                if path is None
-                else VectorPorts(path, broadcasts=settings.broadcast == "tc"),
+                carrier=carrier,
             ),
             network=network,
             introductions=introductions,
             relay=relay,
-            path=path,
+            carrier=carrier,
             meter=meter,
             notifier=Notifier(),
         )
 
     async def run(self) -> None:
         """Serve until told to stop."""
-        arrivals = self.depot if self.path is None else VectorArrivals(self.depot, self.path)
+        arrivals = self.depot if self.carrier is None else self.carrier.arrivals()
         service = AgentService(
             self.jobs, self.compute, arrivals, peering=Peering(self.introductions, self.relay)
         )
@@ -150,8 +172,8 @@ class _Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self.read_roster)
-        if self.path is not None:
-            self.path.start()
+        if self.carrier is not None:
+            self.carrier.start()
         await self.compute.run(self.jobs.restore)
         tasks: set[asyncio.Task[None]] = set()
         try:
@@ -168,8 +190,8 @@ class _Agent:
             server.close()
             service.close()
             await self._end(tasks)
-            if self.path is not None:
-                self.path.close()
+            if self.carrier is not None:
+                self.carrier.close()
             server.remove()
 
     def read_roster(self) -> None:
@@ -243,7 +265,7 @@ class _Agent:
             "peers": peer_facts(self.jobs, self.depot.owed(), by_peer(report)),
             "deliveries": self.depot.deliveries(),
             "strangers": strangers(report),
-            "datagrams": None if self.path is None else self.path.facts(),
+            "datagrams": None if self.carrier is None else self.carrier.facts(),
             "flower": flower,
         }
 

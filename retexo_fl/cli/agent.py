@@ -15,6 +15,7 @@ from retexo_fl.cli.sentences import tell
 
 if TYPE_CHECKING:
     from retexo_fl.agent.settings import AgentSettings
+    from retexo_fl.agent.vector_carrier import OpenCarrier
 
 _EXAMPLES = examples(
     "retexo agent run --config agent.toml",
@@ -51,7 +52,18 @@ def _run(config: _Config = _DEFAULT) -> None:
         # Imported by the owner of the state only: torch takes seconds and memory.
         from retexo_fl.agent.process import run_agent
 
-        run_agent(settings)
+        run_agent(settings, _open_kernel_path())
+
+
+def _open_kernel_path() -> OpenCarrier | None:
+    """Return what opens the kernel path; None where the installation has none."""
+    try:
+        from retexo_fl.kernel_path.carrying.opening import open_carrier
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("retexo_fl.kernel_path"):
+            raise
+        return None
+    return open_carrier
 
 
 def _status(

@@ -29,8 +29,15 @@ def run_audit(config: Path, seconds: float, *, as_json: bool) -> int:
     Raises:
         ConfigurationError: ``seconds`` is out of range, or the configuration cannot be used.
     """
-    from retexo_fl.doctor.audit import audit
-
+    try:
+        from retexo_fl.doctor.audit import audit
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("retexo_fl.kernel_path"):
+            raise
+        raise ConfigurationError(
+            "--audit: counts in the kernel, and this installation has no kernel path "
+            "(retexo_fl/kernel_path)"
+        ) from error
     if not (math.isfinite(seconds) and 0 < seconds <= _LONGEST_S):
         raise ConfigurationError(f"--seconds: {seconds}; expected more than 0, at most a day")
     found = audit(config, seconds)

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings, read_settings
-from retexo_fl.channels.xdp.account import ByteAccount, Flow, FlowVolume
 from retexo_fl.doctor.audit_comparison import Audit, Look, compare, compare_datagrams
 from retexo_fl.doctor.audited_datagrams import datagram_ledger
 from retexo_fl.doctor.audited_peers import AuditedPeers
 from retexo_fl.errors import AgentUnreachable, ConfigurationError
+from retexo_fl.kernel_path.xdp.account import ByteAccount, Flow, FlowVolume
 
 #: The channel whose bytes go to the peer's own address over IP; a relay's go to the server.
 _CHANNEL: Final = "tcp"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from retexo_fl.channels.xdp.account import Flow, FlowVolume
 from retexo_fl.doctor.audited_datagrams import DatagramLedger
 from retexo_fl.doctor.audited_peers import AuditedPeers
+from retexo_fl.kernel_path.xdp.account import Flow, FlowVolume
 
 #: Two counts agree when they differ by no more than this share of the larger.
 TOLERANCE: Final = 0.001

@@ -12,9 +12,9 @@ from typing import Final
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, parse_datagram, parse_tcp, scheme_of
 from retexo_fl.channels.roster import Roster
-from retexo_fl.channels.xdp.account import Flow
-from retexo_fl.channels.xdp.neighbours import interface_towards
 from retexo_fl.errors import ChannelUnavailable, ConfigurationError
+from retexo_fl.kernel_path.xdp.account import Flow
+from retexo_fl.kernel_path.xdp.neighbours import interface_towards
 
 _TCP: Final = socket.IPPROTO_TCP
 _UDP: Final = socket.IPPROTO_UDP

@@ -16,6 +16,7 @@ from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.bluetooth import judge_listening
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
+from retexo_fl.doctor.kernel_path import why_no_kernel_path
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
@@ -170,13 +171,9 @@ def _bindable_datagrams(address: str) -> Finding:
         probe.bind((wanted.host, wanted.port))
     if wanted.scheme == "udp":
         return good(address, "free; datagrams are taken in user space")
-    from retexo_fl.channels.xdp.probe import probe as probe_kernel
-
-    found = probe_kernel()
-    if found.ok:
+    reason = why_no_kernel_path()
+    if not reason:
         return good(address, "free; the kernel takes datagrams")
     if wanted.scheme == "auto":
-        return absent(address, f"free; no kernel path ({found.reason}): taken in user space")
-    return bad(
-        address, f"no kernel path: {found.reason}", "grant it, or listen at udp:// or auto://"
-    )
+        return absent(address, f"free; no kernel path ({reason}): taken in user space")
+    return bad(address, f"no kernel path: {reason}", "grant it, or listen at udp:// or auto://")

@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.channels.datagrams import DatagramEndpoint, IncomingStream, UserSpaceReceiver
-from retexo_fl.channels.datagrams.receiver import Receiver
-from retexo_fl.channels.datagrams.udp_socket import UdpSocket
-from retexo_fl.channels.xdp.af_xdp import AfXdpReceiver
-from retexo_fl.channels.xdp.aggregate import TableSizes
-from retexo_fl.channels.xdp.receiver import XdpReceiver
 from retexo_fl.errors import ChannelTimedOut
-from retexo_fl.exchange.datagrams.layout import Tables
-from retexo_fl.exchange.datagrams.stream_shape import StreamShape
+from retexo_fl.kernel_path.endpoint import DatagramEndpoint, IncomingStream, UserSpaceReceiver
+from retexo_fl.kernel_path.endpoint.receiver import Receiver
+from retexo_fl.kernel_path.endpoint.udp_socket import UdpSocket
+from retexo_fl.kernel_path.packets.layout import Tables
+from retexo_fl.kernel_path.packets.stream_shape import StreamShape
+from retexo_fl.kernel_path.xdp.af_xdp import AfXdpReceiver
+from retexo_fl.kernel_path.xdp.aggregate import TableSizes
+from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
 from sims.kernel_path.numpy_receiver import NumpyReceiver
 from sims.kernel_path.tcp_receiver import TcpReceiver
 from sims.kernel_path.wire import End, enter

@@ -13,7 +13,6 @@ import tomli_w
 
 from retexo_fl.agent.settings import host_and_port, read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
-from retexo_fl.channels.datagrams.records import parse_endpoint
 from retexo_fl.channels.identity import Identity, client_of, make_identity, parse_certificate
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import config_values, make_config
@@ -21,6 +20,7 @@ from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import InputError
 from retexo_fl.graph.peers import peers_of, read_peers
 from retexo_fl.graph.synthetic import is_synthetic, parse_synthetic
+from retexo_fl.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.simulation.links import read_links
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target

@@ -14,7 +14,7 @@ import pytest
 from retexo_fl.agent.api import chain_digest
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.vectors.control import LAYERS, MOST_GRANTS
+from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, MOST_GRANTS
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.handshake import Proved
 from retexo_fl.config import make_config
@@ -86,13 +86,13 @@ _LAYERS: Final = {
     "features": _key("lazy", 0, _FIRST),
     "stage": _key("lazy", 1, _OTHER),
     "stage that is none": _key("lazy", 7, _OTHER),
-    "notice": _key("lazy", LAYERS, _FIRST),
-    "first grant": _key("lazy", 2 * LAYERS, _FIRST),
-    "last grant": _key("lazy", (1 + MOST_GRANTS) * LAYERS + 1, _OTHER),
-    "grant that is none": _key("lazy", (2 + MOST_GRANTS) * LAYERS, _FIRST),
+    "notice": _key("lazy", CONTROL_LAYERS, _FIRST),
+    "first grant": _key("lazy", 2 * CONTROL_LAYERS, _FIRST),
+    "last grant": _key("lazy", (1 + MOST_GRANTS) * CONTROL_LAYERS + 1, _OTHER),
+    "grant that is none": _key("lazy", (2 + MOST_GRANTS) * CONTROL_LAYERS, _FIRST),
     "greatest": _key("lazy", 2**31 - 1, _FIRST),
     "inside a round": _key("standard", 0, _OTHER),
-    "notice inside a round": _key("standard", LAYERS, _OTHER),
+    "notice inside a round": _key("standard", CONTROL_LAYERS, _OTHER),
 }
 
 

@@ -19,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from cryptography import x509
 
 from retexo_fl.agent.settings import AgentSettings, read_settings
-from retexo_fl.agent.vectors.opening import wanted_address
+from retexo_fl.kernel_path.carrying.opening import wanted_address
 from tests.support.commands import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]

@@ -18,8 +18,8 @@ import pytest
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
-from retexo_fl.exchange.datagrams.stream_shape import StreamShape
 from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.agents import AgentProcess, agents, predict_with, train_with
 from tests.support.commands import program

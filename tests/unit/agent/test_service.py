@@ -42,7 +42,6 @@ from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.service import AgentService, _Running
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.agent.vectors.control import Grant, Way, control_frames, grant_header
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
 from retexo_fl.channels.relay import RelayTransport
@@ -58,6 +57,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
 from retexo_fl.graph import GraphPartition
+from retexo_fl.kernel_path.carrying.control import Grant, Way, control_frames, grant_header
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.xdp.account import Flow, FlowVolume
 from retexo_fl.doctor.audit import ledger_of
 from retexo_fl.doctor.audit_comparison import Count, Look, compare, compare_datagrams
 from retexo_fl.doctor.audited_datagrams import DatagramLedger, datagram_ledger
 from retexo_fl.doctor.audited_peers import AuditedPeers
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.kernel_path.xdp.account import Flow, FlowVolume
 from tests.support.loopback import make_members
 
 TCP, UDP = 6, 17

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from retexo_fl.channels.xdp.probe import Probe, probe
 from retexo_fl.doctor import kernel_path
 from retexo_fl.doctor.finding import Finding, Verdict, absent, good
 from retexo_fl.doctor.kernel_path import examine_kernel_path
+from retexo_fl.kernel_path.xdp.probe import probe
 
 _THERE = good("kernel path", "available (native/generic untested until attached)")
 
@@ -20,8 +20,7 @@ def test_this_machine_is_told_as_the_probe_finds_it() -> None:
 
 @pytest.fixture
 def _without(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Probe(ok=False, reason="missing CAP_BPF")
-    monkeypatch.setattr(kernel_path, "probe", lambda: missing)
+    monkeypatch.setattr(kernel_path, "why_no_kernel_path", lambda: "missing CAP_BPF")
 
 
 @pytest.mark.usefixtures("_without")

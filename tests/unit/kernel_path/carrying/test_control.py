@@ -1,0 +1,117 @@
+"""Notices and grants: what crosses is what was said, and nothing else is believed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, is_control, split_layer
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.exchange import BlockHeader, decode_block, to_dense
+from retexo_fl.kernel_path.carrying.control import (
+    Grant,
+    Notice,
+    Way,
+    control_frames,
+    grant_header,
+    notice_header,
+)
+from retexo_fl.kernel_path.carrying.traffic import grant_bytes
+
+_HEADER = BlockHeader(
+    job="job-0123456789ab",
+    layer=1,
+    sender=3,
+    receiver=8,
+    weights_digest=bytes(32),
+    num_edges=9,
+    plan_digest=bytes(range(32)),
+    num_vectors=4,
+    width=64,
+    dtype="float32",
+)
+
+
+def _crossed(header: BlockHeader, frames: tuple[bytes, ...]) -> np.ndarray:
+    decoded = decode_block(header, b"".join(frames))
+    assert decoded is not None
+    return to_dense(decoded[0])
+
+
+@given(
+    exponent=st.integers(-104, 126),
+    digest=st.binary(min_size=16, max_size=16),
+    stored=st.integers(0, 2**40),
+    streams=st.sampled_from([[0, 0, 0, 0], [0, 1, 0, 2], [1, 0, 1, 1]]),
+)
+def test_a_notice_crosses_whole(
+    exponent: int, digest: bytes, stored: int, streams: list[int]
+) -> None:
+    sent = Notice(
+        exponent=exponent,
+        packet_cells=22,
+        stored=stored,
+        digest=digest,
+        streams=np.array(streams, dtype=np.int64),
+    )
+    header = notice_header(_HEADER)
+
+    came = Notice.read(_crossed(header, control_frames(header, sent.numbers())), 3)
+
+    np.testing.assert_array_equal(came.streams, sent.streams)
+    assert (came.exponent, came.stored, came.digest) == (exponent, stored, digest)
+    assert came.num_streams == max(streams) + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), min_size=1))
+def test_a_grant_crosses_whole_and_is_as_long_as_any(streams: list[tuple[int, int]]) -> None:
+    sent = Grant(way=Way.DATAGRAMS, streams=tuple(streams[:64]))
+    number = len(sent.streams)
+    header = grant_header(_HEADER, 5, number)
+    frames = control_frames(header, sent.numbers(number), codec="dense")
+
+    assert Grant.read(_crossed(header, frames), 8) == sent
+    assert sum(map(len, frames)) == grant_bytes(len(_HEADER.job), number)
+    refused = Grant(way=Way.BLOCK)
+    frames = control_frames(header, refused.numbers(number), codec="dense")
+    assert Grant.read(_crossed(header, frames), 8) == refused
+    assert sum(map(len, frames)) == grant_bytes(len(_HEADER.job), number)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 2), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
+)
+def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) -> None:
+    numbers = Notice(
+        exponent=3, packet_cells=22, stored=4, digest=bytes(16), streams=np.zeros(4, np.int64)
+    ).numbers()
+    numbers[0, place] = value
+
+    with pytest.raises(RemoteProtocolError, match="client 3"):
+        Notice.read(numbers, 3)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 9), (1, 0), (1, 4), (16, 2.0**32), (18, 1.5)])
+def test_a_grant_that_says_what_none_says_is_refused(place: int, value: float) -> None:
+    numbers = Grant(way=Way.DATAGRAMS, streams=((1, 2),)).numbers(1)
+    numbers[0, place] = value
+
+    with pytest.raises(RemoteProtocolError, match="client 8"):
+        Grant.read(numbers, 8)
+
+
+def test_mailboxes_of_control_are_those_of_no_block_and_of_no_other() -> None:
+    keys = [_HEADER.key, notice_header(_HEADER).key]
+    keys += [grant_header(_HEADER, number, 1).key for number in range(MOST_GRANTS)]
+
+    assert len(set(keys)) == len(keys)
+    assert [split_layer(key.layer)[0] for key in keys] == [1] * len(keys)
+    assert [is_control(split_layer(key.layer)[1]) for key in keys] == [False] + [True] * (
+        len(keys) - 1
+    )
+    assert not is_control(split_layer(CONTROL_LAYERS * (2 + MOST_GRANTS))[1])
+    assert keys[1].sender == 3
+    assert keys[2].sender == 8

@@ -1,0 +1,95 @@
+"""The counting programs: on frames that come from nowhere, and beside TCP's own account."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from retexo_fl.channels.tcp_info import tcp_wire_counters
+from retexo_fl.errors import ChannelUnavailable
+from retexo_fl.kernel_path.xdp.account import ByteAccount, Flow, FlowVolume
+from retexo_fl.kernel_path.xdp.udp_frame import udp_frame
+from tests.support.kernel import require_bpf
+
+MACS = (b"\2to...", b"\2from.")
+HERE, THERE = ("203.0.113.1", 7411), ("203.0.113.9", 40_001)
+GOES_ON = 2**32 - 1
+UDP, TCP = 17, 6
+
+
+@pytest.fixture
+def account() -> Generator[ByteAccount]:
+    require_bpf()
+    with ByteAccount("lo") as made:
+        yield made
+
+
+def test_bytes_are_counted_by_peer_protocol_and_ports_both_ways(account: ByteAccount) -> None:
+    programs = account._object.programs
+    to_them, to_us = (udp_frame(MACS, *way, b"x" * 100) for way in ((HERE, THERE), (THERE, HERE)))
+    for frame, name in ((to_them, "leaving"), (to_us, "arriving"), (to_us, "arriving")):
+        seen = programs[name].test_run(frame)
+        assert (seen.code, seen.frame) == (GOES_ON, frame)
+    flow = Flow(peer=THERE[0], protocol=UDP, local_port=HERE[1], peer_port=THERE[1])
+    assert account.flows()[flow] == FlowVolume(
+        sent_bytes=128, sent_packets=1, received_bytes=256, received_packets=2
+    )
+
+
+def test_the_padding_of_a_short_frame_is_not_counted(account: ByteAccount) -> None:
+    frame = udp_frame(MACS, THERE, HERE, b"abc").ljust(60, b"\0")
+    account._object.programs["arriving"].test_run(frame)
+    (volume,) = [one for flow, one in account.flows().items() if flow.peer == THERE[0]]
+    assert volume.received_bytes == 31
+
+
+def test_frames_without_ports_or_without_ipv4_are_no_error(account: ByteAccount) -> None:
+    whole = udp_frame(MACS, THERE, HERE, b"x" * 20)
+    later_fragment = whole[:20] + b"\x00\x10" + whole[22:]
+    icmp = whole[:23] + b"\x01" + whole[24:]
+    for frame in (later_fragment, icmp, whole[:12] + b"\x86\xdd" + whole[14:], whole[:34]):
+        assert account._object.programs["arriving"].test_run(frame).code == GOES_ON
+    found = {flow for flow in account.flows() if flow.peer == THERE[0]}
+    assert found == {
+        Flow(peer=THERE[0], protocol=protocol, local_port=0, peer_port=0) for protocol in (UDP, 1)
+    }
+
+
+def test_a_connection_is_counted_to_the_byte_as_tcp_itself_counts_it(account: ByteAccount) -> None:
+    """Over loopback, where several packets come as one: the headers of all of them count."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
+            reader = threading.Thread(target=_read, args=(far, 3_000_000))
+            reader.start()
+            near.sendall(bytes(3_000_000))
+            reader.join(10.0)
+            near.sendall(b"!")
+            assert far.recv(1) == b"!"
+            flow = Flow(
+                peer="127.0.0.1", protocol=TCP, local_port=near.getsockname()[1], peer_port=port
+            )
+            told = tcp_wire_counters(near, is_accepting=False)
+            counted = account.flows()[flow]
+    assert told is not None
+    assert counted.sent_bytes == told.sent_bytes
+    # An acknowledgement may have been on its way between the two looks.
+    assert told.received_bytes is not None
+    assert abs(counted.received_bytes - told.received_bytes) <= 52
+
+
+def test_nothing_is_counted_after_the_end() -> None:
+    require_bpf()
+    account = ByteAccount("lo")
+    account.close()
+    account.close()
+    with pytest.raises(ChannelUnavailable, match="nowhere0"):
+        ByteAccount("nowhere0")
+
+
+def _read(stream: socket.socket, size: int) -> None:
+    while size:
+        size -= len(stream.recv(min(size, 1 << 20)))
