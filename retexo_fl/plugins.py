@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from retexo_fl.errors import PluginError
+
+_OWN_SCHEME: Final = re.compile(r"x-[a-z0-9-]{1,30}", re.ASCII)
 
 
 def is_plugin(text: str) -> bool:
@@ -18,6 +21,11 @@ def is_plugin(text: str) -> bool:
         and all(part.isidentifier() for part in module.split("."))
         and all(part.isidentifier() for part in attribute.split("."))
     )
+
+
+def is_own_scheme(scheme: str) -> bool:
+    """Say whether a scheme of addresses is that of a transport from outside: ``x-NAME``."""
+    return _OWN_SCHEME.fullmatch(scheme) is not None
 
 
 def load_plugin(kind: str, text: str) -> object:

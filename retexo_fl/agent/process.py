@@ -26,6 +26,7 @@ from retexo_fl.agent.service import AgentService
 from retexo_fl.agent.settings import AgentSettings, host_and_port
 from retexo_fl.agent.socket_server import Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
+from retexo_fl.agent.transports import own_transports
 from retexo_fl.agent.vector_carrier import CarrierPath, OpenCarrier
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
@@ -135,6 +136,7 @@ class _Agent:
                 "tcp": TcpTransport(),
                 "bluetooth": bluetooth_transport(settings),
                 "relay": relay,
+                **own_transports(settings),
             },
         )
         introductions.network = network

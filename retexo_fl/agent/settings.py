@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.plugins import is_own_scheme, is_plugin
 
 #: A Unix socket's path has this many bytes at most.
 _MAX_SOCKET_BYTES: Final = 107
@@ -48,6 +49,9 @@ class AgentSettings(Limits):
             where there is any, ``bluetooth://any/CHANNEL`` where there must be; beside one of these
             ``udp://IP:PORT``, ``xdp://IP:PORT``, ``af-xdp://IP:PORT`` or ``auto://IP:PORT``, for
             vectors as datagrams.
+        transports: Transports of the owner's, ``x-NAME=module:attribute``: a callable without
+            arguments that returns a :class:`~retexo_fl.channels.streams.Transport` for addresses
+            ``x-NAME:...``. Imported when the agent starts.
         introductions: Learn peers from the server.
         addresses: Where the server tells others to reach it; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.
@@ -68,6 +72,7 @@ class AgentSettings(Limits):
     certificate: str
     roster: str = ""
     listen: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ()
     introductions: bool = False
     addresses: tuple[str, ...] = ()
     predictions: str = ""
@@ -104,7 +109,29 @@ class AgentSettings(Limits):
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 to leave it "
                 "to the channel"
             )
+        self._check_transports()
         self._check_datagrams()
+
+    @property
+    def own_transports(self) -> dict[str, str]:
+        """By scheme, the ``module:attribute`` of each transport of the owner's."""
+        return {scheme: plugin for scheme, _, plugin in map(_split_transport, self.transports)}
+
+    def _check_transports(self) -> None:
+        for text in self.transports:
+            scheme, _, plugin = _split_transport(text)
+            if not is_own_scheme(scheme) or not is_plugin(plugin):
+                raise ConfigurationError(
+                    f"transports: got {text[:_MOST_SHOWN]!r}; expected texts of the form "
+                    "x-NAME=module:attribute"
+                )
+        for address in self.listen:
+            scheme = address.partition(":")[0]
+            if is_own_scheme(scheme) and scheme not in self.own_transports:
+                raise ConfigurationError(
+                    f"listen: {address[:_MOST_SHOWN]}: there is no transport for it; expected "
+                    f"{scheme}=module:attribute among transports"
+                )
 
     def _check_datagrams(self) -> None:
         if not 1 <= self.datagram_memory_mib <= _MOST_MIB:
@@ -142,6 +169,11 @@ def read_settings(path: Path) -> AgentSettings:
         return AgentSettings(**given)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _split_transport(text: str) -> tuple[str, str, str]:
+    scheme, sign, plugin = text.partition("=")
+    return scheme.strip(), sign, plugin.strip()
 
 
 def host_and_port(text: str, name: str) -> tuple[str, int]:

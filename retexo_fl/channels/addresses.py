@@ -1,6 +1,7 @@
 """Addresses of peers: ``tcp://HOST:PORT``, ``bluetooth://DEVICE/CHANNEL``, ``relay:``, ``udp://``.
 
 What is known of datagrams (``udp``, ``xdp``, ``auto``) stands at :class:`DatagramAddress`.
+Transports from outside have schemes that begin with ``x-``; what follows is theirs to read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from retexo_fl.errors import IdentityError
+from retexo_fl.plugins import is_own_scheme
 
 #: Schemes that a roster may hold; a machine passes over those that it has no transport for.
 SCHEMES: Final = ("tcp", "relay", "bluetooth", "udp", "xdp", "af-xdp", "auto")
@@ -96,10 +98,11 @@ def scheme_of(address: str) -> str:
         IdentityError: No channel has such addresses.
     """
     scheme, colon, _ = address.partition(":")
-    if not colon or scheme not in SCHEMES:
+    if not colon or not (scheme in SCHEMES or is_own_scheme(scheme)):
         raise IdentityError(
             f"address {address!r} is unknown, expected tcp://HOST:PORT, "
-            f"bluetooth://DEVICE/CHANNEL, udp://IP:PORT or relay: (schemes: {', '.join(SCHEMES)})"
+            f"bluetooth://DEVICE/CHANNEL, udp://IP:PORT or relay: (schemes: {', '.join(SCHEMES)}, "
+            "or x-NAME of a transport of yours)"
         )
     return scheme
 

@@ -20,6 +20,7 @@ from retexo_fl.doctor.kernel_path import why_no_kernel_path
 from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
+from retexo_fl.plugins import is_own_scheme
 from retexo_fl.units import format_counted
 
 #: A certificate that ends sooner than this should be made again.
@@ -138,7 +139,12 @@ def examine_ports(settings: AgentSettings, *, running: bool) -> Iterator[Finding
     if not settings.listen:
         yield absent("listen", "nothing; only this client connects to peers")
     for address in settings.listen:
-        yield good(address, "held by the agent") if running else _bindable(address)
+        if running:
+            yield good(address, "held by the agent")
+        elif is_own_scheme(address.partition(":")[0]):
+            yield absent(address, "not examined: the transport is the owner's")
+        else:
+            yield _bindable(address)
 
 
 def _bindable(address: str) -> Finding:

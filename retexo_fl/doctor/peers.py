@@ -17,6 +17,7 @@ from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.errors import ChannelClosed, ChannelError, ChannelTimedOut, PeerRefused
+from retexo_fl.plugins import is_own_scheme
 
 _TIMEOUT_S: Final = 5.0
 #: A peer that takes our certificate greets at once; one that refuses it says so as soon.
@@ -50,6 +51,9 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
             return _by_relay(thing, failures)
         if scheme in DATAGRAM_SCHEMES:
             # Nobody answers there before an exchange has begun.
+            continue
+        if is_own_scheme(scheme):
+            failures.append(f"{address}: not examined, the transport is the owner's")
             continue
         try:
             _shake_hands(identity, member, address, adapter)

@@ -6,15 +6,19 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from retexo_fl.agent.preparation import make_parts
+from retexo_fl.config import make_config
+from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine, environment
 from tests.support.commands import ROOT
-from tests.support.runs import model_bytes, result_of
+from tests.support.runs import configured, model_bytes, result_of, train
 
 TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 #: A section: its heading and all that follows until the next.
@@ -73,11 +77,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_document_has_its_sections_in_order() -> None:
-    order = ["Layer", "Loss", "Metric", "Split", "Aggregator", "Partitioner", "ServerApp"]
-    assert [heading for heading in order if heading in SECTIONS] == list(SECTIONS)
-    assert {"Split", "Aggregator", "Partitioner"} <= set(SECTIONS)
-    # A ServerApp is run by `flwr run`: tests/system/test_flower_strategy.py.
-    assert {command.section for command in COMMANDS} == set(SECTIONS) - {"ServerApp"}
+    kinds = ["Layer", "Loss", "Metric", "Split", "Aggregator", "Partitioner"]
+    # A transport is one of agents, below; a ServerApp is run by `flwr run`:
+    # tests/system/test_flower_strategy.py.
+    assert list(SECTIONS) == [*kinds, "Transport", "ServerApp"]
+    assert {command.section for command in COMMANDS} == set(kinds)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c.arguments) for c in COMMANDS])
@@ -115,3 +119,19 @@ def test_extensions_pass_the_contract_tests_of_their_kinds(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+def test_agents_train_over_the_transport_of_the_document(tmp_path: Path) -> None:
+    write_files("Transport", tmp_path)
+    (settings,) = blocks("Transport", "toml")
+    named = {"transports": tomllib.loads(settings)["transports"]}
+    keys = {"clients": 2, "rounds": 2, "hidden": 8}
+    sockets = [f"x-unix:{tmp_path / f'{client}.sock'}" for client in range(2)]
+    extra = {"PYTHONPATH": str(tmp_path)}
+    parts = make_parts(make_config(keys))
+    with agents(tmp_path, parts, addresses=sockets, settings=named, extra=extra) as made:
+        run = train_with(made, configured(tmp_path / "agents", **keys))
+        (peer,) = made[0].status()["peers"]
+    assert set(peer["channels"]) == {"x-unix"}
+    assert peer["channels"]["x-unix"]["tls_bytes_sent"] > 0
+    assert_same_training(run, train(tmp_path / "inline", **keys))

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,15 @@ import pytest
 from retexo_fl.channels.streams import ByteStream, WireCounters
 from retexo_fl.channels.tcp import TcpTransport
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable
+from tests.support.transport_contract import TransportContract
+
+
+class TestTcpTransport(TransportContract):
+    transport = TcpTransport
+
+    def address(self, folder: Path) -> str:
+        return "tcp://127.0.0.1:0"
+
 
 _Story = Callable[[ByteStream, ByteStream], Awaitable[None]]
 
