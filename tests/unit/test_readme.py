@@ -25,3 +25,9 @@ def test_links_lead_to_files(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_glossary_has_thirty_words_at_most() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    words = [row for row in rows if row.startswith("| ") and not row.startswith("| word |")]
+    assert 15 < len(words) <= 30
