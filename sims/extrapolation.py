@@ -37,7 +37,7 @@ def measured_prediction(keys: Mapping[str, Any], trained: Trained, rounds: int) 
     Raises:
         DatasetError: The graph is not synthetic.
     """
-    from retexo_fl.graph.synthetic import parse_synthetic
+    from retexo_fl.graph.sources.synthetic import parse_synthetic
 
     spec = parse_synthetic(str(keys["dataset"]))
     config = make_config({**keys, "algorithm": "lazy"})

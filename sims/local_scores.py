@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     AnswerT,
     ClientApi,
     EvaluateRequest,

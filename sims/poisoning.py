@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retexo_fl.agent.api import AnswerT, ClientApi, Request, TrainAnswer
+from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer
 from sims.training import Change
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from retexo_fl.agent.api import ClientApi
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.api import ClientApi
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.config_keys import Scalar
 from retexo_fl.ledger import TrafficLedger

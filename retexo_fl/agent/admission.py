@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from retexo_fl.agent.api import EvaluateRequest, TrainRequest
 from retexo_fl.agent.limits import Limits
-from retexo_fl.agent.memory_estimate import available_bytes, training_bytes
 from retexo_fl.algorithms import check_algorithm
+from retexo_fl.client.api import EvaluateRequest, TrainRequest
+from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError, LocalProtocolError

@@ -15,7 +15,7 @@ from retexo_fl.channels.addresses import (
     parse_datagram,
     scheme_of,
 )
-from retexo_fl.channels.bluetooth import BluetoothTransport, check_can_listen
+from retexo_fl.channels.transports.bluetooth import BluetoothTransport, check_can_listen
 from retexo_fl.errors import ChannelUnavailable, ConfigurationError
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from retexo_fl.agent.api import chain_digest
-from retexo_fl.agent.headers import StageExchange
-from retexo_fl.agent.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
+from retexo_fl.client.api import chain_digest
+from retexo_fl.client.headers import StageExchange
+from retexo_fl.client.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import HEADER_BYTES
 from retexo_fl.exchange.link_reasons import Reason, refused

@@ -12,7 +12,11 @@ import torch
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import Questions
-from retexo_fl.agent.api import (
+from retexo_fl.agent.gate import JobGate
+from retexo_fl.agent.peer_traffic import PeerTrafficBook
+from retexo_fl.channels import BlockKey, Channel
+from retexo_fl.channels.gate import Gate
+from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
@@ -23,15 +27,11 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.agent.client import GraphClient
-from retexo_fl.agent.end_to_end_client import EndToEndClient, client_class
-from retexo_fl.agent.gate import JobGate
-from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
-from retexo_fl.agent.peer_traffic import PeerTrafficBook
-from retexo_fl.agent.store import FolderStore
-from retexo_fl.agent.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
-from retexo_fl.channels import BlockKey, Channel
-from retexo_fl.channels.gate import Gate
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.end_to_end_client import EndToEndClient, client_class
+from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
+from retexo_fl.client.store import FolderStore
+from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.exchange import FIXED

@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
-from retexo_fl.agent.api import EvaluateRequest, PredictRequest
 from retexo_fl.agent.job import PREDICTION_PREFIX, AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
-from retexo_fl.agent.log_lines import line
-from retexo_fl.agent.vector_carrier import CarrierPath
+from retexo_fl.client.api import EvaluateRequest, PredictRequest
+from retexo_fl.client.log_lines import line
+from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import (

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.request_times import RequestTimes
-from retexo_fl.channels.tcp_info import tcp_wire_counters
+from retexo_fl.channels.transports.tcp_info import tcp_wire_counters
+from retexo_fl.client.log_lines import line
 from retexo_fl.errors import ChannelUnavailable
 
 logger = logging.getLogger(__name__)

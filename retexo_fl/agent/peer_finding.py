@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from retexo_fl.agent.api import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
 from retexo_fl.agent.introductions import Introductions
-from retexo_fl.agent.peering import Addressed, parcels_of, relay_answer
-from retexo_fl.channels.relay import RelayTransport
+from retexo_fl.channels.transports.relay import RelayTransport
+from retexo_fl.client.api import IntroduceAnswer, IntroduceRequest, RelayAnswer, RelayRequest
+from retexo_fl.client.peering import Addressed, parcels_of, relay_answer
 
 #: A training that has not asked for parcels for so long no longer needs the relay.
 _LEASE_S: Final = 30.0

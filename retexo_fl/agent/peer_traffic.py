@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.agent.api import Traffic
+from retexo_fl.client.api import Traffic
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 from retexo_fl.ledger import Account, TrafficLedger

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.log_lines import line, logged_to_stderr
 from retexo_fl.agent.meter import Meter
 from retexo_fl.agent.network_facts import by_peer, strangers
 from retexo_fl.agent.notify import Notifier
@@ -27,14 +26,15 @@ from retexo_fl.agent.settings import AgentSettings, host_and_port
 from retexo_fl.agent.socket_server import Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
 from retexo_fl.agent.transports import own_transports
-from retexo_fl.agent.vector_carrier import CarrierPath, OpenCarrier
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
-from retexo_fl.channels.relay import RelayTransport
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.relay import RelayTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
+from retexo_fl.client.log_lines import line, logged_to_stderr
+from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
 
@@ -43,6 +43,12 @@ logger = logging.getLogger(__name__)
 #: Time for a computation to end when the agent stops; all that it would keep is on disk.
 _STOP_S: Final = 3.0
 _STATUS_EVERY_S: Final = 10.0
+
+#: Opens what settings say of a carrier: client, depot, addresses of a peer; None where the agent
+#: listens at no such address.
+OpenCarrier: TypeAlias = Callable[
+    [AgentSettings, int, BlockDepot, Callable[[int], Sequence[str]]], CarrierPath | None
+]
 
 
 def run_agent(settings: AgentSettings, open_carrier: OpenCarrier | None = None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import AnswerT, Request, question_of
+from retexo_fl.client.api import AnswerT, Request, question_of
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 
@@ -27,7 +27,7 @@ _TIMEOUT_S: Final = 3600.0
 
 
 class RemoteClient:
-    """:class:`~retexo_fl.agent.api.ClientApi` over the agent's socket.
+    """:class:`~retexo_fl.client.api.ClientApi` over the agent's socket.
 
     Args:
         socket_path: The agent's socket.
@@ -46,7 +46,7 @@ class RemoteClient:
         self._timeout_s = timeout_s if isinstance(timeout_s, int | float) else _TIMEOUT_S
 
     def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """See :class:`~retexo_fl.agent.api.ClientApi`.
+        """See :class:`~retexo_fl.client.api.ClientApi`.
 
         Raises:
             AgentUnreachable: Nobody answers there.

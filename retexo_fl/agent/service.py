@@ -15,7 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import (
+from retexo_fl.agent.compute import ComputeThread
+from retexo_fl.agent.job import AgentJob
+from retexo_fl.agent.jobs import AgentJobs
+from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.channels import BlockKey
+from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
@@ -28,12 +33,7 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.agent.compute import ComputeThread
-from retexo_fl.agent.inner_exchanges import RoundRunner
-from retexo_fl.agent.job import AgentJob
-from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.channels import BlockKey
+from retexo_fl.client.inner_exchanges import RoundRunner
 from retexo_fl.errors import ExchangeIncomplete, RemoteProtocolError, StaleAttempt
 from retexo_fl.exchange.link_messages import Offer
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.service import Outcome
+from retexo_fl.client.log_lines import line
 from retexo_fl.errors import (
     AgentUnreachable,
     ClientFailed,

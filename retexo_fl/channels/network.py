@@ -20,7 +20,7 @@ from retexo_fl.channels.peer import Peer
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, accepting_context, connecting_context
 from retexo_fl.channels.streams import ByteStream, Listener, Transport
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import ChannelUnavailable, IdentityError, RetexoError
 from retexo_fl.exchange.link_reasons import Reason, reason_of
 

@@ -14,8 +14,8 @@ from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import tell
 
 if TYPE_CHECKING:
+    from retexo_fl.agent.process import OpenCarrier
     from retexo_fl.agent.settings import AgentSettings
-    from retexo_fl.agent.vector_carrier import OpenCarrier
 
 _EXAMPLES = examples(
     "retexo agent run --config agent.toml",

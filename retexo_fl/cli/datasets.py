@@ -44,7 +44,7 @@ def _datasets(
 
 
 def _hint(data_dir: Path | None) -> str:
-    from retexo_fl.graph.named.obtain import cache_folder
+    from retexo_fl.graph.sources.named.obtain import cache_folder
 
     # Of a folder the user knows the name; anything else in it is not for the terminal.
     folder = "DIR" if data_dir is None else printable(str(data_dir))

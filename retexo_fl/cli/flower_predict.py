@@ -8,7 +8,7 @@ from retexo_fl.cli.flower_run import follow, named_error
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask, read_outcome
-from retexo_fl.prediction_progress import PredictionTable
+from retexo_fl.progress.prediction import PredictionTable
 from retexo_fl.run_log.events import PREDICTION_EVENTS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def predict_on_flower(
         RetexoError: A named failure of the inference.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
-    from retexo_fl.agent.factory import SCRATCH_VARIABLE
+    from retexo_fl.client.factory import SCRATCH_VARIABLE
     from retexo_fl.simulation.flower_bundle import prediction_apps
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 

@@ -30,8 +30,8 @@ def run_on_flower(
         RetexoError: A failure of the training, of the class that its ServerApp raised.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
-    from retexo_fl.agent.factory import PARTS_NAME, SCRATCH_VARIABLE
-    from retexo_fl.agent.preparation import load_parts, make_parts
+    from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
+    from retexo_fl.client.preparation import load_parts, make_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 

@@ -54,9 +54,9 @@ def _make(
     *,
     out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
 ) -> None:
-    from retexo_fl.agent.preparation import make_parts
+    from retexo_fl.client.preparation import make_parts
     from retexo_fl.graph import write_partitions
-    from retexo_fl.graph.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
 
     parts = make_parts(settled(values, None))
     write_partitions(parts, out, beside={PEERS_NAME: peers_of(parts).to_toml()})

@@ -54,10 +54,10 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     ] = 0,
     out: Annotated[Path, typer.Option(help="Where DIR/part-INDEX is to appear.", metavar="DIR")],
 ) -> None:
-    from retexo_fl.graph.local_part import ClientTables, make_local_part
-    from retexo_fl.graph.peers import read_peers
-    from retexo_fl.graph.storage import check_new_folder, part_name, write_partition
-    from retexo_fl.graph.tables import read_boundary_table, read_edge_table, read_node_table
+    from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
+    from retexo_fl.graph.parts.peers import read_peers
+    from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
+    from retexo_fl.graph.sources.tables import read_boundary_table, read_edge_table, read_node_table
 
     agreed = read_peers(peers)
     client = agreed.index_of(name)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from retexo_fl.agent.memory_estimate import available_bytes
-from retexo_fl.agent.preparation import load_parts
-from retexo_fl.agent.run_memory import GraphSize, memory_by_phase
 from retexo_fl.cli.plan_network import network_facts
+from retexo_fl.client.memory_estimate import available_bytes
+from retexo_fl.client.preparation import load_parts
+from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans

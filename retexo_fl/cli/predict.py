@@ -129,7 +129,7 @@ def _predict(  # noqa: PLR0913 - so many options
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
-    from retexo_fl.agent.prediction_files import SPREADSHEET_CSV, check_form
+    from retexo_fl.client.prediction_files import SPREADSHEET_CSV, check_form
 
     check_form(form)
     if not spreadsheet_safe:
@@ -149,8 +149,8 @@ def _checked(
     allow_plugins: bool,
 ) -> Inference:
     """Check everything that can be known before a client is asked."""
-    from retexo_fl.agent.prediction_files import check_keys
-    from retexo_fl.agent.preparation import open_parts, part_paths
+    from retexo_fl.client.prediction_files import check_keys
+    from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.federation.trained_model import read_trained_model
 
     if values.get("engine") == "deployment":
@@ -187,8 +187,8 @@ def _checked(
 
 def _parts_digest(folder: Path) -> str:
     """Return 64 hex digits that name parts by all of their content, which manifests list."""
-    from retexo_fl.agent.preparation import part_paths
-    from retexo_fl.graph.manifest import MANIFEST_NAME
+    from retexo_fl.client.preparation import part_paths
+    from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 
     digest = hashlib.sha256()
     for path in part_paths(folder):
@@ -217,7 +217,7 @@ def _make(inference: Inference, again: str, *, quiet: bool) -> dict[str, Any]:
 
 def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
     from retexo_fl.federation.prediction_app import PredictionTask, read_outcome
-    from retexo_fl.prediction_progress import PredictionTable
+    from retexo_fl.progress.prediction import PredictionTable
 
     config, model = inference.config, inference.model
     name = inference.partitions.absolute().name
@@ -265,7 +265,7 @@ def _facts(inference: Inference) -> dict[str, Any]:
 
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
-    from retexo_fl.agent.prediction_files import predictions_name
+    from retexo_fl.client.prediction_files import predictions_name
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
@@ -295,7 +295,7 @@ def _accuracy(labelled: Mapping[str, int]) -> str:
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     """Return the command that makes these predictions."""
-    from retexo_fl.agent.prediction_files import SPREADSHEET_CSV
+    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
 
     words = ["retexo", "predict", str(inference.model.run)]
     words += ["--partitions", str(inference.partitions)]

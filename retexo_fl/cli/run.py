@@ -181,8 +181,8 @@ def _train(
         run_on_flower(config, run_path, table, quiet=quiet)
         return True
     with imports_uncollected():
-        from retexo_fl.agent.preparation import load_parts
-        from retexo_fl.agent.run_memory import GraphSize, check_memory, memory_sentence
+        from retexo_fl.client.preparation import load_parts
+        from retexo_fl.client.run_memory import GraphSize, check_memory, memory_sentence
         from retexo_fl.simulation.inline_engine import run_inline
 
     foreseen = GraphSize.foreseen(config)

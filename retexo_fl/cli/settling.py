@@ -34,7 +34,7 @@ def settled(values: Values, file: Path | None) -> RunConfig:
     Raises:
         InputError: A key is unknown, a value not allowed, or two of them contradict each other.
     """
-    from retexo_fl.agent.preparation import count_attribute_clients, part_paths
+    from retexo_fl.client.preparation import count_attribute_clients, part_paths
 
     merged: dict[str, object] = read_config_file(file) if file else {}
     if merged.get("resume"):

@@ -9,7 +9,7 @@ from retexo_fl.bluetooth.hci import local_adapters
 from retexo_fl.bluetooth.presence import MissingPart, missing_for_discovery, missing_for_sockets
 from retexo_fl.bluetooth.sockets import ANY_ADAPTER, FREE_CHANNEL, Security, rfcomm_sockets
 from retexo_fl.channels.addresses import AUTOMATIC_BLUETOOTH, parse_bluetooth
-from retexo_fl.channels.bluetooth import check_can_listen
+from retexo_fl.channels.transports.bluetooth import check_can_listen
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.errors import ChannelUnavailable
 

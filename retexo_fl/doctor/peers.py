@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, parse_tcp, scheme_of
-from retexo_fl.channels.bluetooth import BluetoothTransport
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
+from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.errors import ChannelClosed, ChannelError, ChannelTimedOut, PeerRefused
 from retexo_fl.plugins import is_own_scheme

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import ClientApi, Ticket
 from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.client_handlers import build_client_app
 
 if TYPE_CHECKING:
-    from retexo_fl.agent.factory import WorkerClients
+    from retexo_fl.client.factory import WorkerClients
     from retexo_fl.config import RunConfig
 
 
@@ -34,7 +34,7 @@ def make_client_app(predictions: str = "") -> ClientApp:
         if "agent" in context.node_config:
             return RemoteClient(agent_socket(context), context.run_config)
         # Imported at the first message: torch stays out of the processes that only load the app.
-        from retexo_fl.agent.factory import WorkerClients
+        from retexo_fl.client.factory import WorkerClients
 
         if not workers:
             workers.append(WorkerClients(Path(predictions) if predictions else None))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import QUESTIONS, ClientApi, Ticket
+from retexo_fl.client.api import QUESTIONS, ClientApi, Ticket
 from retexo_fl.errors import RetexoError
 from retexo_fl.federation import records
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from retexo_fl.agent.api import CollectRequest, PublishRequest
+from retexo_fl.client.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation.asking import UNWATCHED, Messenger, Watch

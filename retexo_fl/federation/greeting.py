@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
+from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named

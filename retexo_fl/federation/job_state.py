@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl.agent.api import Ticket, chain_digest
+from retexo_fl.client.api import Ticket, chain_digest
 from retexo_fl.errors import CheckpointError, PartitionError
 from retexo_fl.federation.checkpoints import Checkpoint, named_damage
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState

@@ -10,7 +10,7 @@ from importlib.metadata import version
 import numpy as np
 
 import retexo_fl
-from retexo_fl.agent.api import HelloAnswer
+from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import PredictAnswer, PredictRequest, Ticket
+from retexo_fl.client.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
 from retexo_fl.federation.greeting import greet

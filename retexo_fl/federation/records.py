@@ -15,8 +15,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from retexo_fl import errors
-from retexo_fl.agent import schema
-from retexo_fl.agent.api import QUESTIONS, AnswerT, Request, Ticket
+from retexo_fl.client import schema
+from retexo_fl.client.api import QUESTIONS, AnswerT, Request, Ticket
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
 from retexo_fl.ledger import Volume

@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from retexo_fl.agent.api import Ticket
 from retexo_fl.algorithms import check_algorithm
+from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records

@@ -1,26 +1,26 @@
 """Graphs, their partitions, and what neighbouring clients exchange."""
 
-from retexo_fl.graph.agreement import PartitionsReport, PartReport, check_partitions
-from retexo_fl.graph.boundary import PLAN_KINDS, BoundaryPlan
-from retexo_fl.graph.cutting import cut_graph
-from retexo_fl.graph.dataset_list import DatasetInfo, list_datasets
-from retexo_fl.graph.datasets import load_dataset
 from retexo_fl.graph.features import Features, normalise_features
-from retexo_fl.graph.from_networkx import from_networkx
-from retexo_fl.graph.from_pyg import from_pyg
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.keys import hash_keys
-from retexo_fl.graph.partition import GraphPartition, check_partition
 from retexo_fl.graph.partitioners import assign_nodes
-from retexo_fl.graph.plan_counts import PlanCounts, count_plans
-from retexo_fl.graph.splits import make_split
-from retexo_fl.graph.storage import (
+from retexo_fl.graph.parts.agreement import PartitionsReport, PartReport, check_partitions
+from retexo_fl.graph.parts.cutting import cut_graph
+from retexo_fl.graph.parts.partition import GraphPartition, check_partition
+from retexo_fl.graph.parts.storage import (
     find_partitions,
     open_partition,
     write_partition,
     write_partitions,
 )
-from retexo_fl.graph.vectors import IncomingVectors, OutgoingVectors, PeerPlan
+from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
+from retexo_fl.graph.plan.plan_counts import PlanCounts, count_plans
+from retexo_fl.graph.plan.vectors import IncomingVectors, OutgoingVectors, PeerPlan
+from retexo_fl.graph.sources.dataset_list import DatasetInfo, list_datasets
+from retexo_fl.graph.sources.datasets import load_dataset
+from retexo_fl.graph.sources.from_networkx import from_networkx
+from retexo_fl.graph.sources.from_pyg import from_pyg
+from retexo_fl.graph.splits import make_split
 
 __all__ = [
     "PLAN_KINDS",

@@ -10,10 +10,10 @@ from typing import Final, Self
 import numpy as np
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.attributes import attribute_texts
 from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
+from retexo_fl.graph.sources.attributes import attribute_texts
 
 _NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
 #: Edges turned into columns in one go, so that scratch arrays stay small. Chosen; not tuned.

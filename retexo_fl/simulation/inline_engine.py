@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.agent.api import ClientApi, Ticket
 from retexo_fl.channels import Channel, MemoryChannel
+from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
@@ -41,7 +41,7 @@ def run_inline(
     Raises:
         RetexoError: Any named failure of the run.
     """
-    from retexo_fl.agent.factory import InProcessClients
+    from retexo_fl.client.factory import InProcessClients
 
     network = make_network(config)
     clients = InProcessClients(parts, config, channel=make_channel(network))
@@ -113,7 +113,7 @@ def predict_inline(
     Raises:
         RetexoError: Any named failure.
     """
-    from retexo_fl.agent.factory import InProcessClients
+    from retexo_fl.client.factory import InProcessClients
     from retexo_fl.federation.prediction_app import make_prediction_app
 
     clients = InProcessClients(parts, config, predictions=predictions)

@@ -1,7 +1,7 @@
 """Runs one round of an algorithm that exchanges inside it, all clients interleaved in one process.
 
-Every client runs its steps as a resident agent does (:mod:`retexo_fl.agent.inner_exchanges`), up to
-its next exchange; all send, then all go on. No step ever waits.
+Every client runs its steps as a resident agent does (:mod:`retexo_fl.client.inner_exchanges`),
+up to its next exchange; all send, then all go on. No step ever waits.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from retexo_fl.agent.api import PeerTraffic, Ticket, Traffic
-from retexo_fl.agent.headers import RoundName
-from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.channels import BlockKey, MemoryChannel
+from retexo_fl.client.api import PeerTraffic, Ticket, Traffic
+from retexo_fl.client.headers import RoundName
+from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.training.rounds import InnerExchange, Steps
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     AnswerT,
     ClientApi,
     EvaluateAnswer,
@@ -24,7 +24,7 @@ from retexo_fl.agent.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.agent.headers import RoundName
+from retexo_fl.client.headers import RoundName
 from retexo_fl.simulation.interleaved import RoundOutcome, Watcher, no_watch, run_round
 from retexo_fl.training.rounds import Steps
 
@@ -153,7 +153,7 @@ class _InterleavedClient:
         self._index = index
 
     def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """See :class:`~retexo_fl.agent.api.ClientApi`."""
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
         if isinstance(request, TrainRequest):
             return cast(AnswerT, self._everyone.train(self._index, request))
         if isinstance(request, EvaluateRequest):

@@ -10,7 +10,7 @@ import torch
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.named.obtain import cache_folder
+from retexo_fl.graph.sources.named.obtain import cache_folder
 from retexo_fl.layers.base import StageInput
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.training.client_devices import ClientDevices

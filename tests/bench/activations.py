@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.bench.measure import LEAST_REPEATS, Spread

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from sims.kernel_path.offloads import JOINING, set_features
 from sims.kernel_path.processor_time import softirq_threads, threads_that_serve, used_s

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     MESSAGE_VERSION,
     Answering,
     ClientApi,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from retexo_fl.agent.store import FolderStore
+from retexo_fl.client.store import FolderStore
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation.checkpoints import (
     Checkpoint,
@@ -26,19 +26,19 @@ from retexo_fl.federation.checkpoints import (
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts, read_layer_file, write_layer_file
 from retexo_fl.graph import open_partition, write_partition
-from retexo_fl.graph.named.pickled import read_pickled
 from retexo_fl.graph.npy import open_npy
-from retexo_fl.graph.npz_graph import describe_npz_graph, read_npz_graph
 from retexo_fl.graph.partitioners.assignment_file import read_assignment
-from retexo_fl.graph.tables.edges import read_edge_table
-from retexo_fl.graph.tables.nodes import read_node_table
+from retexo_fl.graph.sources.named.pickled import read_pickled
+from retexo_fl.graph.sources.npz_graph import describe_npz_graph, read_npz_graph
+from retexo_fl.graph.sources.tables.edges import read_edge_table
+from retexo_fl.graph.sources.tables.nodes import read_node_table
 from retexo_fl.report.page import write_report
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.fuzz.text_targets import of_file
 from tests.support.python2_pickles import pickled_array, pickled_graph
 from tests.unit.graph.graphs import small_parts
-from tests.unit.graph.test_npz_graph import write_npz
+from tests.unit.graph.sources.test_npz_graph import write_npz
 from tests.unit.report.runs import Recipe, ledger, write_run
 
 _DIGEST = b"d" * 32

@@ -15,7 +15,7 @@ from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import QUESTIONS, IntroduceRequest, RelayRequest, question_of
+from retexo_fl.client.api import QUESTIONS, IntroduceRequest, RelayRequest, question_of
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.federation import flat_arrays, records
 from tests.fuzz.mutation import with_odd_value

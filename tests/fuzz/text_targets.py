@@ -18,8 +18,8 @@ from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import config_values, make_config
 from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import InputError
-from retexo_fl.graph.peers import peers_of, read_peers
-from retexo_fl.graph.synthetic import is_synthetic, parse_synthetic
+from retexo_fl.graph.parts.peers import peers_of, read_peers
+from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic
 from retexo_fl.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.simulation.links import read_links
 from tests.fuzz.mutation import with_odd_value

@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl.bluetooth.directory import service_directory
 from retexo_fl.bluetooth.sockets import rfcomm_sockets
-from retexo_fl.channels.bluetooth import BluetoothTransport
+from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.errors import ChannelUnavailable
 from tests.guest.air import FIRST, SECOND, Air
 from tests.guest.patience import run

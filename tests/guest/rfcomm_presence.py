@@ -13,12 +13,12 @@ from retexo_fl.agent.bluetooth import bluetooth_transport, reachable_at
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.bluetooth.hci import local_adapters
 from retexo_fl.bluetooth.presence import missing_for_sockets
-from retexo_fl.channels import bluetooth
-from retexo_fl.channels.bluetooth import BluetoothTransport
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity, make_identity
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
+from retexo_fl.channels.transports import bluetooth
+from retexo_fl.channels.transports.bluetooth import BluetoothTransport
 from retexo_fl.doctor.bluetooth import examine_bluetooth, judge_listening
 from retexo_fl.doctor.finding import Verdict
 from retexo_fl.doctor.peers import examine_peers

@@ -36,7 +36,7 @@ _START_S = 120.0
 _END_S = 30.0
 _CHANNEL, _ROW_CHANNEL = 4, 5
 #: What an agent and a training load when they begin.
-_NEEDED = ("retexo_fl.agent.process", "retexo_fl.agent.factory", "retexo_fl.cli.run")
+_NEEDED = ("retexo_fl.agent.process", "retexo_fl.client.factory", "retexo_fl.cli.run")
 #: The prototype that RETEXO's authors released passes on 7 class logits; ours a hidden state.
 _LOGITS = 7
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.bluetooth.presence import missing_for_sockets
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents
 from tests.support.cli import CommandLine

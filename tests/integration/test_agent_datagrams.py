@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, PartitionError, RetexoError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.isolated import without_peers
+from retexo_fl.graph.parts.isolated import without_peers
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.limits import PERMISSIVE
 from tests.support.loopback import free_ports

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import (
     CollectRequest,
     HelloRequest,
     PublishRequest,
@@ -21,8 +22,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ConfigurationError, LocalProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.api import HelloRequest, Ticket
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.remote import RemoteClient, ask_agent
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.handshake import prove
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
+from retexo_fl.client.api import HelloRequest, Ticket
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.exchange import FrameKind
 from retexo_fl.exchange.frames import FrameHeader, encode_frame

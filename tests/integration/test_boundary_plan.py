@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, chain_digest
-from retexo_fl.agent.client import GraphClient
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.store import MemoryStore
 from retexo_fl.channels import MemoryChannel, SpoolChannel
+from retexo_fl.client.api import CollectRequest, PublishRequest, Ticket, chain_digest
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import BoundaryPlan, count_plans
 from retexo_fl.ledger import TrafficLedger

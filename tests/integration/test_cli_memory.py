@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent import run_memory
 from retexo_fl.cli import run_command
-from retexo_fl.graph.synthetic import make
+from retexo_fl.client import run_memory
+from retexo_fl.graph.sources.synthetic import make
 
 SMALL = ("--dataset", "synthetic:nodes=200,degree=6,features=8", "--clients", "3", "--hidden", "8")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Roster
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents, retexo
 from tests.support.cli import CommandLine, Ended

@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from retexo_fl.agent.api import chain_digest
 from retexo_fl.agent.gate import JobGate
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, MOST_GRANTS
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.handshake import Proved
+from retexo_fl.client.api import chain_digest
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS
 from retexo_fl.config import make_config
 from retexo_fl.errors import ChannelClosed, RetexoError
 from retexo_fl.exchange import BlockHeader, FrameKind, decode_block

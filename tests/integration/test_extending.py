@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine, environment

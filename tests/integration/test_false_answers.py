@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from retexo_fl.agent import api
-from retexo_fl.agent.api import PredictAnswer, Ticket
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client import api
+from retexo_fl.client.api import PredictAnswer, Ticket
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
 from retexo_fl.federation.client_app import client_index

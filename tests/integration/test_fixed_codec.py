@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.client.api import (
     CollectRequest,
     PublishRequest,
     Ticket,
@@ -16,13 +17,12 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.end_to_end_client import EndToEndClient
-from retexo_fl.agent.headers import RoundName
-from retexo_fl.agent.inner_exchanges import RoundMessage, RoundRunner
-from retexo_fl.agent.mailbox import Mailbox
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.store import MemoryStore
-from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.client.end_to_end_client import EndToEndClient
+from retexo_fl.client.headers import RoundName
+from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
+from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import FixedVectors, Vectors, to_dense
 from retexo_fl.graph import BoundaryPlan

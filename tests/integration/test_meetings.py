@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels.accounts import PeerReport
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.limits import LinkLimits
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.server_app import run_training

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels import BlockKey, MemoryChannel
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan

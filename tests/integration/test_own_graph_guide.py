@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.graph import open_partition
-from retexo_fl.graph.named.table import NAMED
-from retexo_fl.graph.synthetic import SyntheticSpec
+from retexo_fl.graph.sources.named.table import NAMED
+from retexo_fl.graph.sources.synthetic import SyntheticSpec
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 

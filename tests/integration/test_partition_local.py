@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.graph import find_partitions, open_partition
-from retexo_fl.graph.peers import read_peers
+from retexo_fl.graph.parts.peers import read_peers
 from tests.support.cli import TINY, CommandLine, write_graph
 from tests.support.data import data_dir
 from tests.support.runs import model_bytes, result_of

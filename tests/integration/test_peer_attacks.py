@@ -23,7 +23,7 @@ from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.channels.streams import ByteStream
-from retexo_fl.channels.tcp import TcpStream, TcpTransport
+from retexo_fl.channels.transports.tcp import TcpStream, TcpTransport
 from retexo_fl.errors import ChannelClosed, PeerRefused
 from retexo_fl.exchange.link_limits import SessionLimits
 from retexo_fl.exchange.link_messages import (

@@ -15,9 +15,9 @@ import pytest
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.network import PeerNetwork
-from retexo_fl.channels.relay import RelayTransport
 from retexo_fl.channels.roster import Roster
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.relay import RelayTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import IdentityError
 from retexo_fl.exchange import block_decoding, decode_block, encode_block, frames, to_dense
 from retexo_fl.exchange.frames import FrameHeader

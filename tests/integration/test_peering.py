@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from retexo_fl.agent import api
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
+from retexo_fl.client import api
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete, IdentityError
 from retexo_fl.federation import make_client_app

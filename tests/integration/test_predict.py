@@ -19,11 +19,11 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from pyarrow import parquet
 
-from retexo_fl.agent.api import Ticket
-from retexo_fl.agent.client import GraphClient
-from retexo_fl.agent.preparation import open_parts
-from retexo_fl.agent.store import MemoryStore
 from retexo_fl.channels import Channel, SpoolChannel
+from retexo_fl.client.api import Ticket
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.preparation import open_parts
+from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.client_app import client_index

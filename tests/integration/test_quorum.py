@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from retexo_fl.agent import api
-from retexo_fl.agent.api import HelloAnswer, Ticket, TrainAnswer
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client import api
+from retexo_fl.client.api import HelloAnswer, Ticket, TrainAnswer
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records

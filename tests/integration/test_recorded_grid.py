@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import environment, program

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import load_parts, make_parts
 from retexo_fl.cli import run_command
+from retexo_fl.client.preparation import load_parts, make_parts
 from retexo_fl.config_checks import FREE_KEYS
 from retexo_fl.errors import (
     CheckpointError,

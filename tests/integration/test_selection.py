@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.stage_input import node_sets, stage_input
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.run_log.events import Event, RoundClosed

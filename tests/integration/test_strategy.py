@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message
 
-from retexo_fl.agent.api import ClientApi, HelloRequest, Ticket
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.api import ClientApi, HelloRequest, Ticket
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, LocalProtocolError, RoundIncomplete
 from retexo_fl.federation import strategy as strategy_module

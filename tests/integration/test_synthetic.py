@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from tests.support.runs import configured, result_of, train
 
 _KEYS = {"clients": 3, "rounds": 25, "hidden": 32, "learning_rate": 0.02}

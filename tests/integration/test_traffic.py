@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.ledger import TrafficLedger
 from tests.support.data import data_dir
 from tests.support.runs import configured, largest_difference, result_of, train

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.flower_processes import descendants_of, process_table

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from retexo_fl.agent.admission import admit
-from retexo_fl.agent.api import CollectRequest, PublishRequest, Ticket, TrainRequest, chain_digest
-from retexo_fl.agent.factory import InProcessClients
 from retexo_fl.agent.limits import Limits
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.api import CollectRequest, PublishRequest, Ticket, TrainRequest, chain_digest
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, StageModel

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import Graph, from_networkx, from_pyg, load_dataset, write_partitions
 from tests.support.cli import TINY, CommandLine

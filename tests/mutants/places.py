@@ -13,9 +13,9 @@ from typing import Final
 ROOMS: Final = ("training", "federation", "exchange", "devices", "sampling")
 FILES: Final = (
     "ledger.py",
-    "agent/schema.py",
-    "graph/boundary.py",
-    "graph/cover_plan.py",
+    "client/schema.py",
+    "graph/plan/boundary.py",
+    "graph/plan/cover_plan.py",
 )
 
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {

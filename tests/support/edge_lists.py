@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retexo_fl.agent.preparation import load_parts
+from retexo_fl.client.preparation import load_parts
 from retexo_fl.graph import GraphPartition, check_partition, hash_keys, write_partition
 from tests.support.cli import write_graph
 from tests.support.runs import configured

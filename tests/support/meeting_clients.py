@@ -16,7 +16,6 @@ from typing import Any
 from flwr.app import Context
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import AnswerT, Request, Ticket, question_of
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.remote import RemoteClient
@@ -25,6 +24,7 @@ from retexo_fl.channels.identity import Identity, make_identity
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
+from retexo_fl.client.api import AnswerT, Request, Ticket, question_of
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app

@@ -21,7 +21,7 @@ from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import PeerRefused
 from retexo_fl.exchange import BlockHeader, encode_block
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import key_infos, make_config
 from retexo_fl.graph import write_partitions
 

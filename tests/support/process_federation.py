@@ -170,10 +170,10 @@ def _main(facts: dict[str, Any]) -> None:
 
 def _client_app(federation: Federation, config: RunConfig, client: int) -> ClientApp:
     """Return the app of a client that has its own part, its own store, and the spool."""
-    from retexo_fl.agent.api import ClientApi, Ticket
-    from retexo_fl.agent.client import GraphClient
-    from retexo_fl.agent.store import FolderStore
     from retexo_fl.channels import SpoolChannel
+    from retexo_fl.client.api import ClientApi, Ticket
+    from retexo_fl.client.client import GraphClient
+    from retexo_fl.client.store import FolderStore
     from retexo_fl.federation.client_handlers import build_client_app
     from retexo_fl.graph import open_partition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retexo_fl.agent.api import MESSAGE_VERSION, HelloAnswer
+from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer
 
 
 def hello_of(client: int, **changes: int) -> HelloAnswer:

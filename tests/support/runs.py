@@ -10,11 +10,11 @@ import numpy as np
 from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
-from retexo_fl.agent.api import Ticket
-from retexo_fl.agent.client import GraphClient
-from retexo_fl.agent.preparation import load_parts, make_parts
-from retexo_fl.agent.store import MemoryStore
 from retexo_fl.channels import Channel
+from retexo_fl.client.api import Ticket
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.preparation import load_parts, make_parts
+from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.stage_input import node_sets, stage_input
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.layers.base import StageInput

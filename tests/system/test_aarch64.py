@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
@@ -26,8 +27,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, initial_weights
@@ -56,7 +56,7 @@ IMPORTS = (
     "flwr.supernode.cli.flwr_clientapp",
     "flwr.supercore.cli.flower_superexec",
     "clients.app",
-    "retexo_fl.agent.end_to_end_client",
+    "retexo_fl.client.end_to_end_client",
     "retexo_fl.cli",
 )
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import (
     CollectRequest,
     HelloRequest,
     PublishRequest,
@@ -20,8 +21,7 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import AgentUnreachable, RetexoError
 from retexo_fl.graph import GraphPartition

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_tcp
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.doctor.audit import audit
 from retexo_fl.doctor.audit_comparison import TOLERANCE, Audit

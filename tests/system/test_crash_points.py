@@ -118,7 +118,7 @@ def test_run_killed_before_any_write_ends_with_the_undisturbed_weights(
 def main() -> None:
     """Check the pace and the folder that the command line names."""
     # In this process nothing of ours has a thread, so that it may be forked.
-    import retexo_fl.agent.factory
+    import retexo_fl.client.factory
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
     folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.kernel_path.xdp.capabilities import NEEDED
 from tests.support.agents import agents, train_with

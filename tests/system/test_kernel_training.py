@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan, GraphPartition

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.run_memory import GraphSize, memory_by_phase
+from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import make_config
 
 pytestmark = pytest.mark.system

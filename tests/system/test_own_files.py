@@ -17,10 +17,10 @@ from typing import Final
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import BoundaryPlan, GraphPartition
-from retexo_fl.graph.peers import peers_of
+from retexo_fl.graph.parts.peers import peers_of
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.commands import ROOT, environment
 from tests.support.file_trace import FileAccess, opened, read_trace, tracer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from tests.support.agents import agents
 from tests.support.commands import ROOT, environment
@@ -25,7 +25,7 @@ import flwr.supernode.cli.flwr_clientapp
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from clients.app import app
-from retexo_fl.agent.api import HELLO, HelloAnswer, HelloRequest, Ticket
+from retexo_fl.client.api import HELLO, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.federation import records
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 context = Context(run_id=1, node_id=2, node_config={"agent": facts["socket"]},
@@ -73,7 +73,7 @@ def test_a_message_is_answered_without_torch_and_graph(tmp_path: Path) -> None:
 
 def test_an_agent_loads_nothing_that_it_does_not_need() -> None:
     script = (
-        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.agent.end_to_end_client\n"
+        "import sys, retexo_fl.cli, retexo_fl.agent.process, retexo_fl.client.end_to_end_client\n"
         "print(*sorted(sys.modules))"
     )
     done = subprocess.run(

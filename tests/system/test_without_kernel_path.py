@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import agents
 from tests.support.commands import ROOT, environment

@@ -12,7 +12,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.app.exception import AppExitException
 from flwr.serverapp.strategy import Strategy
 
-from retexo_fl.agent.api import TRAIN
+from retexo_fl.client.api import TRAIN
 from retexo_fl.errors import PluginError
 from retexo_fl.federation.aggregators.base import RoundFacts
 from retexo_fl.federation.records import weights_record

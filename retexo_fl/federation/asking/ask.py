@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from retexo_fl.agent.api import Request
+from retexo_fl.client.api import Request
 from retexo_fl.errors import RemoteProtocolError
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from retexo_fl.agent.api import Request, question_of
+from retexo_fl.client.api import Request, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, named

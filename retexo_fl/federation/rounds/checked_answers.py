@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     CollectAnswer,
     EvaluateAnswer,
     HelloAnswer,

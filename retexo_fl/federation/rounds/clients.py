@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from retexo_fl.agent.api import HelloAnswer, PeerTraffic, Ticket, Traffic
+from retexo_fl.client.api import HelloAnswer, PeerTraffic, Ticket, Traffic
 from retexo_fl.federation.asking import WaitPolicy
 from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
 

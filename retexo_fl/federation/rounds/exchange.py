@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from retexo_fl.agent.api import CollectRequest, PublishAnswer, PublishRequest, Ticket
+from retexo_fl.client.api import CollectRequest, PublishAnswer, PublishRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.asking import UNWATCHED, Ask, OpenExchange, Pauses, Round, Wait, Watch

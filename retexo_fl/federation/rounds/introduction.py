@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from retexo_fl.agent.api import IntroduceRequest, Ticket
+from retexo_fl.client.api import IntroduceRequest, Ticket
 from retexo_fl.errors import IdentityError
 from retexo_fl.federation.asking import Ask, Round
 from retexo_fl.units import counted

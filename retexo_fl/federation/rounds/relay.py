@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
-from retexo_fl.agent.api import Ticket
-from retexo_fl.agent.peering import Addressed, parcels_of, relay_request
+from retexo_fl.client.api import Ticket
+from retexo_fl.client.peering import Addressed, parcels_of, relay_request
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.rounds.clients import Clients

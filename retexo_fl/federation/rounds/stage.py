@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     Request,

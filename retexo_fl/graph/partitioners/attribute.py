@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph.attributes import demand_attributes
 from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.sources.attributes import demand_attributes
 
 
 def assign_by_attribute(graph: Graph, attribute: str, clients: int) -> np.ndarray:

@@ -10,13 +10,13 @@ from typing import Final, Protocol
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, PartitionError, PluginError
-from retexo_fl.graph.attributes import ATTRIBUTE
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.partitioners.assignment_file import read_assignment
 from retexo_fl.graph.partitioners.attribute import assign_by_attribute
 from retexo_fl.graph.partitioners.louvain import assign_louvain
 from retexo_fl.graph.partitioners.metis import assign_metis
 from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
+from retexo_fl.graph.sources.attributes import ATTRIBUTE
 from retexo_fl.plugins import is_plugin, load_callable
 
 

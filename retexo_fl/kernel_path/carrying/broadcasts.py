@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retexo_fl.agent.vector_carrier import MOST_STREAMS
+from retexo_fl.client.vector_carrier import MOST_STREAMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

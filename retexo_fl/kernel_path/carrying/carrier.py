@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from retexo_fl.agent.log_lines import LOGGER, line
-from retexo_fl.agent.vector_carrier import ExchangeId
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.log_lines import LOGGER, line
+from retexo_fl.client.vector_carrier import ExchangeId
 from retexo_fl.errors import ExchangeIncomplete, RetexoError
 from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.outgoing import OutgoingExchange

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from retexo_fl.agent.log_lines import line
+from retexo_fl.client.log_lines import line
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.kernel_path.carrying.control import Notice, Way
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.agent.vector_carrier import (
+from retexo_fl.client.vector_carrier import (
     CONTROL_LAYERS,
     CONTROL_NUMBERS,
     FIRST_GRANT,

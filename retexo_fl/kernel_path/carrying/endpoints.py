@@ -9,8 +9,8 @@ import struct
 from contextlib import ExitStack
 from typing import Final
 
-from retexo_fl.agent.log_lines import line
 from retexo_fl.channels.addresses import DatagramAddress
+from retexo_fl.client.log_lines import line
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 from retexo_fl.kernel_path.endpoint.receiver import Receiver, UserSpaceReceiver

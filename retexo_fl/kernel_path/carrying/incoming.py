@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.agent.vector_carrier import MOST_GRANTS
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.vector_carrier import MOST_GRANTS
 from retexo_fl.errors import ChannelUnavailable, ExchangeIncomplete
 from retexo_fl.exchange import BlockHeader
 from retexo_fl.kernel_path.carrying.choice import WayChoice

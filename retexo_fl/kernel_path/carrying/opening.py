@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from retexo_fl.agent.log_lines import line
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.addresses import (
     DATAGRAM_SCHEMES,
@@ -15,6 +14,7 @@ from retexo_fl.channels.addresses import (
     scheme_of,
 )
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.log_lines import line
 from retexo_fl.errors import ChannelUnavailable, ConfigurationError
 from retexo_fl.kernel_path.carrying.port import DatagramCarrier
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.agent.vector_carrier import MOST_GRANTS
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.vector_carrier import MOST_GRANTS
 from retexo_fl.exchange import BlockHeader, encode_block
 from retexo_fl.exchange.fixed_point import unsnap
 from retexo_fl.kernel_path.carrying.broadcasts import Streams

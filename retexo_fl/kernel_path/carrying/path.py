@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, ExchangeId
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId
 from retexo_fl.exchange import BlockHeader
 from retexo_fl.kernel_path.carrying.broadcasts import Streams
 from retexo_fl.kernel_path.carrying.carrier import Carrier, OpenExchanges

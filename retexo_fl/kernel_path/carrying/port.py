@@ -11,11 +11,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from retexo_fl.agent.api import Traffic
-from retexo_fl.agent.log_lines import line
-from retexo_fl.agent.vector_carrier import ExchangeId
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.client.api import Traffic
+from retexo_fl.client.log_lines import line
+from retexo_fl.client.vector_carrier import ExchangeId
 from retexo_fl.errors import CheckpointError
 from retexo_fl.exchange import BlockHeader, FixedVectors
 from retexo_fl.files import write_whole

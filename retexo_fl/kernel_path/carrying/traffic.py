@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from retexo_fl.agent.api import Traffic
+from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader
 from retexo_fl.kernel_path.carrying.control import Grant, Notice, Way, control_frames, notice_header
 from retexo_fl.kernel_path.packets.layout import IP_UDP_BYTES

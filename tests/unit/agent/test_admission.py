@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent import admission, memory_estimate
+from retexo_fl.agent import admission
 from retexo_fl.agent.admission import Questions, admit
-from retexo_fl.agent.api import EvaluateRequest, Ticket, TrainRequest
 from retexo_fl.agent.limits import Limits
-from retexo_fl.agent.memory_estimate import available_bytes, training_bytes
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.client import memory_estimate
+from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.client.memory_estimate import available_bytes, training_bytes
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.agent import peer_finding
-from retexo_fl.agent.api import RelayAnswer, Ticket
 from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.peering import relay_request
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import make_identity
-from retexo_fl.channels.relay import RelayTransport
+from retexo_fl.channels.transports.relay import RelayTransport
+from retexo_fl.client.api import RelayAnswer, Ticket
+from retexo_fl.client.peering import relay_request
 from retexo_fl.errors import ChannelClosed
 
 LESSER = Ticket(job="job-000000000000", attempt=1)

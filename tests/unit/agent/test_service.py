@@ -18,7 +18,17 @@ import numpy as np
 import pytest
 
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import (
+from retexo_fl.agent.compute import ComputeThread
+from retexo_fl.agent.introductions import Introductions
+from retexo_fl.agent.job import AgentJob
+from retexo_fl.agent.jobs import AgentJobs
+from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.agent.service import AgentService, _Running
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.depot import BlockDepot
+from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
+from retexo_fl.channels.transports.relay import RelayTransport
+from retexo_fl.client.api import (
     AnswerT,
     CollectRequest,
     EvaluateRequest,
@@ -31,20 +41,10 @@ from retexo_fl.agent.api import (
     chain_digest,
     question_of,
 )
-from retexo_fl.agent.compute import ComputeThread
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.headers import InnerBlock, RoundName
-from retexo_fl.agent.introductions import Introductions
-from retexo_fl.agent.job import AgentJob
-from retexo_fl.agent.jobs import AgentJobs
-from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.peering import relay_request
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.service import AgentService, _Running
-from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.depot import BlockDepot
-from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, make_identity
-from retexo_fl.channels.relay import RelayTransport
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.headers import InnerBlock, RoundName
+from retexo_fl.client.peering import relay_request
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import (
     ChannelUnavailable,

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 from retexo_fl.agent import remote, socket_server, wire
-from retexo_fl.agent.api import (
+from retexo_fl.agent.remote import RemoteClient, ask_agent
+from retexo_fl.agent.service import Outcome
+from retexo_fl.agent.socket_server import SocketServer
+from retexo_fl.client.api import (
     MESSAGE_VERSION,
     HelloAnswer,
     HelloRequest,
@@ -23,9 +26,6 @@ from retexo_fl.agent.api import (
     Ticket,
     TrainRequest,
 )
-from retexo_fl.agent.remote import RemoteClient, ask_agent
-from retexo_fl.agent.service import Outcome
-from retexo_fl.agent.socket_server import SocketServer
 from retexo_fl.errors import (
     AgentUnreachable,
     ClientFailed,

@@ -7,7 +7,7 @@ import pytest
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.transports import own_transports
 from retexo_fl.channels.addresses import check_address, scheme_of, source_of
-from retexo_fl.channels.tcp import TcpTransport
+from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import ConfigurationError, IdentityError, PluginError
 
 
@@ -25,7 +25,7 @@ def settings(*transports: str, listen: tuple[str, ...] = ()) -> AgentSettings:
 
 def test_a_transport_is_made_for_its_scheme() -> None:
     made = own_transports(
-        settings("x-wire=retexo_fl.channels.tcp:TcpTransport", listen=("x-wire:here",))
+        settings("x-wire=retexo_fl.channels.transports.tcp:TcpTransport", listen=("x-wire:here",))
     )
     assert list(made) == ["x-wire"]
     assert isinstance(made["x-wire"], TcpTransport)
@@ -36,8 +36,8 @@ def test_a_transport_is_made_for_its_scheme() -> None:
     ("plugin", "told"),
     [
         ("nobody_has_this:thing", "transport 'nobody_has_this:thing': cannot import"),
-        ("retexo_fl.channels.tcp:Nothing", "has no 'Nothing'"),
-        ("retexo_fl.channels.tcp:TcpStream", "expected a callable"),
+        ("retexo_fl.channels.transports.tcp:Nothing", "has no 'Nothing'"),
+        ("retexo_fl.channels.transports.tcp:TcpStream", "expected a callable"),
         (f"{__name__}:Half", "made Half without listen; expected a Transport"),
     ],
 )

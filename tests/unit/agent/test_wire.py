@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl import __version__
 from retexo_fl.agent import wire
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     MESSAGE_VERSION,
     CollectAnswer,
     CollectRequest,

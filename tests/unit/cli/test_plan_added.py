@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
 from retexo_fl.cli import run_command
 from retexo_fl.cli.plan_facts import plan_facts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan
 

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
     PublishAnswer,

@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from retexo_fl.agent import api
-from retexo_fl.agent.api import (
+from retexo_fl.client import api
+from retexo_fl.client.api import (
     QUESTIONS,
     CollectAnswer,
     CollectRequest,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan, assign_nodes, load_dataset
 from sims import boundary_counts

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import GraphPartition
 from sims.local_scores import LOCAL_ACCURACY, LocalScores, train_with_local_scores

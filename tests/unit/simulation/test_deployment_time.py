@@ -6,8 +6,8 @@ from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from retexo_fl.agent import api
-from retexo_fl.agent.api import HelloRequest, Ticket, TrainAnswer, TrainRequest
+from retexo_fl.client import api
+from retexo_fl.client.api import HelloRequest, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.federation import records
 from retexo_fl.simulation import deployment_time
 from retexo_fl.simulation.deployment_time import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
     PublishRequest,
@@ -15,8 +15,8 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from scipy.sparse import csr_array
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_dense
 from retexo_fl.graph import BoundaryPlan

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     CollectRequest,
     PublishRequest,
     Ticket,
@@ -19,15 +19,15 @@ from retexo_fl.agent.api import (
     TrainRequest,
     chain_digest,
 )
-from retexo_fl.agent.end_to_end_client import EndToEndClient
-from retexo_fl.agent.factory import InProcessClients
-from retexo_fl.agent.headers import RoundName
-from retexo_fl.agent.preparation import make_parts
-from retexo_fl.agent.stage_input import stage_input
+from retexo_fl.client.end_to_end_client import EndToEndClient
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.headers import RoundName
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.stage_input import stage_input
 from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.graph import BoundaryPlan, make_split
-from retexo_fl.graph.synthetic import make_synthetic
+from retexo_fl.graph.sources.synthetic import make_synthetic
 from retexo_fl.layers.base import LayerShape, StageInput
 from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.sage import SageLayer

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import HelloRequest, Ticket
+from retexo_fl.client.api import HelloRequest, Ticket
 from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, Silence, Wait, WaitPolicy

@@ -4,7 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent.api import HelloRequest, Ticket
+from retexo_fl.client.api import HelloRequest, Ticket
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation.asking import Messenger, WaitPolicy
 from retexo_fl.ledger import TrafficLedger

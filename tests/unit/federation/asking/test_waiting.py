@@ -9,8 +9,8 @@ import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from retexo_fl.agent import api
-from retexo_fl.agent.api import (
+from retexo_fl.client import api
+from retexo_fl.client.api import (
     CollectAnswer,
     CollectRequest,
     PublishAnswer,
@@ -18,7 +18,7 @@ from retexo_fl.agent.api import (
     Ticket,
     Traffic,
 )
-from retexo_fl.agent.peering import relay_answer
+from retexo_fl.client.peering import relay_answer
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete, RoundIncomplete
 from retexo_fl.federation import records

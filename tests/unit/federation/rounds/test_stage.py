@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.agent.api import (
+from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     PeerTraffic,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.agent.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, is_control, split_layer
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, is_control, split_layer
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, decode_block, to_dense
 from retexo_fl.kernel_path.carrying.control import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.agent.preparation import make_parts
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.exchange.exact_sums import sum_shared
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from retexo_fl.channels.tcp_info import tcp_wire_counters
+from retexo_fl.channels.transports.tcp_info import tcp_wire_counters
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.kernel_path.xdp.account import ByteAccount, Flow, FlowVolume
 from retexo_fl.kernel_path.xdp.udp_frame import udp_frame

@@ -1,0 +1,1 @@
+"""Streams of bytes between two machines, one transport for each scheme."""

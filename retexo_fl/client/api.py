@@ -1,0 +1,421 @@
+"""The questions that the server may ask a client; no torch, no Flower.
+
+A question is a pair of dataclasses: a request, which names its answer's class, and the answer.
+:data:`QUESTIONS` lists them. :mod:`retexo_fl.client.schema` turns both into flat values and back,
+for Flower's records and for the agent's socket alike. To add a question: write its pair here and
+enter it in :data:`QUESTIONS`, give the client a method of its name, and ask it where the server
+needs the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from retexo_fl.client.schema import FLAT, named
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.ledger import Volume
+
+#: Version of the messages between server and clients; both ends must have the same.
+MESSAGE_VERSION = 4
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+AnswerT = TypeVar("AnswerT")
+
+
+class Request(Generic[Answer_co]):
+    """What the server asks; the parameter is the class of the answer."""
+
+    __slots__ = ()
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """What a message belongs to; clients refuse a lower attempt than they have seen.
+
+    Attributes:
+        job: Name of the training.
+        attempt: From 1.
+        stage: Stage index.
+        round: Round of the stage, from 1; 0 outside rounds.
+        weights_digest: 32 bytes naming the weights that made the stage's input rows.
+    """
+
+    job: str
+    attempt: int
+    stage: int = 0
+    round: int = 0
+    weights_digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloRequest(Request["HelloAnswer"]):
+    """Ask a client to introduce itself."""
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloAnswer:
+    """What a client tells of itself: sizes and counts, no keys, no edges, no labels.
+
+    Attributes:
+        version: :data:`MESSAGE_VERSION` of the client.
+        client: Its index.
+        num_clients: How many clients its partitioning has.
+        partitioning: Name of the partitioning its part is of.
+        nodes: Inner nodes.
+        train: Labelled train nodes; likewise ``validation`` and ``test``.
+        features: Width of the input features.
+        classes: Number of classes.
+        vectors_out: Vectors it sends in an exchange, over all peers.
+        vectors_in: Vectors it receives.
+        vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
+        member: Its entry for the roster of others, TOML; empty unless the server introduces
+            clients to each other.
+    """
+
+    version: int
+    client: int
+    num_clients: int
+    partitioning: str
+    nodes: int
+    train: int
+    validation: int
+    test: int
+    features: int
+    classes: int
+    vectors_out: int
+    vectors_in: int
+    vectors_drawn: int = 0
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes of one exchange as one client counted them, over all peers."""
+
+    boundary: Volume = field(default_factory=Volume)
+    control: Volume = field(default_factory=Volume)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return the sum of both kinds."""
+        return Traffic(
+            boundary=self.boundary + other.boundary, control=self.control + other.control
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTraffic:
+    """Bytes of the exchanges inside a round, both ways; nothing for algorithms without any."""
+
+    sent: Traffic = field(default_factory=Traffic)
+    received: Traffic = field(default_factory=Traffic)
+
+    def __add__(self, other: PeerTraffic) -> PeerTraffic:
+        """Return the sum of both directions."""
+        return PeerTraffic(sent=self.sent + other.sent, received=self.received + other.received)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest(Request["PublishAnswer"]):
+    """Make the rows of stage ``ticket.stage`` and hand every peer its vectors.
+
+    Attributes:
+        ticket: ``weights_digest`` must be :func:`chain_digest` of what follows.
+        previous_digest: Digest of the stage before, 32 bytes; empty for stage 0.
+        weights: (P,) selected weights of the stage before; None for stage 0.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    previous_digest: bytes = b""
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishAnswer:
+    """Vectors sent, and their bytes as they left; an agent tells all of the attempt.
+
+    ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most.
+    """
+
+    vectors: int
+    traffic: Traffic = field(metadata=FLAT)
+    error_bound: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectRequest(Request["CollectAnswer"]):
+    """Say what has arrived for stage ``ticket.stage``.
+
+    Attributes:
+        ticket: Names the exchange.
+        wait_s: Seconds to wait for what is missing, at most 30.
+        close: Train on what is there; later arrivals are ignored.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    wait_s: float = 0.0
+    close: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectAnswer:
+    """What is there.
+
+    Attributes:
+        complete: Every vector has arrived.
+        missing: Vectors that have not.
+        missing_peers: How many peers owe them.
+        traffic: Bytes that arrived since the last answer; an agent tells all of the attempt.
+    """
+
+    complete: bool
+    missing: int
+    missing_peers: int
+    traffic: Traffic = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest(Request["TrainAnswer"]):
+    """Validate ``weights``, flat and as the update codec encodes them, and return an update."""
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainAnswer:
+    """A round's update: sums and counts, which the server divides once.
+
+    Attributes:
+        update_sum: (P,) gradient sum over the client's train nodes, or with several local steps the
+            change of the weights times their number; as the update codec encodes it.
+        examples: Train nodes.
+        loss_sum: Over the train nodes, at the incoming weights with dropout.
+        validation_examples: Validation nodes; the other fields are sums over them, at the incoming
+            weights.
+        validation_metric: Sums of a metric other than accuracy; empty without one.
+        training_traffic: Of exchanges inside the round.
+        validation_traffic: Of those that only served validation.
+    """
+
+    update_sum: np.ndarray
+    examples: int = field(metadata=named("num-examples"))
+    loss_sum: float
+    validation_examples: int
+    validation_loss_sum: float
+    validation_correct: int
+    validation_metric: tuple[float, ...] = ()
+    training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateRequest(Request["EvaluateAnswer"]):
+    """Evaluate weights on the ``validation`` or ``test`` nodes.
+
+    Attributes:
+        ticket: The stage.
+        weights: (P,), as the update codec encodes them.
+        nodes: ``validation`` or ``test``.
+        last: No message of this job follows; the client may forget it.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray
+    nodes: str
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateAnswer:
+    """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own.
+
+    ``traffic`` is that of exchanges that the evaluation took.
+    """
+
+    examples: int = field(metadata=named("num-examples"))
+    loss_sum: float
+    correct: int
+    metric: tuple[float, ...] = ()
+    traffic: PeerTraffic = field(default_factory=PeerTraffic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictRequest(Request["PredictAnswer"]):
+    """Predict all inner nodes with the last layer, and write that down where the client lives.
+
+    The server is told counts only; the client then forgets the job.
+
+    Attributes:
+        ticket: The last stage.
+        weights: (P,) of the last stage.
+        form: Form of the file: ``csv``, ``parquet`` or ``npz``.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray
+    form: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictAnswer:
+    """How many nodes were predicted and, of the labelled ones by use, how many rightly."""
+
+    nodes: int
+    train: int
+    train_correct: int
+    validation: int
+    validation_correct: int
+    test: int
+    test_correct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntroduceRequest(Request["IntroduceAnswer"]):
+    """Learn who the clients are; one that was given a roster believes that.
+
+    Attributes:
+        ticket: Names job and attempt.
+        roster: Certificates and addresses of all clients, TOML.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    roster: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntroduceAnswer:
+    """How many clients the roster has that is believed."""
+
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRequest(Request["RelayAnswer"]):
+    """Take parcels from peers, and hand out those for them.
+
+    Attributes:
+        ticket: Names job and attempt.
+        trip: Number of the question in its attempt: one that is asked again has the same.
+        peers: By parcel, the client that it comes from.
+        sizes: By parcel, its bytes.
+        parcels: (sum of sizes,) uint8, one after the other.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    trip: int
+    peers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    parcels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayAnswer:
+    """Parcels as in :class:`RelayRequest`, by the client that they go to."""
+
+    peers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    parcels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question as both ends know it.
+
+    Attributes:
+        name: Method of the client that answers it.
+        message_type: Of Flower's messages.
+        request: Class of the request.
+        answer: Class of the answer.
+    """
+
+    name: str
+    message_type: str
+    request: type[Any]
+    answer: type[Any]
+
+
+def _question(name: str, message_type: str, request: type[Any], answer: type[Any]) -> Question:
+    return Question(name=name, message_type=message_type, request=request, answer=answer)
+
+
+HELLO: Final = _question("hello", "query.hello", HelloRequest, HelloAnswer)
+INTRODUCE: Final = _question("introduce", "query.introduce", IntroduceRequest, IntroduceAnswer)
+PUBLISH: Final = _question("publish", "query.publish", PublishRequest, PublishAnswer)
+RELAY: Final = _question("relay", "query.relay", RelayRequest, RelayAnswer)
+COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAnswer)
+TRAIN: Final = _question("train_layer", "train.layer", TrainRequest, TrainAnswer)
+EVALUATE: Final = _question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)
+PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAnswer)
+
+#: By name.
+QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
+    {
+        question.name: question
+        for question in (HELLO, INTRODUCE, PUBLISH, RELAY, COLLECT, TRAIN, EVALUATE, PREDICT)
+    }
+)
+_BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
+
+
+def question_of(request: Request[Any]) -> Question:
+    """Return the question that a request asks."""
+    return _BY_REQUEST[type(request)]
+
+
+class ClientApi(Protocol):
+    """A client, wherever it lives."""
+
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """Answer a request.
+
+        Raises:
+            RetexoError: The named failure; ``StaleAttempt`` for an attempt that was superseded.
+        """
+        ...
+
+
+class Answering:
+    """A client that has a method for each question, of the question's name.
+
+    A method takes the request, and returns the answer without waiting for another client.
+    """
+
+    __slots__ = ()
+
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """See :class:`ClientApi`.
+
+        Raises:
+            LocalProtocolError: It has no such method: it lives in a simulation, where nobody needs
+                to be found.
+        """
+        question = question_of(request)
+        method = getattr(self, question.name, None)
+        if method is None:
+            raise LocalProtocolError(
+                f"{question.message_type}: only for a client that has an agent"
+            )
+        answer: AnswerT = method(request)
+        return answer
+
+
+def chain_digest(previous_digest: bytes, weights: np.ndarray | None) -> bytes:
+    """Return the 32 bytes that name a stage's input rows.
+
+    They depend on all weights that made the rows: the digest of the stage before and its weights.
+    """
+    digest = hashlib.sha256(b"retexo rows")
+    digest.update(previous_digest)
+    if weights is not None:
+        digest.update(str(weights.dtype).encode())
+        digest.update(np.ascontiguousarray(weights).tobytes())
+    return digest.digest()

@@ -1,0 +1,320 @@
+"""A client: owns one partition, trains on it, and swaps vectors with its peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.channels import Channel
+from retexo_fl.client.answers import evaluate_answer, train_answer
+from retexo_fl.client.api import (
+    MESSAGE_VERSION,
+    Answering,
+    CollectAnswer,
+    CollectRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    HelloAnswer,
+    HelloRequest,
+    PredictAnswer,
+    PredictRequest,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.client.mailbox import Mailbox, WatchBlocks
+from retexo_fl.client.prediction import count_right, predict_nodes
+from retexo_fl.client.prediction_files import write_predictions
+from retexo_fl.client.stage_input import node_sets, stage_input
+from retexo_fl.client.store import ClientStore
+from retexo_fl.client.trainers import ClientTrainers
+from retexo_fl.client.vector_carrier import VectorCarrier
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
+from retexo_fl.exchange import Vectors
+from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.parts.isolated import without_peers
+from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.named import layer_class
+from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.updates import PLAIN, UpdateCodec, UpdateKey
+
+#: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
+MAX_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+class GraphClient(Answering):
+    """Implements :class:`~retexo_fl.client.api.ClientApi` for one partition and one job.
+
+    Every answer is a function of partition, configuration, closed exchange and request. What is
+    cached (the trainer of one stage, decoded vectors) can be rebuilt from ``store`` and
+    ``channel``. When the job is over for this client, ``on_forget`` is called; without one, store
+    and channel forget it. Predictions are made where there is a folder for them, ``predictions``.
+    """
+
+    def __init__(
+        self,
+        partition: GraphPartition,
+        config: RunConfig,
+        *,
+        job: str,
+        channel: Channel,
+        store: ClientStore,
+        on_forget: Callable[[], None] | None = None,
+        predictions: Path | None = None,
+    ) -> None:
+        torch.set_num_threads(config.threads)
+        if config.traits.drops_edges:
+            partition = without_peers(partition)
+        self._partition = partition
+        self._config = config
+        self._codec: UpdateCodec = PLAIN
+        self._job = job
+        self._store = store
+        self._on_forget = self._forget_job if on_forget is None else on_forget
+        self._channel = channel
+        self._predictions = predictions
+        self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
+        self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=config.codec)
+        features, classes = partition.num_features, partition.num_classes
+        self._shape = ModelShape.of(config, inputs=features, classes=classes)
+        self._nodes = node_sets(partition)
+        self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
+        self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
+
+    @property
+    def plan(self) -> BoundaryPlan:
+        """What it and its peers send each other in an exchange."""
+        return self._plan
+
+    @property
+    def shape(self) -> ModelShape:
+        """Sizes of the model that it trains."""
+        return self._shape
+
+    def watch_exchanges(self, watch: WatchBlocks) -> None:
+        """Have ``watch`` told of every block of an exchange that leaves or has come."""
+        self._mailbox.watch = watch
+
+    def use_codec(self, codec: UpdateCodec) -> None:
+        """Have updates and weights travel as the server's codec has them."""
+        self._codec = codec
+
+    def use_datagrams(self, datagrams: VectorCarrier) -> None:
+        """Exchange with the peers that they reach by datagrams."""
+        self._mailbox.datagrams = datagrams
+
+    def hello(self, request: HelloRequest) -> HelloAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        part = self._partition
+        return HelloAnswer(
+            version=MESSAGE_VERSION,
+            client=part.client,
+            num_clients=part.num_clients,
+            partitioning=part.partitioning,
+            nodes=part.num_inner,
+            train=len(self._nodes.train),
+            validation=len(self._nodes.validation),
+            test=len(self._nodes.test),
+            features=part.num_features,
+            classes=part.num_classes,
+            vectors_out=self._plan.num_send,
+            vectors_in=self._plan.num_receive,
+        )
+
+    def publish(self, request: PublishRequest) -> PublishAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        ticket = request.ticket
+        self._admit(ticket)
+        if chain_digest(request.previous_digest, request.weights) != ticket.weights_digest:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the weights are not those that the message names"
+            )
+        rows = self._rows(ticket.stage, ticket.weights_digest)
+        if rows is None:
+            if request.weights is None:
+                raise LocalProtocolError(
+                    f"stage {ticket.stage}: the message has no weights; expected those of stage "
+                    f"{ticket.stage - 1}, whose rows are not made yet"
+                )
+            before = self._trainer(ticket.stage - 1, request.previous_digest)
+            self._check_weights(ticket, request.weights, before.num_weights)
+            rows = before.embed(request.weights).numpy()
+            self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
+        traffic = self._mailbox.send(ticket, self._scaled(rows))
+        bound = self._mailbox.error_bound
+        return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
+
+    def send_again(self, ticket: Ticket) -> None:
+        """Hand over the vectors of an exchange once more, if they were made.
+
+        A power cut may have taken what was published; what is in the outbox, or was delivered, is
+        not sent twice.
+        """
+        rows = self._rows(ticket.stage, ticket.weights_digest)
+        if rows is not None:
+            self._mailbox.send(ticket, self._scaled(rows))
+
+    def collect(self, request: CollectRequest) -> CollectAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        ticket = request.ticket
+        self._admit(ticket)
+        deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
+        width = self._shape.input_width(ticket.stage)
+        traffic = self._mailbox.receive(ticket, width, self._config.dtype)
+        while self._mailbox.missing_peers() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            traffic += self._mailbox.receive(ticket, width, self._config.dtype)
+        missing = self._mailbox.missing_peers()
+        if not missing or request.close:
+            self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+        return CollectAnswer(
+            complete=not missing,
+            missing=sum(self._plan.peer(peer).receive.count for peer in missing),
+            missing_peers=len(missing),
+            traffic=traffic,
+        )
+
+    def train_layer(self, request: TrainRequest) -> TrainAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        update = trainer.update(
+            self._weights(request, trainer.num_weights),
+            round_number=request.ticket.round,
+            dropout=self._config.dropout,
+        )
+        return self._train_answer(request, update)
+
+    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        tally = trainer.evaluate(self._weights(request, trainer.num_weights), request.nodes)
+        if request.last:
+            self._forget()
+        return evaluate_answer(tally)
+
+    def predict(self, request: PredictRequest) -> PredictAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        self._check_weights(request.ticket, request.weights, trainer.num_weights)
+        if self._predictions is None or request.ticket.stage != self._shape.layers - 1:
+            raise LocalProtocolError(
+                f"stage {request.ticket.stage}: asked for predictions; expected the last stage, "
+                "and a folder that they may be written to"
+            )
+        predictions = predict_nodes(self._partition, trainer.logits(request.weights))
+        write_predictions(self._predictions, self._partition.client, predictions, request.form)
+        self._forget()
+        return count_right(self._nodes, predictions.classes)
+
+    def follow(self, config: RunConfig) -> None:
+        """Compute on the devices that a resumed run names."""
+        if self._made.follow(config):
+            self._trainers.clear()
+
+    def close(self) -> None:
+        """Let go of devices; a later message gets them again."""
+        self._made.close()
+
+    def _forget(self) -> None:
+        self.close()
+        self._mailbox.drop_decoded()
+        self._on_forget()
+
+    def _forget_job(self) -> None:
+        self._channel.forget_job(self._job, self._partition.client)
+        self._store.forget()
+
+    def _admit(self, ticket: Ticket) -> None:
+        if ticket.job != self._job:
+            raise LocalProtocolError(f"message of job {ticket.job!r}; expected {self._job!r}")
+        seen = self._store.attempt()
+        if ticket.attempt < seen:
+            raise StaleAttempt(
+                f"client {self._partition.client}: attempt {ticket.attempt} was superseded "
+                f"by attempt {seen}"
+            )
+        if ticket.attempt > seen:
+            self._store.set_attempt(ticket.attempt)
+
+    def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray:
+        """Return the (size,) weights that a request came with."""
+        weights = self._codec.decode_weights(request.weights)
+        self._check_weights(request.ticket, weights, size)
+        return weights
+
+    def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:
+        ticket = request.ticket
+        key = UpdateKey(
+            seed=self._config.seed,
+            job=ticket.job,
+            stage=ticket.stage,
+            round=ticket.round,
+            client=self._partition.client,
+        )
+        return train_answer(update, self._codec.encode_update(update.update_sum, key))
+
+    def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
+        if weights.shape != (size,) or weights.dtype != self._config.dtype:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: got {weights.dtype} weights of shape {weights.shape}; "
+                f"expected {self._config.dtype} of shape ({size},)"
+            )
+
+    def _trainer(self, stage: int, digest: bytes) -> LayerTrainer:
+        """Return the trainer of a stage; only the latest is kept in memory."""
+        key = (stage, digest)
+        if key not in self._trainers:
+            inputs = self._stage_input(stage, digest)
+            made = self._made.stage(stage, inputs, predicts=self._predictions is not None)
+            self._trainers = {key: made}
+            self._mailbox.drop_decoded()
+        return self._trainers[key]
+
+    def _stage_input(self, stage: int, digest: bytes) -> StageInput:
+        rows = self._rows(stage, digest)
+        missing = self._store.missing_peers(stage, digest)
+        if rows is None or missing is None:
+            raise ExchangeIncomplete(
+                f"client {self._partition.client}: the exchange of stage {stage} is not closed"
+            )
+        ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
+        width = self._shape.input_width(stage)
+        self._mailbox.receive(ticket, width, self._config.dtype)
+        received = self._mailbox.vectors(width, self._config.dtype, closed_without=missing)
+        return stage_input(self._partition, self._plan, rows, received, missing)
+
+    def _rows(self, stage: int, digest: bytes) -> Vectors | None:
+        """Return the client's own (N, H) rows of a stage, or None where they are not made yet."""
+        if stage > 0:
+            return self._store.rows(stage, digest)
+        features = normalise_features(self._partition.features, self._config.feature_normalisation)
+        return features.astype(self._config.dtype)
+
+    def _scaled(self, rows: Vectors) -> Vectors:
+        """Multiply rows by what the layer asks senders to multiply with."""
+        scale = layer_class(self._config.model).message_scale(self._partition.degrees)
+        if scale is None:
+            return rows
+        factors = scale.astype(self._config.dtype)
+        if isinstance(rows, np.ndarray):
+            return rows * factors[:, None]
+        entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
+        return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)

@@ -1,0 +1,110 @@
+"""A client of an algorithm that trains all layers at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retexo_fl.client.answers import evaluate_answer
+from retexo_fl.client.api import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    HelloAnswer,
+    HelloRequest,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.trainers import WholeTrainer
+from retexo_fl.config import RunConfig
+from retexo_fl.training.boundary_sampling import BoundarySampling
+from retexo_fl.training.end_to_end import EndToEndPlan
+from retexo_fl.training.rounds import Steps, run_alone
+
+
+class EndToEndClient(GraphClient):
+    """Answers as :class:`GraphClient` does, with one stage that holds the whole model.
+
+    The features of boundary nodes are exchanged once, as lazy training does. What is exchanged
+    inside a round is yielded by :meth:`train_steps` and :meth:`evaluate_steps`; an engine carries
+    it. A client without peers needs none.
+    """
+
+    #: Made when the exchange has been closed; holds nothing of a round.
+    _whole: WholeTrainer | None = None
+
+    def hello(self, request: HelloRequest) -> HelloAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        answer, sampling = super().hello(request), self._sampling
+        if sampling is None:
+            return answer
+        drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)
+        return replace(answer, vectors_drawn=drawn)
+
+    def follow(self, config: RunConfig) -> None:
+        """See :meth:`GraphClient.follow`."""
+        if self._made.follow(config):
+            self._whole = None
+
+    def train_layer(self, request: TrainRequest) -> TrainAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""
+        return run_alone(self.train_steps(request))
+
+    def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""
+        return run_alone(self.evaluate_steps(request))
+
+    def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
+        """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
+        trainer = self._admitted(request.ticket)
+        update = yield from trainer.update_steps(
+            self._weights(request, trainer.num_weights),
+            round_number=request.ticket.round,
+            dropout=self._config.dropout,
+        )
+        return self._train_answer(request, update)
+
+    def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
+        """Answer an ``evaluate.layer`` in steps."""
+        trainer = self._admitted(request.ticket)
+        weights = self._weights(request, trainer.num_weights)
+        tally = yield from trainer.tally_steps(weights, request.nodes)
+        if request.last:
+            self._forget()
+        return evaluate_answer(tally)
+
+    def _admitted(self, ticket: Ticket) -> WholeTrainer:
+        self._admit(ticket)
+        if self._whole is None:
+            self._whole = self._make_trainer(ticket.weights_digest)
+        return self._whole
+
+    @property
+    def _sampling(self) -> BoundarySampling | None:
+        """How ``bns`` samples; one layer has nothing to sample for."""
+        config = self._config
+        if config.algorithm != "bns" or config.layers == 1:
+            return None
+        return BoundarySampling(
+            rate=config.boundary_rate,
+            scaled=config.boundary_scaling == "inverse",
+            seed=config.seed,
+        )
+
+    def _make_trainer(self, digest: bytes) -> WholeTrainer:
+        config = self._config
+        inputs = self._stage_input(0, digest)
+        self._mailbox.drop_decoded()
+        plan = EndToEndPlan(
+            boundary=self._plan,
+            seed=config.seed,
+            recipe=self._made.recipe,
+            sampling=self._sampling,
+            recompute=config.activations == "recompute",
+        )
+        return self._made.whole(inputs, plan)
+
+
+def client_class(*, end_to_end: bool) -> type[GraphClient]:
+    """Return the class of clients of an algorithm; predictions are made layer by layer."""
+    return EndToEndClient if end_to_end else GraphClient

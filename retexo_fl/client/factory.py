@@ -1,0 +1,199 @@
+"""Finds the client that a message is for, in a process that may be a client's first or hundredth.
+
+Flower's simulation runs fewer worker processes than clients and gives any of them any message.
+What a client needs is therefore kept in a folder that all workers share: the parts, each client's
+store and the spool of blocks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.end_to_end_client import client_class
+from retexo_fl.client.log_lines import DeviceLog
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import FolderStore, MemoryStore
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
+from retexo_fl.graph import GraphPartition, open_partition, write_partitions
+from retexo_fl.updates import PLAIN, UpdateCodec
+
+#: Set by the command line to a folder that it removes when the run is over.
+SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
+#: The folder of parts in it; whoever makes it first, the command line or a worker, serves all.
+PARTS_NAME: Final = "parts"
+_LOCK_NAME: Final = "parts.lock"
+#: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
+_CLIENTS_PER_WORKER: Final = 64
+#: Longest time for which one worker may cut the graph while others wait for its parts.
+_PREPARATION_TIMEOUT_S: Final = 1800.0
+
+
+class InProcessClients:
+    """All clients of a job in one process, their mailboxes in its memory.
+
+    ``predictions`` is where they write what they predict, ``channel`` how their blocks travel,
+    ``codec`` how updates and weights do.
+    """
+
+    def __init__(
+        self,
+        parts: list[GraphPartition],
+        config: RunConfig,
+        *,
+        predictions: Path | None = None,
+        channel: Channel | None = None,
+        codec: UpdateCodec = PLAIN,
+    ) -> None:
+        self._parts = parts
+        self._codec = codec
+        self._config = config
+        self._predictions = predictions
+        self._channel: Channel = MemoryChannel() if channel is None else channel
+        self._clients: dict[tuple[str, int], GraphClient] = {}
+        self._log = None if predictions else _device_log(config)
+
+    def find(self, job: str, client: int) -> GraphClient:
+        """Return a client of a job, making it at its first message."""
+        key = (job, client)
+        if key not in self._clients:
+            end_to_end = self._config.traits.end_to_end and self._predictions is None
+            self._clients[key] = client_class(end_to_end=end_to_end)(
+                self._parts[client],
+                self._config,
+                job=job,
+                channel=self._channel,
+                store=MemoryStore(),
+                predictions=self._predictions,
+            )
+            self._clients[key].use_codec(self._codec)
+        return self._clients[key]
+
+    def close(self) -> None:
+        """Let go of all devices."""
+        for client in self._clients.values():
+            client.close()
+        if self._log is not None:
+            self._log.close()
+
+
+class WorkerClients:
+    """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
+
+    ``predictions`` is where they write what they predict.
+    """
+
+    def __init__(self, predictions: Path | None = None) -> None:
+        self._predictions = predictions
+        self._clients: OrderedDict[tuple[str, int], GraphClient] = OrderedDict()
+        self._log: DeviceLog | None = None
+
+    def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
+        """Return a client of a job; the least recently used one is dropped beyond a limit."""
+        key = (job, client)
+        if key not in self._clients:
+            if self._log is None and self._predictions is None:
+                self._log = _device_log(config)
+            self._clients[key] = self._make(config, job, client, scratch_folder(run_id))
+            if len(self._clients) > _CLIENTS_PER_WORKER:
+                _, dropped = self._clients.popitem(last=False)
+                dropped.close()
+        self._clients.move_to_end(key)
+        return self._clients[key]
+
+    def _make(self, config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
+        if config.traits.exchanges_in_rounds and self._predictions is None:
+            raise ConfigurationError(
+                f"algorithm: clients of {config.algorithm} exchange in every round, which Flower's "
+                "simulation does not carry; expected lazy, drop or central, or engine inline"
+            )
+        parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
+        channel = SpoolChannel(scratch / "spool")
+        store = FolderStore(scratch / "clients" / job / str(client))
+
+        def forget() -> None:
+            channel.forget_job(job, client)
+            store.forget()
+            _leave(scratch, job, client)
+
+        end_to_end = config.traits.end_to_end and self._predictions is None
+        return client_class(end_to_end=end_to_end)(
+            open_partition(parts / f"part-{client}"),
+            config,
+            job=job,
+            channel=channel,
+            store=store,
+            on_forget=forget,
+            predictions=self._predictions,
+        )
+
+
+def _device_log(config: RunConfig) -> DeviceLog | None:
+    """Open the run's log of devices, where it has more than the client's own process."""
+    run = config.resume or config.out
+    return DeviceLog(Path(run) / "devices.log") if run and config.devices != "cpu" else None
+
+
+def _leave(scratch: Path, job: str, client: int) -> None:
+    """Remove a client's copy of its part; the last client to leave removes the folders."""
+    shutil.rmtree(scratch / PARTS_NAME / f"part-{client}", ignore_errors=True)
+    for name in (PARTS_NAME, f"clients/{job}", "clients", f"spool/{job}", "spool"):
+        with suppress(OSError):
+            (scratch / name).rmdir()
+    if not any((scratch / name).exists() for name in (PARTS_NAME, "clients", "spool")):
+        (scratch / _LOCK_NAME).unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.rmdir()
+
+
+def scratch_folder(run_id: int) -> Path:
+    """Return the folder that the workers of one Flower run share; only its owner may enter it.
+
+    Raises:
+        ConfigurationError: The folder belongs to somebody else.
+    """
+    named = os.environ.get(SCRATCH_VARIABLE)
+    if named:
+        folder = Path(named)
+    else:
+        folder = Path(tempfile.gettempdir()) / f"retexo-fl-{os.getuid()}" / str(run_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = folder if named else folder.parent
+    if root.lstat().st_uid != os.getuid() or root.is_symlink():
+        raise ConfigurationError(f"{root}: belongs to another user; set {SCRATCH_VARIABLE}")
+    root.chmod(0o700)
+    return folder
+
+
+def _shared_parts(config: RunConfig, scratch: Path) -> Path:
+    """Cut the graph once for all workers: the first to come does it, the others wait."""
+    parts = scratch / PARTS_NAME
+    with (scratch / _LOCK_NAME).open("w") as lock:
+        deadline = time.monotonic() + _PREPARATION_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise EngineFailed(
+                        f"{scratch}: another worker has cut the graph for "
+                        f"{_PREPARATION_TIMEOUT_S:g} s; cut it beforehand with "
+                        "`retexo partition make`"
+                    ) from error
+                time.sleep(0.1)
+        if not parts.exists():
+            write_partitions(make_parts(config), parts)
+    if not parts.is_dir():
+        raise PartitionError(f"{parts}: expected the parts that were written there")
+    return parts

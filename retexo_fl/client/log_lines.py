@@ -1,0 +1,91 @@
+"""The agent's log: one line for each event on standard error, as ``what key=value key=value``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+#: Of this agent and everything below it.
+LOGGER: Final = logging.getLogger("retexo_fl.agent")
+#: Of what is said about devices and the balance between them.
+_OF_DEVICES: Final = (
+    "retexo_fl.client.trainers",
+    "retexo_fl.training.balance_log",
+    "retexo_fl.training.sampled_trainer",
+)
+_DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
+
+
+@contextmanager
+def logged_to_stderr(environment: Mapping[str, str] = os.environ) -> Generator[None]:
+    """Write the log of the whole library to standard error, and leave logging as it was.
+
+    Under systemd the journal knows level and time already.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    under_systemd = bool(environment.get("JOURNAL_STREAM"))
+    handler.setFormatter(
+        _OneLine(
+            "%(message)s" if under_systemd else "%(asctime)s %(levelname)s %(message)s",
+            datefmt=_DATE,
+        )
+    )
+    root = logging.getLogger("retexo_fl")
+    before = root.handlers, root.level, root.propagate
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.handlers, level, root.propagate = before
+        root.setLevel(level)
+        handler.close()
+
+
+class DeviceLog:
+    """What the clients of this process compute on, and in which shares, in a file of the run's.
+
+    Several processes may write to the file; it is made with its first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+        self._handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt=_DATE))
+        self._before = [(logger, logger.level) for logger in map(logging.getLogger, _OF_DEVICES)]
+        for logger, _ in self._before:
+            logger.addHandler(self._handler)
+            logger.setLevel(logging.INFO)
+
+    def close(self) -> None:
+        """Leave logging as it was."""
+        for logger, level in self._before:
+            logger.removeHandler(self._handler)
+            logger.setLevel(level)
+        self._handler.close()
+
+
+def line(what: str, **facts: object) -> str:
+    """Return one line; seconds with milliseconds, texts with blanks in quotes."""
+    return " ".join((what, *(f"{name}={_shown(value)}" for name, value in facts.items())))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = str(value)
+    return f'"{text}"' if " " in text or not text else text
+
+
+class _OneLine(logging.Formatter):
+    """Keeps what others log, such as tracebacks, on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        text = super().format(record)
+        return " | ".join(part.strip() for part in text.splitlines() if part.strip())

@@ -1,0 +1,222 @@
+"""One client's outgoing and incoming blocks: plan, codec, session and channel put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from retexo_fl.channels import Channel
+from retexo_fl.client.api import Ticket, Traffic
+from retexo_fl.client.headers import StageExchange
+from retexo_fl.client.peer_exchange import PeerExchange
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, VectorCarrier
+from retexo_fl.errors import ExchangeIncomplete, PartitionError
+from retexo_fl.exchange import (
+    FIXED,
+    FixedVectors,
+    Vectors,
+    fixed_vectors,
+    in_compact_form,
+    sum_shared,
+    to_dense,
+)
+from retexo_fl.graph import BoundaryPlan, PeerPlan
+
+#: Called with stage, peer, bytes, and ``out`` or ``in``.
+WatchBlocks: TypeAlias = Callable[[int, int, Traffic, str], None]
+
+
+class Mailbox:
+    """Sends a client's vectors to its peers and decodes theirs, one exchange at a time.
+
+    ``codec`` is how it writes its own; it reads what peers wrote in any. Under ``fixed`` it also
+    adds the sums that several peers sent for one node exactly, and vectors may go as ``datagrams``.
+
+    Attributes:
+        error_bound: Under ``fixed``, of what was sent last.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        job: str,
+        plan: BoundaryPlan,
+        channel: Channel,
+        *,
+        codec: str = "lossless",
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._plan = plan
+        self._peers = {peer.peer for peer in plan.peers}
+        self._channel = channel
+        self._codec = codec
+        #: Carry vectors to and from peers that they reach; only under ``fixed``.
+        self.datagrams: VectorCarrier | None = None
+        #: Told of every block that leaves or was decoded, of one maybe more than once.
+        self.watch: WatchBlocks = lambda *block: None
+        #: Whose vectors are being received.
+        self._exchange: PeerExchange | None = None
+        self.error_bound: tuple[float, ...] = ()
+
+    def send(self, ticket: Ticket, rows: Vectors) -> Traffic:
+        """Hand every peer its vectors of (N, H) ``rows``; return the bytes that left.
+
+        Raises:
+            ChannelError: A block could not be handed over.
+            LocalProtocolError: A vector is not finite.
+        """
+        fixed = self.fixed(rows) if self._codec == FIXED else None
+        self.error_bound = () if fixed is None else (fixed.error_bound,)
+        exchange = self._exchange_of(self._stage_of(ticket, rows.shape[1], str(rows.dtype)))
+        targets = {peer.peer: peer.send.targets for peer in self._plan.peers}
+        return exchange.send(self._outgoing(rows, fixed), fixed, rows=targets)
+
+    def fixed(self, rows: Vectors) -> FixedVectors:
+        """Return what ``fixed`` makes of the vectors that (N, H) ``rows`` have for all peers.
+
+        Raises:
+            LocalProtocolError: A vector is not finite.
+        """
+        return fixed_vectors({p.peer: p.send.gather(rows) for p in self._plan.peers})
+
+    def receive(self, ticket: Ticket, width: int, dtype: str) -> Traffic:
+        """Decode the blocks that have arrived since the last call; return their bytes.
+
+        A block that cannot be decoded is logged with its sender, which stays missing.
+
+        Raises:
+            PartitionError: Another client lists edges to this one that do not stand in this part.
+        """
+        stage = self._stage_of(ticket, width, dtype)
+        if self._exchange is None or self._exchange.id != stage.id:
+            self._exchange = self._exchange_of(stage)
+        self._refuse_strangers(self._exchange, stage)
+        self._exchange.expect()
+        return self._exchange.receive()
+
+    def missing_peers(self) -> tuple[int, ...]:
+        """Return the peers whose block of the current exchange is not complete."""
+        if self._exchange is None:
+            return tuple(peer.peer for peer in self._plan.peers)
+        return self._exchange.missing
+
+    def vectors(self, width: int, dtype: str, *, closed_without: tuple[int, ...]) -> Vectors:
+        """Return the (B, width) vectors of all slots, zero for peers it was closed without.
+
+        Raises:
+            ExchangeIncomplete: The channel no longer has what was there at the closing.
+        """
+        lost = set(self.missing_peers()) - set(closed_without)
+        if lost:
+            raise ExchangeIncomplete(
+                f"client {self._client}: vectors of clients {sorted(lost)} were there when the "
+                "exchange was closed and are gone"
+            )
+        received = {} if self._exchange is None else self._exchange.received
+        parts: dict[int, Vectors] = {
+            peer.peer: csr_array((peer.receive.count, width), dtype=dtype)
+            if peer.peer in closed_without
+            else received[peer.peer]
+            for peer in self._plan.peers
+        }
+        slots = [peer.receive.slots for peer in self._plan.peers]
+        if self._codec != FIXED:
+            return _in_slot_order(list(parts.values()), slots, width, dtype)
+        self._sum_shared(parts, closed_without)
+        return in_compact_form(_in_slot_order(list(parts.values()), slots, width, dtype))
+
+    def drop_decoded(self) -> None:
+        """Free the decoded vectors; the channel still has their blocks."""
+        self._exchange = None
+
+    def _exchange_of(self, stage: StageExchange) -> PeerExchange:
+        exchange = PeerExchange(
+            stage.id,
+            self._channel,
+            codec=self._codec,
+            outgoing={peer.peer: stage.outgoing(peer) for peer in self._plan.peers},
+            incoming={peer.peer: stage.incoming(peer) for peer in self._plan.peers},
+            watch=lambda peer, traffic, way: self.watch(stage.layer, peer, traffic, way),
+        )
+        exchange.use_datagrams(
+            self.datagrams, self._plan.incoming_targets, all_needed=None, kept=True
+        )
+        return exchange
+
+    def _outgoing(self, rows: Vectors, fixed: FixedVectors | None) -> Iterator[tuple[int, Vectors]]:
+        """Yield what each peer gets; one at a time, unless all have to be known first."""
+        for peer in self._plan.peers:
+            yield peer.peer, peer.send.gather(rows) if fixed is None else fixed.vectors[peer.peer]
+
+    def _sum_shared(self, parts: dict[int, Vectors], closed_without: tuple[int, ...]) -> None:
+        """Add what peers that are there have sent for the same nodes."""
+        targets = self._plan.incoming_targets or {}
+        there = [peer for peer in parts if peer in targets and peer not in closed_without]
+        summed = sum_shared([parts[p] for p in there], [targets[p] for p in there])
+        parts.update(zip(there, summed, strict=True))
+
+    def _refuse_strangers(self, exchange: PeerExchange, stage: StageExchange) -> None:
+        """Look at blocks of clients that are no peers: they list an edge which this part lacks."""
+        senders = self._channel.senders(
+            self._job, stage.layer, stage.weights_digest, receiver=self._client
+        )
+        for sender in sorted(senders - self._peers - exchange.refused.keys()):
+            exchange.decoded(stage.incoming(PeerPlan.of_stranger(sender)))
+        if self._codec == FIXED:
+            self._refuse_other_ways(exchange, stage, senders)
+        if self.datagrams is not None:
+            self.datagrams.refuse_strangers(
+                lambda sender: stage.incoming(PeerPlan.of_stranger(sender)),
+                stage.id,
+                known=self._peers,
+            )
+
+    def _refuse_other_ways(
+        self, exchange: PeerExchange, stage: StageExchange, senders: frozenset[int]
+    ) -> None:
+        """Name a peer that sends blocks where datagrams are awaited, or the other way round."""
+        reached = set(exchange.reached)
+        announcing = self._channel.senders(
+            self._job, stage.layer + CONTROL_LAYERS, stage.weights_digest, receiver=self._client
+        )
+        for peer in sorted(self._peers & announcing - reached):
+            raise PartitionError(
+                f"client {peer} sends datagrams, client {self._client} takes none from it: "
+                "expected a udp:// address of both in both rosters, and an agent that listens "
+                "there; see docs/kernel-path.md"
+            )
+        for peer in sorted(self._peers & senders & reached):
+            if self.datagrams and self.datagrams.carries(stage.incoming(self._plan.peer(peer)).key):
+                raise PartitionError(
+                    f"client {peer} sends blocks, client {self._client} expects datagrams from it: "
+                    "expected a udp:// address of both in both rosters, and an agent that listens "
+                    "there; see docs/kernel-path.md"
+                )
+
+    def _stage_of(self, ticket: Ticket, width: int, dtype: str) -> StageExchange:
+        return StageExchange(
+            job=self._job,
+            layer=ticket.stage,
+            weights_digest=ticket.weights_digest,
+            client=self._client,
+            width=width,
+            dtype=dtype,
+        )
+
+
+def _in_slot_order(
+    parts: list[Vectors], slots: list[np.ndarray], width: int, dtype: str
+) -> Vectors:
+    if not parts:
+        return csr_array((0, width), dtype=dtype)
+    order = np.concatenate(slots)
+    if all(not isinstance(part, np.ndarray) for part in parts):
+        return csr_array(vstack(parts, format="csr")[np.argsort(order, kind="stable")])
+    result = np.zeros((len(order), width), dtype=dtype)
+    for part, where in zip(parts, slots, strict=True):
+        result[where] = to_dense(part)
+    return result

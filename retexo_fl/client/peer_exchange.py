@@ -1,0 +1,229 @@
+"""One exchange of one client: vectors to its peers and theirs back, as blocks or as datagrams.
+
+An exchange that opens a stage and one inside a round are both this object, with other headers:
+:class:`~retexo_fl.client.mailbox.Mailbox` and
+:class:`~retexo_fl.client.inner_exchanges.RoundRunner` say what is exchanged and what happens
+when a peer's vectors are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from retexo_fl.channels import BlockKey, Channel
+from retexo_fl.client.api import Traffic
+from retexo_fl.client.vector_carrier import ExchangeId, VectorCarrier
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.exchange import (
+    BlockHeader,
+    BlockTraffic,
+    FixedVectors,
+    Vectors,
+    decode_block,
+    encode_block,
+    wire_codec,
+)
+from retexo_fl.ledger import Volume
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Called with peer, bytes, and ``out`` or ``in``, for every block that leaves or was decoded.
+WatchPeers: TypeAlias = Callable[[int, Traffic, str], None]
+
+
+class PeerExchange:
+    """Sends what is owed, takes what has arrived; never waits.
+
+    Args:
+        exchange_id: Job, stage and digest.
+        channel: How blocks travel.
+        codec: How vectors are written.
+        outgoing: By peer, the header of the block for it.
+        incoming: By peer, what the header of its block must be.
+        watch: Called for every block, of one maybe more than once.
+
+    Attributes:
+        received: By peer, the vectors that have come.
+        refused: By peer, why its block is no block; as if it had not come.
+    """
+
+    def __init__(
+        self,
+        exchange_id: ExchangeId,
+        channel: Channel,
+        *,
+        codec: str,
+        outgoing: Mapping[int, BlockHeader],
+        incoming: Mapping[int, BlockHeader],
+        watch: WatchPeers,
+    ) -> None:
+        self.id = exchange_id
+        self._channel = channel
+        self._codec = codec
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._watch = watch
+        self._datagrams: VectorCarrier | None = None
+        self._targets: Mapping[int, np.ndarray] | None = None
+        self._all_needed: bool | None = None
+        self._is_kept = False
+        self.reached: tuple[int, ...] = ()
+        self.received: dict[int, Vectors] = {}
+        self.refused: dict[int, RemoteProtocolError] = {}
+
+    def use_datagrams(
+        self,
+        datagrams: VectorCarrier | None,
+        targets: Mapping[int, np.ndarray] | None,
+        *,
+        all_needed: bool | None,
+        kept: bool,
+    ) -> None:
+        """Exchange with the peers that they reach by datagrams.
+
+        Args:
+            datagrams: The job's; None for none.
+            targets: By peer, (n,) int64 what each of its vectors is summed into, -1 for nothing.
+            all_needed: No peer may stay away; None: as the job says.
+            kept: Put what arrives on disk: a restarted process does not get it again.
+        """
+        if datagrams is None:
+            return
+        self._datagrams, self._targets = datagrams, targets
+        self._all_needed, self._is_kept = all_needed, kept
+        self.reached = tuple(peer for peer in self._incoming if datagrams.reaches(peer))
+
+    @property
+    def outgoing_keys(self) -> frozenset[BlockKey]:
+        """The blocks that are sent."""
+        return frozenset(h.key for peer, h in self._outgoing.items() if peer not in self.reached)
+
+    @property
+    def incoming_keys(self) -> frozenset[BlockKey]:
+        """The blocks that are awaited, also those that come as datagrams."""
+        return frozenset(header.key for header in self._incoming.values())
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The peers whose vectors have not come."""
+        return tuple(peer for peer in self._incoming if peer not in self.received)
+
+    def send(
+        self,
+        vectors: Iterable[tuple[int, Vectors]],
+        fixed: FixedVectors | None = None,
+        *,
+        rows: Mapping[int, np.ndarray] | None = None,
+    ) -> Traffic:
+        """Hand every peer its vectors; return the bytes that left now.
+
+        Args:
+            vectors: By peer, (n, width); one is asked for when the one before has left.
+            fixed: The same under the codec ``fixed``, of which datagrams are made.
+            rows: By peer, (n,) int64 the inner node whose row each vector is, -1 for none.
+
+        Raises:
+            ChannelError: A block could not be handed over.
+            LocalProtocolError: A vector is not finite.
+        """
+        traffic = Traffic()
+        if self._datagrams is not None and fixed is not None and self.reached:
+            headers = {peer: self._outgoing[peer] for peer in self.reached}
+            for peer, moved in self._datagrams.send(headers, fixed, rows=rows).items():
+                self._watch(peer, moved, "out")
+                traffic += moved
+        for peer, block_vectors in vectors:
+            if peer not in self.reached:
+                traffic += self._send_block(self._outgoing[peer], block_vectors)
+        return traffic
+
+    def expect(self) -> None:
+        """Let datagrams of this exchange come."""
+        if self._datagrams is None or not self.reached:
+            return
+        if self._is_kept:
+            self.received |= self._datagrams.kept(self.id)
+        headers = {p: self._incoming[p] for p in self.reached if p not in self.received}
+        if headers:
+            self._datagrams.expect(headers, self._targets, all_needed=self._all_needed)
+
+    def receive(self) -> Traffic:
+        """Decode what has arrived since the last call; return its bytes.
+
+        A block whose rows cannot be decoded is logged with its sender, which stays missing.
+
+        Raises:
+            PartitionError: A peer lists other edges than this client.
+        """
+        traffic = self._receive_datagrams()
+        for peer, header in self._incoming.items():
+            is_here = peer in self.received or peer in self.refused
+            if is_here or (self._datagrams and self._datagrams.carries(header.key)):
+                continue
+            block = self.decoded(header)
+            if block is not None:
+                self.received[peer], moved = block
+                self._watch(peer, moved, "in")
+                traffic += moved
+        return traffic
+
+    def decoded(self, expected: BlockHeader) -> tuple[Vectors, Traffic] | None:
+        """Return a client's block and its bytes; None if it is not whole, or refused.
+
+        Raises:
+            PartitionError: The two clients do not list the same edges.
+        """
+        stream = self._channel.receive_block(expected.key)
+        try:
+            decoded = decode_block(expected, stream) if stream else None
+        except RemoteProtocolError as error:
+            # One peer's fault is no other's: the exchange goes on as if it had sent nothing.
+            _LOG.warning("refused: %s", error)
+            self.refused[expected.sender] = error
+            return None
+        if decoded is None:
+            return None
+        vectors, counted = decoded
+        return vectors, _counted(counted, counted.wire_bytes)
+
+    def _send_block(self, header: BlockHeader, vectors: Vectors) -> Traffic:
+        block = encode_block(header, vectors, codec=wire_codec(self._codec))
+        moved = self._channel.send_block(header.key, block.frames)
+        # Told also where a process that was killed has sent it: its answer was never read.
+        whole = _counted(block.traffic, block.traffic.wire_bytes)
+        self._watch(header.receiver, whole, "out")
+        return Traffic() if moved == 0 else _counted(block.traffic, moved)
+
+    def _receive_datagrams(self) -> Traffic:
+        traffic = Traffic()
+        waiting = set(self.reached) - self.received.keys()
+        if self._datagrams is None or not waiting:
+            return traffic
+        for unit in self._datagrams.arrived(self.id):
+            if not unit.keys() & waiting:
+                continue
+            if self._is_kept:
+                self._datagrams.keep(self.id, {p: vectors for p, (vectors, _) in unit.items()})
+            for peer, (vectors, moved) in unit.items():
+                self.received[peer] = vectors
+                self._watch(peer, moved, "in")
+                traffic += moved
+        return traffic
+
+
+def _counted(traffic: BlockTraffic, moved: int | None) -> Traffic:
+    """Split a block's bytes by kind; ``moved`` is what the transport took, None if not told."""
+    control = traffic.control_bytes
+    return Traffic(
+        boundary=Volume(
+            messages=1,
+            raw=traffic.raw_bytes,
+            payload=traffic.payload_bytes,
+            wire=None if moved is None else moved - control,
+        ),
+        control=Volume(messages=0, payload=control, wire=None if moved is None else control),
+    )

@@ -1,0 +1,192 @@
+"""The seam between an agent and what carries its vectors in another way than as blocks.
+
+An agent works without any. One is given to it by whoever starts it (``retexo_fl/kernel_path``): the
+agent knows these protocols and the numbers of a carrier's control blocks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from retexo_fl.channels import BlockKey
+from retexo_fl.client.api import Traffic
+from retexo_fl.exchange import BlockHeader, FixedVectors
+from retexo_fl.exchange.link_messages import Offer
+
+#: Names an exchange: job, stage, digest.
+ExchangeId: TypeAlias = tuple[str, int, bytes]
+
+# ---- control blocks: ordinary blocks by which two carriers agree -------------------------------
+
+#: Stage indices of ordinary blocks lie below; a notice's and a grant's are shifted up.
+CONTROL_LAYERS: Final = 1 << 16
+#: Kind of the first grant; a notice has kind 1.
+FIRST_GRANT: Final = 2
+#: Grants of one exchange that are numbered; a receiver that loses more has another trouble.
+MOST_GRANTS: Final = 64
+#: Numbers of a notice or a grant beside one for each vector, and of each stream.
+CONTROL_NUMBERS: Final = 16
+STREAM_NUMBERS: Final = 3
+#: Streams of one sender for one receiver: its own, and one for each set of peers that it serves
+#: with one packet.
+MOST_STREAMS: Final = 64
+
+
+def split_layer(layer: int) -> tuple[int, int]:
+    """Return the stage that a block belongs to and 0 for vectors, 1 for a notice, else a grant."""
+    return layer % CONTROL_LAYERS, layer // CONTROL_LAYERS
+
+
+def is_control(kind: int) -> bool:
+    """Say whether a kind of :func:`split_layer` is a notice or a grant."""
+    return 0 < kind < FIRST_GRANT + MOST_GRANTS
+
+
+def most_control_bytes(vectors: int) -> int:
+    """Return the most bytes of a notice or a grant for so many vectors."""
+    return 4096 + 8 * (CONTROL_NUMBERS + vectors + STREAM_NUMBERS * MOST_STREAMS) * 2
+
+
+# ---- what a carrier does ------------------------------------------------------------------------
+
+
+class VectorCarrier(Protocol):
+    """One job's end."""
+
+    def reaches(self, peer: int) -> bool:
+        """Say whether vectors for a peer, and from it, go this way."""
+        ...
+
+    def refuse_strangers(
+        self,
+        header_of: Callable[[int], BlockHeader],
+        exchange: ExchangeId,
+        *,
+        known: Collection[int],
+    ) -> None:
+        """Look at announcements of clients that are no peers.
+
+        Raises:
+            PartitionError: One lists an edge which this part lacks.
+        """
+        ...
+
+    def send(
+        self,
+        headers: Mapping[int, BlockHeader],
+        fixed: FixedVectors,
+        *,
+        rows: Mapping[int, np.ndarray] | None = None,
+    ) -> dict[int, Traffic]:
+        """Send vectors to some peers; return the bytes of each.
+
+        Args:
+            headers: By peer, the header of the block that its vectors would make.
+            fixed: Vectors of these and perhaps other peers.
+            rows: By peer, [n] int64 the inner node whose row each vector is, -1 where it is none.
+        """
+        ...
+
+    def expect(
+        self,
+        headers: Mapping[int, BlockHeader],
+        targets: Mapping[int, np.ndarray] | None,
+        *,
+        all_needed: bool | None = None,
+    ) -> None:
+        """Take vectors from some peers from now on.
+
+        Args:
+            headers: By peer, the header of the block that its vectors would make.
+            targets: By peer, [n] int64 what each vector is summed into, -1 for nothing.
+            all_needed: Of this exchange; None: as of the job.
+        """
+        ...
+
+    def arrived(self, exchange: ExchangeId) -> list[dict[int, tuple[np.ndarray, Traffic]]]:
+        """Return, by peer, the vectors that are there, and their bytes; those summed in one dict.
+
+        Raises:
+            RetexoError: What went wrong with the exchange.
+        """
+        ...
+
+    def keep(self, exchange: ExchangeId, vectors: Mapping[int, np.ndarray]) -> None:
+        """Put vectors that were summed together on disk, by peer: all of them or none.
+
+        Raises:
+            CheckpointError: They could not be written.
+        """
+        ...
+
+    def kept(self, exchange: ExchangeId) -> dict[int, np.ndarray]:
+        """Return, by peer, what was put on disk, also by an earlier process.
+
+        Raises:
+            CheckpointError: A file is damaged.
+        """
+        ...
+
+    def carries(self, key: BlockKey) -> bool:
+        """Say whether a peer's vectors come this way, and not as a block."""
+        ...
+
+    def untaken(self, exchanges: set[ExchangeId]) -> list[int]:
+        """Return the peers that have not taken all that was sent in some exchanges."""
+        ...
+
+    def drop(self, exchanges: set[ExchangeId]) -> set[BlockKey]:
+        """Forget exchanges; return the mailboxes of their control blocks."""
+        ...
+
+
+class CarrierPath(Protocol):
+    """All exchanges of an agent that go this way."""
+
+    def start(self) -> None:
+        """Begin to send and take."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``retexo agent status`` shows of it."""
+        ...
+
+    def arrivals(self) -> Arrivals:
+        """Return what waits for vectors whichever way they come."""
+        ...
+
+    def open_job(self, folder: Path, *, all_needed: bool, unadded: str = "") -> VectorCarrier:
+        """Return a job's end.
+
+        Args:
+            folder: Keeps what arrived before a stage, for the time after a restart.
+            all_needed: No peer may stay away, so vectors of different peers may be added as they
+                come.
+            unadded: Why vectors are stored one by one, none added to another, and what to do; empty
+                where some are. Logged when the first have come.
+        """
+        ...
+
+    def forget_job(self, job: str) -> None:
+        """Forget all exchanges of a job."""
+        ...
+
+
+class Arrivals(Protocol):
+    """What an agent waits on: blocks, or blocks and what a carrier brings."""
+
+    def wait_for(self, keys: Collection[BlockKey], timeout_s: float) -> frozenset[BlockKey]:
+        """Wait until all vectors are there or time is over; return those that are not."""
+        ...
+
+    def offers(self, peer: int) -> Sequence[Offer]:
+        """Return every block that a peer has not acknowledged."""
+        ...

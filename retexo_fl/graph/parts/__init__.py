@@ -1,0 +1,1 @@
+"""What one client holds of a graph: cutting, storing, checking."""

@@ -1,0 +1,237 @@
+"""A client's part from the client's own tables; no process reads the whole graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from retexo_fl.errors import ConfigurationError, TableError
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.graph import Split
+from retexo_fl.graph.keys import hash_keys, narrow_keys
+from retexo_fl.graph.npy import memory_bytes
+from retexo_fl.graph.parts.key_split import split_by_key
+from retexo_fl.graph.parts.partition import GraphPartition, check_partition
+from retexo_fl.graph.parts.peers import Peers
+from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
+from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
+from retexo_fl.graph.sources.tables.source import shown
+from retexo_fl.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClientTables:
+    """What one client knows of the graph.
+
+    Attributes:
+        nodes: Its own nodes.
+        edges: Edges between them; None where there are none.
+        boundary: Edges from them to nodes of peers; None where there are none.
+    """
+
+    nodes: NodeTable
+    edges: EdgeTable | None = None
+    boundary: BoundaryTable | None = None
+
+
+def make_local_part(
+    tables: ClientTables, peers: Peers, client: int, *, split: str = "", seed: int = 0
+) -> GraphPartition:
+    """Make the part of one client; it equals the one that is cut from the whole graph.
+
+    Args:
+        tables: Of this client alone.
+        peers: What all clients agree on.
+        client: Index of this client.
+        split: Empty for the column ``split``; ``by-key:TRAIN/VAL/TEST`` where there is none.
+        seed: Of ``by-key``; the same at all clients.
+
+    Raises:
+        TableError: Tables contradict each other or the peers file; one line names file and row.
+        ConfigurationError: The split is missing, given twice, or not of its form.
+        PartitionError: The part does not satisfy what every part must.
+    """
+    nodes = tables.nodes
+    _check_labels(nodes, peers)
+    masks = _split(nodes, split, seed)
+    order = np.argsort(nodes.keys, kind="stable")
+    boundary = _boundary(tables, peers, client)
+    indptr, indices = _adjacency(tables, order, boundary)
+    keys = narrow_keys(nodes.keys[order])
+    boundary_keys = narrow_keys(boundary.keys)
+    part = GraphPartition(
+        partitioning=peers.partitioning,
+        client=client,
+        num_clients=len(peers.clients),
+        node_keys=keys,
+        indptr=indptr,
+        indices=indices,
+        boundary_keys=boundary_keys,
+        boundary_owners=boundary.owners,
+        node_hashes=hash_keys(keys),
+        boundary_hashes=hash_keys(boundary_keys),
+        features=_stored_features(nodes, peers)[order],
+        labels=nodes.labels[order],
+        train_mask=masks.train[order],
+        val_mask=masks.val[order],
+        test_mask=masks.test[order],
+        num_classes=peers.num_classes,
+    )
+    check_partition(part, source=nodes.source)
+    return part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Boundary:
+    """Boundary nodes in the order of their slots, and the edges to them.
+
+    Attributes:
+        keys: [b] bytes.
+        owners: [b] int32.
+        rows: [e] int64 row of the own node in the node table.
+        slots: [e] int64 slot of the peer's node.
+    """
+
+    keys: np.ndarray
+    owners: np.ndarray
+    rows: np.ndarray
+    slots: np.ndarray
+
+
+def _check_labels(nodes: NodeTable, peers: Peers) -> None:
+    wrong = np.flatnonzero(nodes.labels >= peers.num_classes)
+    if len(wrong):
+        row = int(wrong[0])
+        nodes.fail(
+            row,
+            f"label: got {nodes.labels[row]}; expected 0 to {peers.num_classes - 1}, the classes "
+            f"of {peers.source}",
+        )
+
+
+def _split(nodes: NodeTable, split: str, seed: int) -> Split:
+    if nodes.split is not None:
+        if split:
+            raise ConfigurationError(
+                f"split: cannot be given with {nodes.source}, which has a column 'split'; expected "
+                "one of the two"
+            )
+        return nodes.split
+    if not split:
+        raise TableError(
+            f"{nodes.source}: column 'split' is missing; expected it, or --split "
+            "by-key:TRAIN/VAL/TEST"
+        )
+    return split_by_key(nodes.keys, nodes.labels, split=split, seed=seed)
+
+
+def _boundary(tables: ClientTables, peers: Peers, client: int) -> _Boundary:
+    table = tables.boundary
+    if table is None or not len(table.own):
+        none = np.empty(0, dtype=np.int64)
+        keys = np.empty(0, dtype="S1")
+        return _Boundary(keys=keys, owners=none.astype(np.int32), rows=none, slots=none)
+    rows = _own_rows(tables.nodes, table)
+    owners = _owners(table, peers, client)
+    keys, first, nodes = np.unique(table.foreign, return_index=True, return_inverse=True)
+    _check_one_owner(table, owners, first, nodes)
+    _check_once(table, rows, nodes)
+    order = np.lexsort((keys, owners[first]))
+    slot = np.empty(len(order), dtype=np.int64)
+    slot[order] = np.arange(len(order))
+    return _Boundary(keys=keys[order], owners=owners[first][order], rows=rows, slots=slot[nodes])
+
+
+def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
+    rows = key_rows(nodes.keys, table.own)
+    unknown = np.flatnonzero(rows < 0)
+    if len(unknown):
+        row = int(unknown[0])
+        table.fail(
+            row, f"own: {shown(table.own[row])} is no key of {nodes.source}; expected a node of it"
+        )
+    inner = np.flatnonzero(key_rows(nodes.keys, table.foreign) >= 0)
+    if len(inner):
+        row = int(inner[0])
+        table.fail(
+            row,
+            f"foreign: {shown(table.foreign[row])} is a key of {nodes.source}; expected a node of "
+            "a peer",
+        )
+    return rows
+
+
+def _owners(table: BoundaryTable, peers: Peers, client: int) -> np.ndarray:
+    """Return the [e] int32 index of the peer in each row."""
+    index_of = {name: index for index, name in enumerate(peers.clients)}
+    names, names_of = np.unique(table.peers, return_inverse=True)
+    indices = np.array([index_of.get(str(name), -1) for name in names], dtype=np.int32)
+    owners: np.ndarray = indices[names_of]
+    wrong = np.flatnonzero((owners < 0) | (owners == client))
+    if len(wrong):
+        row = int(wrong[0])
+        told = "is this client itself" if owners[row] == client else "is no client"
+        table.fail(
+            row, f"peer: {shown(str(table.peers[row]))} {told}; expected a peer in {peers.source}"
+        )
+    return owners
+
+
+def _check_one_owner(
+    table: BoundaryTable, owners: np.ndarray, first: np.ndarray, nodes: np.ndarray
+) -> None:
+    wrong = np.flatnonzero(owners != owners[first][nodes])
+    if len(wrong):
+        row = int(wrong[0])
+        before = int(first[nodes[row]])
+        table.fail(
+            row,
+            f"foreign: {shown(table.foreign[row])} is of {shown(str(table.peers[row]))} here and "
+            f"of {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner",
+        )
+
+
+def _check_once(table: BoundaryTable, rows: np.ndarray, nodes: np.ndarray) -> None:
+    def sentence(first: int, place: str) -> str:
+        pair = f"{shown(table.own[first])} and {shown(table.foreign[first])}"
+        return f"the edge of {pair} stands in {place} already; expected each undirected edge once"
+
+    check_pairs_once(table, rows * (int(nodes.max()) + 1) + nodes, sentence)
+
+
+def _adjacency(
+    tables: ClientTables, order: np.ndarray, boundary: _Boundary
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the CSR of all edges at inner nodes, columns ascending: [n + 1] int64, [e] int32."""
+    count = len(order)
+    position = np.empty(count, dtype=np.int64)
+    position[order] = np.arange(count)
+    ends = np.empty((2, 0), dtype=np.int64)
+    if tables.edges is not None:
+        ends = position[edge_rows(tables.nodes, tables.edges)]
+    rows = np.concatenate((ends[0], ends[1], position[boundary.rows]))
+    columns = np.concatenate((ends[1], ends[0], count + boundary.slots))
+    shape = (count, count + len(boundary.keys))
+    matrix = coo_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=shape).tocsr()
+    matrix.sort_indices()
+    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+
+
+def _stored_features(nodes: NodeTable, peers: Peers) -> Features:
+    """Return the features in the form that all parts of the partitioning have."""
+    features = nodes.features
+    if peers.sparse_features == isinstance(features, csr_array):
+        return features
+    if not isinstance(features, csr_array):
+        return csr_array(features)
+    dense_bytes = features.shape[0] * features.shape[1] * features.dtype.itemsize
+    if dense_bytes > memory_bytes() // 2:
+        raise TableError(
+            f"{nodes.source}: features take {format_bytes(dense_bytes)} as dense rows, and the "
+            f"machine has {format_bytes(memory_bytes())}; expected sparse-features = true in "
+            f"{peers.source}, at all clients"
+        )
+    dense: np.ndarray = features.toarray()
+    return dense

@@ -1,0 +1,191 @@
+"""What all clients of a partitioning agree on before any of them makes its part: a TOML file."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import tomli_w
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
+from retexo_fl.units import counted
+
+#: The name that the file has beside parts on disk.
+PEERS_NAME: Final = "peers.toml"
+#: Far above the file of a million clients.
+_MOST_BYTES: Final = 2**26
+_MOST_NAME: Final = 200
+_MOST_SIZE: Final = 2**31 - 1
+#: Names that a misspelt one is compared with.
+_MOST_COMPARED: Final = 10_000
+_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "clients")
+_OPTIONAL: Final = ("sparse-features",)
+_DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
+_HEADING: Final = (
+    "# What all clients of this partitioning agree on; the same file at every client.\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """The content of a peers file.
+
+    Attributes:
+        source: The file, for errors.
+        clients: Names by client index.
+        num_classes: C of the whole graph.
+        num_features: F of every client.
+        sparse_features: Whether parts store their features as CSR.
+        partitioning: 64 hex digits that all parts carry.
+    """
+
+    source: str
+    clients: tuple[str, ...]
+    num_classes: int
+    num_features: int
+    sparse_features: bool
+    partitioning: str
+
+    def index_of(self, name: str) -> int:
+        """Return a client's index.
+
+        Raises:
+            ConfigurationError: There is no client of that name; the message names the nearest.
+        """
+        if name in self.clients:
+            return self.clients.index(name)
+        near = difflib.get_close_matches(name, self.clients[:_MOST_COMPARED], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigurationError(
+            f"name: {name[:_MOST_NAME]!r} is none of the "
+            f"{counted(len(self.clients), 'client')} of {self.source}{hint}"
+        )
+
+    def to_toml(self) -> str:
+        """Return the text of the file."""
+        values = {
+            "partitioning": self.partitioning,
+            "classes": self.num_classes,
+            "features": self.num_features,
+            "sparse-features": self.sparse_features,
+            "clients": list(self.clients),
+        }
+        return _HEADING + tomli_w.dumps(values)
+
+
+def peers_of(parts: Sequence[GraphPartition]) -> Peers:
+    """Return the peers file of parts that were cut from a whole graph.
+
+    Args:
+        parts: All parts, in client order; clients are called ``client-0``, ``client-1``, ...
+    """
+    first = parts[0]
+    return Peers(
+        source=PEERS_NAME,
+        clients=tuple(f"client-{part.client}" for part in parts),
+        num_classes=first.num_classes,
+        num_features=first.num_features,
+        sparse_features=not isinstance(first.features, np.ndarray),
+        partitioning=first.partitioning,
+    )
+
+
+def read_peers(path: Path) -> Peers:
+    """Read a peers file.
+
+    Its ``partitioning`` is 64 hex digits, or any other text: then the digits are the SHA-256 of
+    what the file says, without its comments and its layout.
+
+    Raises:
+        ConfigurationError: It cannot be read, is not TOML, or a key is missing, unknown or not as
+            documented; one line names file and key.
+    """
+    values = _read_toml(path)
+    _check_keys(path, values)
+    agreed = {
+        "partitioning": values["partitioning"],
+        "classes": _whole(path, "classes", values["classes"]),
+        "features": _whole(path, "features", values["features"]),
+        "sparse-features": values.get("sparse-features", False),
+        "clients": _names(path, values["clients"]),
+    }
+    name, sparse = agreed["partitioning"], agreed["sparse-features"]
+    if not isinstance(name, str) or not name:
+        _fail(path, "partitioning", name, "a name, or 64 hex digits")
+    if not isinstance(sparse, bool):
+        _fail(path, "sparse-features", sparse, "true or false")
+    return Peers(
+        source=str(path),
+        clients=tuple(values["clients"]),
+        num_classes=values["classes"],
+        num_features=values["features"],
+        sparse_features=sparse,
+        partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
+    )
+
+
+def _check_keys(path: Path, values: Mapping[str, Any]) -> None:
+    missing = [key for key in _KEYS if key not in values and key not in _OPTIONAL]
+    if missing:
+        raise ConfigurationError(f"{path}: {missing[0]}: missing; expected {', '.join(_KEYS)}")
+    unknown = sorted(values.keys() - set(_KEYS))
+    if unknown:
+        raise ConfigurationError(
+            f"{path}: {unknown[0][:60]}: unknown key; expected {', '.join(_KEYS)}"
+        )
+
+
+def _digest(agreed: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what is agreed on: JSON with sorted keys, ASCII, no spaces."""
+    content = json.dumps(agreed, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(content.encode("ascii")).hexdigest()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigurationError(f"{path}: is no file; expected a peers file")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a peers file")
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+
+
+def _names(path: Path, value: object) -> list[str]:
+    if not isinstance(value, list) or not value:
+        _fail(path, "clients", value, "a list of names, in the order of the clients")
+    seen: set[str] = set()
+    for name in value:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME:
+            _fail(path, "clients", name, f"printable names of at most {_MOST_NAME} characters")
+        if name in seen:
+            _fail(path, "clients", name, "each name once")
+        seen.add(name)
+    return value
+
+
+def _whole(path: Path, key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_SIZE:
+        _fail(path, key, value, f"a whole number from 1 to {_MOST_SIZE}")
+    return value
+
+
+def _fail(path: Path, key: str, value: object, expected: str) -> NoReturn:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
+    raise ConfigurationError(f"{path}: {key}: got {shown}; expected {expected}")

@@ -1,0 +1,1 @@
+"""Which vectors clients send each other."""

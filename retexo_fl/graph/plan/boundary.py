@@ -1,0 +1,173 @@
+"""Which vectors a client sends to and receives from each peer, in an order both ends derive."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.plan.cover_plan import CoveredEdges
+from retexo_fl.graph.plan.cut_edges import CutEdges, KeyTexts
+from retexo_fl.graph.plan.stage_edges import StageEdges
+from retexo_fl.graph.plan.vectors import IncomingVectors, OutgoingVectors, PeerPlan
+
+#: What the vectors of a plan are: rows of boundary nodes, or rows and partial sums, as few as can
+#: be. A digest begins with its plan's kind.
+PLAN_KINDS: Final = ("rows", "cover")
+# clients, keys on each side, edges; the client with the lower index first
+_PAIR: Final = struct.Struct("<QQQQQ")
+#: Bytes of an edge: its two ends' numbers.
+_EDGE_BYTES: Final = 8
+
+#: A client, how many of its nodes have an edge to the other client, the lengths of their keys, and
+#: the keys.
+_Side = tuple[int, int, bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundaryPlan:
+    """All that a client exchanges with its peers.
+
+    Row identity is never sent: both ends sort by key, and equal digests prove that they agree.
+
+    Attributes:
+        client: Whose plan this is.
+        peers: Ascending by peer.
+        edges: What a stage reads, from own rows and from the received block.
+    """
+
+    client: int
+    peers: tuple[PeerPlan, ...]
+    edges: StageEdges
+
+    @classmethod
+    def from_partition(cls, partition: GraphPartition, kind: str = "rows") -> Self:
+        """Derive the plan from one partition alone.
+
+        Args:
+            partition: The client's part.
+            kind: ``rows``: every boundary node's row. ``cover``: for layers that sum their
+                neighbours' rows; each pair of clients sends rows and sums of rows, chosen so that
+                as few vectors as possible stand for all edges between them.
+
+        Raises:
+            PartitionError: There is no such kind of plan.
+        """
+        if kind not in PLAN_KINDS:
+            raise PartitionError(f"boundary plan {kind!r}; expected {' or '.join(PLAN_KINDS)}")
+        if not partition.num_boundary:
+            edges = StageEdges.of_rows(partition)
+            return cls(client=partition.client, peers=(), edges=edges)
+        cut = CutEdges.of(partition)
+        digests = _digests(partition, cut, kind)
+        if kind == "cover":
+            covered = CoveredEdges.of(cut)
+            peers, edges = covered.peer_plans(digests), covered.stage_edges(partition)
+        else:
+            peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
+        return cls(client=partition.client, peers=tuple(peers), edges=edges)
+
+    @property
+    def num_slots(self) -> int:
+        """Length of the received block."""
+        return self.edges.num_slots
+
+    @property
+    def num_send(self) -> int:
+        """Vectors that leave in one exchange."""
+        return sum(plan.send.count for plan in self.peers)
+
+    @property
+    def num_receive(self) -> int:
+        """Vectors that arrive in one exchange: one for each slot."""
+        return sum(plan.receive.count for plan in self.peers)
+
+    @property
+    def incoming_targets(self) -> dict[int, np.ndarray] | None:
+        """By peer, what its vectors are only ever added to; None where all are rows."""
+        targets = {p.peer: p.receive.targets for p in self.peers if p.receive.targets is not None}
+        return targets or None
+
+    @property
+    def returning_targets(self) -> dict[int, np.ndarray]:
+        """By peer, what the gradients of the vectors sent to it are only ever added to."""
+        return {peer.peer: peer.send.targets for peer in self.peers}
+
+    @property
+    def num_added(self) -> int:
+        """Received vectors that are only ever added to another peer's: c for one node are c - 1.
+
+        So many may be added as they arrive, by the kernel or the agent.
+        """
+        return _num_added(self.incoming_targets or {})
+
+    @property
+    def num_added_back(self) -> int:
+        """The same of the gradients of all vectors sent, which come back end to end."""
+        return _num_added(self.returning_targets)
+
+    def peer(self, index: int) -> PeerPlan:
+        """Return the plan for one peer.
+
+        Raises:
+            PartitionError: The two clients share no edge.
+        """
+        at = bisect_left(self.peers, index, key=lambda plan: plan.peer)
+        if at == len(self.peers) or self.peers[at].peer != index:
+            raise PartitionError(f"client {self.client} shares no edge with client {index}")
+        return self.peers[at]
+
+
+def _row_plans(edges: CutEdges, digests: Iterator[bytes]) -> Iterator[PeerPlan]:
+    """Send every row that has an edge to the peer; a slot is a boundary node."""
+    slots = np.arange(edges.slot_ends[-1][1], dtype=np.int64)
+    for peer, digest, sent, received, (first, end) in zip(
+        edges.peers, digests, edges.sent_ends, edges.slot_ends, edges.edge_ends, strict=True
+    ):
+        yield PeerPlan(
+            peer=peer,
+            num_edges=end - first,
+            digest=digest,
+            send=OutgoingVectors(rows=edges.sent_rows[slice(*sent)]),
+            receive=IncomingVectors(slots=slots[slice(*received)]),
+        )
+
+
+def _num_added(targets: Mapping[int, np.ndarray]) -> int:
+    if not targets:
+        return 0
+    into = np.concatenate(list(targets.values()))
+    into = into[into >= 0]
+    return len(into) - len(np.unique(into))
+
+
+def _digests(partition: GraphPartition, edges: CutEdges, kind: str) -> Iterator[bytes]:
+    """Yield each peer's digest; with thousands of peers a NumPy call for each would count."""
+    own = KeyTexts.of(partition.node_keys[edges.sent_rows])
+    foreign = KeyTexts.of(partition.boundary_keys)
+    positions = edges.positions.tobytes()
+    client = partition.client
+    start = hashlib.sha256(kind.encode() + partition.partitioning.encode())
+    for peer, sent, received, (first, end) in zip(
+        edges.peers, edges.sent_ends, edges.slot_ends, edges.edge_ends, strict=True
+    ):
+        ours, theirs = (client, *own.between(*sent)), (peer, *foreign.between(*received))
+        sides = (ours, theirs) if client < peer else (theirs, ours)
+        yield _digest(start, *sides, positions[_EDGE_BYTES * first : _EDGE_BYTES * end])
+
+
+def _digest(start: hashlib._Hash, lower: _Side, higher: _Side, positions: bytes) -> bytes:
+    """Hash the edges between two clients; the room's README has the layout."""
+    low, low_count, *low_keys = lower
+    high, high_count, *high_keys = higher
+    sizes = _PAIR.pack(low, high, low_count, high_count, len(positions) // _EDGE_BYTES)
+    state = start.copy()
+    state.update(b"".join((sizes, *low_keys, *high_keys, positions)))
+    return state.digest()

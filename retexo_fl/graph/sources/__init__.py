@@ -1,0 +1,1 @@
+"""Where whole graphs come from."""

@@ -1,0 +1,127 @@
+"""Data sets by name: built in, made from a seed, ``NAME.npz`` files, and public ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.digits import load_digits_graph
+from retexo_fl.graph.sources.named.obtain import obtain
+from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
+from retexo_fl.graph.sources.npz_graph import count_npz_values, read_npz_graph
+from retexo_fl.graph.sources.plugin_graph import load_plugin_graph
+from retexo_fl.graph.sources.synthetic import SYNTHETIC, is_synthetic, make_synthetic
+from retexo_fl.plugins import is_plugin
+
+DIGITS: Final = "digits"
+
+
+def load_dataset(
+    name: str,
+    *,
+    data_dir: Path | None,
+    attributes: Sequence[str] = (),
+    quiet: bool = False,
+    named: Mapping[str, NamedDataset] = NAMED,
+) -> Graph:
+    """Load a data set.
+
+    Args:
+        name: ``digits``, ``synthetic[:...]``, the name of a ``.npz`` file in ``data_dir`` without
+            its ending, a public data set, or ``module:attribute`` of a function that returns a
+            graph.
+        data_dir: Folder of ``.npz`` files, where a download is put, too; None for none.
+        attributes: Attributes of the nodes that the graph is to have: arrays [N] of the file.
+        quiet: Show no progress of a download.
+        named: The public data sets, which are downloaded on their first use.
+
+    Raises:
+        DatasetError: There is no such data set, it cannot be had, it has no such attribute, or its
+            file is not as documented.
+        PluginError: The function cannot be imported or called, or returned no graph.
+    """
+    if is_synthetic(name):
+        demand_attributes(f"data set {name!r}", {}, attributes)
+        return make_synthetic(name)
+    if is_plugin(name):
+        return load_plugin_graph(name, attributes=attributes)
+    if name == DIGITS:
+        graph = load_digits_graph()
+        demand_attributes(f"data set {name!r}", graph.attributes, attributes)
+        return graph
+    path = _npz_path(name, data_dir, named, quiet=quiet)
+    graph = read_npz_graph(path, attributes=attributes)
+    return _without_made_up_labels(graph) if name == "citeseer" else graph
+
+
+def count_dataset_values(name: str, attribute: str, *, data_dir: Path | None) -> int:
+    """Return how many different values an attribute of a data set has.
+
+    Args:
+        name: As in :func:`load_dataset`, as are ``data_dir`` and what is raised. Of a ``.npz``
+            file nothing but the attribute is read.
+        attribute: Its name.
+        data_dir: As in :func:`load_dataset`.
+    """
+    if name != DIGITS and not is_plugin(name) and not is_synthetic(name):
+        return count_npz_values(_npz_path(name, data_dir, NAMED, quiet=False), attribute)
+    graph = load_dataset(name, data_dir=data_dir, attributes=(attribute,))
+    return len(np.unique(graph.attributes[attribute]))
+
+
+def _npz_path(
+    name: str, data_dir: Path | None, named: Mapping[str, NamedDataset], *, quiet: bool
+) -> Path:
+    path = None if data_dir is None else data_dir / f"{name}.npz"
+    if path is not None and Path(name).name == name and path.is_file():
+        return path
+    files = npz_files(data_dir)
+    if name not in named:
+        raise DatasetError(_unknown(name, data_dir, files, named))
+    return obtain(named[name], data_dir=data_dir, quiet=quiet)
+
+
+def npz_files(data_dir: Path | None) -> list[Path]:
+    """Return the files of a folder that may be data sets, by name.
+
+    Raises:
+        DatasetError: ``data_dir`` is not a folder.
+    """
+    if data_dir is None:
+        return []
+    if not data_dir.is_dir():
+        raise DatasetError(f"data-dir: {data_dir} is not a folder; expected one with .npz files")
+    taken = (DIGITS, SYNTHETIC)
+    return sorted(path for path in data_dir.glob("*.npz") if path.stem not in taken)
+
+
+def _unknown(
+    name: str, data_dir: Path | None, files: list[Path], named: Mapping[str, NamedDataset]
+) -> str:
+    known = list(dict.fromkeys((DIGITS, SYNTHETIC, *(path.stem for path in files), *named)))
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    where = "data-dir is not set" if data_dir is None else f"looked for NAME.npz in {data_dir}"
+    return f"dataset: {name!r} is unknown; {hint}there is: {', '.join(known)} ({where})"
+
+
+def _without_made_up_labels(graph: Graph) -> Graph:
+    """Take back the label 0 of nodes that Citeseer's source leaves out.
+
+    They are known by their empty features and are in no mask. They stay in the graph, unlabelled.
+    """
+    split = graph.published_split
+    if split is None or isinstance(graph.features, np.ndarray):
+        return graph
+    made_up = np.diff(graph.features.indptr) == 0
+    made_up &= ~(split.train | split.val | split.test)
+    labels = np.where(made_up, -1, graph.labels)
+    return replace(graph, labels=labels)

@@ -1,0 +1,112 @@
+"""PyTorch Geometric's ``Data`` as a graph; neither torch nor PyG is imported here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
+from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
+from retexo_fl.graph.sources.simple_edges import undirected_edges
+from retexo_fl.units import counted
+
+logger = logging.getLogger(__name__)
+
+_MASKS: Final = ("train_mask", "val_mask", "test_mask")
+#: What a graph for us does not have.
+_UNUSED: Final = ("edge_attr", "edge_weight")
+
+
+def from_pyg(
+    data: Any,
+    *,
+    name: str = "pyg",
+    num_classes: int | None = None,
+    mask_column: int | None = None,
+    attributes: Sequence[str] = (),
+    simplify: bool = False,
+) -> Graph:
+    """Turn a PyG ``Data`` into a graph.
+
+    Args:
+        data: Has ``edge_index`` [2, E], ``x`` [N, F] (dense or sparse) and ``y`` [N]; and
+            ``train_mask``, ``val_mask``, ``test_mask`` [N], all three or none. Every edge may stand
+            in both directions, as PyG has it, or every edge once.
+        name: Name of the graph.
+        num_classes: C; None for the largest label plus one.
+        mask_column: Which of several splits to take where masks are [N, S].
+        attributes: Names of [N] integers or lists of text that the graph may be cut by.
+        simplify: Also take a directed graph, repeated edges and self loops: what is left out is
+            logged. Otherwise they are refused.
+
+    Returns:
+        A graph whose node keys are the decimal node indices. Values of ``x`` are rounded to
+        float32.
+
+    Raises:
+        DatasetError: Something is missing or not as described; the message names it.
+    """
+    checks = ArrayChecks(source=name, error=DatasetError)
+    found = {key: _demand(checks, data, key) for key in ("edge_index", "x", "y")}
+    labels = as_labels(checks, "y", found["y"])
+    for key in _UNUSED:
+        if getattr(data, key, None) is not None:
+            logger.warning("%s: %s is not used: all edges count alike", name, key)
+    there = {key: getattr(data, key, None) for key in attributes}
+    demand_attributes(name, {key for key, value in there.items() if value is not None}, attributes)
+    given = EdgeListGraph(
+        name=name,
+        edges=undirected_edges(
+            checks,
+            "edge_index",
+            as_array(found["edge_index"]),
+            num_nodes=len(labels),
+            simplify=simplify,
+        ),
+        features=as_features(checks, "x", found["x"]),
+        labels=labels,
+        num_classes=num_classes,
+        split=_split(checks, data, mask_column),
+        attributes={key: as_array(value) for key, value in there.items()},
+    )
+    return Graph.build(given, ArrayNames(source=name, edges="edge_index", features="x", labels="y"))
+
+
+def _demand(checks: ArrayChecks, data: Any, key: str) -> Any:
+    value = getattr(data, key, None)
+    if value is None:
+        checks.fail(
+            key, f"{type(data).__name__} has none; expected a PyG Data with edge_index, x and y"
+        )
+    return value
+
+
+def _split(checks: ArrayChecks, data: Any, column: int | None) -> Split | None:
+    masks = {key: getattr(data, key, None) for key in _MASKS}
+    missing = [key for key, mask in masks.items() if mask is None]
+    if len(missing) == len(masks):
+        return None
+    if missing:
+        there = next(key for key in masks if key not in missing)
+        checks.fail(missing[0], f"missing; expected it beside {there}")
+    train, val, test = (_mask(checks, key, as_array(mask), column) for key, mask in masks.items())
+    return Split(train=train, val=val, test=test)
+
+
+def _mask(checks: ArrayChecks, key: str, mask: np.ndarray, column: int | None) -> np.ndarray:
+    if mask.ndim != 2:
+        return mask
+    if column is None or not 0 <= column < mask.shape[1]:
+        checks.fail(
+            key,
+            f"holds {counted(mask.shape[1], 'split')}; expected mask_column, 0 to "
+            f"{mask.shape[1] - 1}, to choose one",
+        )
+    chosen: np.ndarray = mask[:, column]
+    return chosen

@@ -1,0 +1,54 @@
+"""A whole graph from a table of its nodes and a table of its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retexo_fl.files import bare_name
+from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.sources.attributes import count_values
+from retexo_fl.graph.sources.tables import (
+    edge_rows,
+    read_edge_table,
+    read_node_table,
+    read_text_column,
+)
+
+
+def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()) -> Graph:
+    """Read a graph; its nodes keep the order of the table.
+
+    Args:
+        nodes: Table of keys, labels, features and, if there is one, the split.
+        edges: Table of undirected edges, each once, in any order and orientation.
+        attributes: Text or integer columns of the nodes that the graph may be cut by.
+
+    Raises:
+        TableError: A table cannot be read, or its rows contradict each other.
+        DatasetError: The tables make no graph that can be trained on.
+    """
+    table = read_node_table(nodes, infer_features=True, attributes=attributes)
+    given = EdgeListGraph(
+        name=bare_name(nodes),
+        edges=edge_rows(table, read_edge_table(edges)),
+        features=table.features,
+        labels=table.labels,
+        node_keys=table.keys,
+        split=table.split,
+        attributes=table.attributes,
+    )
+    return Graph.build(given, ArrayNames(source=f"{nodes} and {edges}", features="x"))
+
+
+def count_table_values(nodes: Path, attribute: str) -> int:
+    """Return how many different values a column of the nodes has; reads nothing else.
+
+    Raises:
+        TableError: The table cannot be read, or has no such column.
+        DatasetError: A node has no value.
+    """
+    values: np.ndarray = read_text_column(nodes, attribute)
+    return count_values(str(nodes), attribute, values)

@@ -1,0 +1,218 @@
+"""From cells as a format gives them to arrays; each failure names file, row and column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from retexo_fl.graph.sources.tables.source import Column, shown
+
+#: Keys of one table share the width of the longest, so that one long key would widen all of them.
+#: Chosen; not tuned.
+MOST_KEY_BYTES: Final = 1024
+#: The same for other text, in characters of four bytes.
+MOST_TEXT: Final = 256
+#: A column of whole numbers with gaps is often written with a point: ``3.0``.
+_WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
+_MOST_CLASSES: Final = 2**31 - 1
+_SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
+
+
+def key_array(column: Column) -> np.ndarray:
+    """Return keys as bytes: text as UTF-8, whole numbers as decimal text.
+
+    Returns:
+        [n] dtype ``S``, none of them empty.
+
+    Raises:
+        TableError: A cell is empty, too long, or neither text nor a whole number.
+    """
+    keys = _encoded(column, _text_list(column))
+    longest = max(map(len, keys), default=0)
+    if longest > MOST_KEY_BYTES:
+        row = next(row for row, key in enumerate(keys) if len(key) > MOST_KEY_BYTES)
+        column.fail(row, f"a key of {len(keys[row])} bytes; expected at most {MOST_KEY_BYTES}")
+    if b"" in keys:
+        column.fail(keys.index(b""), "is empty; expected the key of a node")
+    # An array of dtype S does not keep a NUL at the end.
+    if b"\0" in b"".join(keys):
+        row = next(row for row, key in enumerate(keys) if b"\0" in key)
+        column.fail(row, f"{shown(keys[row])} holds a NUL character; expected none in a key")
+    return np.array(keys, dtype=f"S{max(longest, 1)}")
+
+
+def text_array(column: Column) -> np.ndarray:
+    """Return text; whole numbers become decimal text, what is absent the empty text.
+
+    Returns:
+        [n] dtype ``U``.
+
+    Raises:
+        TableError: A cell is too long, or neither text nor a whole number.
+    """
+    texts = _text_list(column)
+    if texts and isinstance(texts[0], bytes):
+        column.fail_form("text")
+    longest = max(map(len, texts), default=0)
+    if longest > MOST_TEXT:
+        row = next(row for row, text in enumerate(texts) if len(text) > MOST_TEXT)
+        column.fail(row, f"{len(texts[row])} characters; expected at most {MOST_TEXT}")
+    return np.array(texts, dtype=f"U{max(longest, 1)}")
+
+
+def label_array(column: Column) -> np.ndarray:
+    """Return classes; what is empty, absent or -1 is unlabelled.
+
+    Returns:
+        [n] int64, -1 for unlabelled.
+
+    Raises:
+        TableError: A cell is no whole number from -1.
+    """
+    cells = column.cells
+    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "iufUS" and len(cells):
+        column.fail_form("whole numbers")
+    return _by_value(
+        column, _label_of, "a class: a whole number from 0, or nothing for an unlabelled node"
+    )
+
+
+def split_codes(column: Column) -> np.ndarray:
+    """Return 0 for the empty text, 1 for ``train``, 2 for ``val``, 3 for ``test``.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        TableError: A cell is another word.
+    """
+    return _by_value(
+        column, lambda cell: _SPLIT_CODES.get(_as_text(cell)), "train, val, test or nothing"
+    )
+
+
+def number_array(column: Column) -> np.ndarray:
+    """Return numbers, read as float64 and rounded to float32.
+
+    Returns:
+        [n] float32, finite; or [n, F] for a column of lists.
+
+    Raises:
+        TableError: A cell is no finite number.
+    """
+    cells = column.cells
+    if isinstance(cells, list):
+        values = _parsed_numbers(column, cells)
+    elif cells.dtype.kind in "iufb":
+        values = cells
+    else:
+        column.fail_form("numbers")
+    with np.errstate(over="ignore"):
+        narrow: np.ndarray = values.astype(np.float32)
+    finite = np.isfinite(narrow)
+    if not finite.all():
+        first = np.argwhere(~finite)[0]
+        at = f"value {first[1]} is " if len(first) > 1 else "got "
+        cell = cells[first[0]] if len(first) == 1 else cells[tuple(first)]  # type: ignore[call-overload]
+        shape = str(cell) if isinstance(cells, np.ndarray) else shown(cell)
+        column.fail(int(first[0]), f"{at}{shape}; expected a finite float32 number")
+    return narrow
+
+
+def only_plain(texts: Iterable[str]) -> bool:
+    """Return whether texts that Python can read as numbers are what others call a number, too."""
+    joined = "".join(texts)
+    return joined.isascii() and "_" not in joined
+
+
+def is_number(cell: Any) -> bool:
+    """Return whether a cell is a number, or text that is one."""
+    try:
+        float(cell)
+    except (ValueError, TypeError):
+        return False
+    return isinstance(cell, (int, float)) or (isinstance(cell, str) and only_plain((cell,)))
+
+
+def is_text(column: Column) -> bool:
+    """Return whether a column holds text."""
+    cells = column.cells
+    if isinstance(cells, np.ndarray):
+        return cells.ndim == 1 and cells.dtype.kind in "US"
+    return all(cell is None or isinstance(cell, str) for cell in cells)
+
+
+def _text_list(column: Column) -> list[Any]:
+    """Return cells as text or bytes, the empty text for what is absent."""
+    cells = column.cells
+    expected = "text or whole numbers, one for each row"
+    if isinstance(cells, np.ndarray):
+        if len(cells) and (cells.ndim != 1 or cells.dtype.kind not in "iuUS"):
+            column.fail_form(expected)
+        cells = cells.tolist()
+    kinds = set(map(type, cells))
+    if not kinds <= {str, bytes, int, type(None)}:
+        column.fail_form(expected)
+    if bytes in kinds:
+        if kinds - {bytes, type(None)}:
+            column.fail_form(expected)
+        return [cell or b"" for cell in cells]
+    if kinds - {str}:
+        return ["" if cell is None else str(cell) for cell in cells]
+    return cells
+
+
+def _encoded(column: Column, texts: list[Any]) -> list[bytes]:
+    if texts and isinstance(texts[0], bytes):
+        return texts
+    try:
+        return [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        row = texts.index(error.object)
+        column.fail(row, f"{shown(texts[row])} has no form in UTF-8; expected text")
+
+
+def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: str) -> np.ndarray:
+    """Return a number for each cell, looking at each different cell once."""
+    cells = column.cells.tolist() if isinstance(column.cells, np.ndarray) else column.cells
+    if any(not isinstance(cell, Hashable) for cell in cells[:1]):
+        column.fail_form(expected)
+    numbers = {cell: meaning(cell) for cell in set(cells)}
+    if None in numbers.values():
+        row = next(row for row, cell in enumerate(cells) if numbers[cell] is None)
+        column.fail(row, f"got {shown(cells[row])}; expected {expected}")
+    return np.fromiter(map(numbers.__getitem__, cells), dtype=np.int64, count=len(cells))
+
+
+def _label_of(cell: Any) -> int | None:
+    if isinstance(cell, float):
+        if not cell.is_integer():
+            return None
+        cell = int(cell)
+    text = _as_text(cell)
+    if not text:
+        return -1
+    found = _WHOLE.fullmatch(text)
+    label = int(found[1]) if found else _MOST_CLASSES
+    return label if -1 <= label < _MOST_CLASSES else None
+
+
+def _as_text(cell: Any) -> str:
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", errors="backslashreplace")
+    return "" if cell is None else str(cell)
+
+
+def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
+    try:
+        values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+        readable = isinstance(cells[0], float) or only_plain(cells)
+    except (ValueError, TypeError):
+        readable = False
+    if not readable:
+        row = next(row for row, cell in enumerate(cells) if not is_number(cell))
+        column.fail(row, f"got {shown(cells[row] or '')}; expected a finite number")
+    return values

@@ -1,0 +1,130 @@
+"""Reading tables of edges, and finding their ends among nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from retexo_fl.graph.sources.tables.cells import key_array, text_array
+from retexo_fl.graph.sources.tables.opening import open_table
+from retexo_fl.graph.sources.tables.source import Column, require_columns, shown
+from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable, Table
+
+
+def read_edge_table(path: Path) -> EdgeTable:
+    """Read undirected edges from the columns ``source`` and ``target``; there may be no rows.
+
+    Raises:
+        TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key.
+    """
+    place, columns = _read(path, {"source": key_array, "target": key_array})
+    return EdgeTable(source=str(path), place=place, left=columns["source"], right=columns["target"])
+
+
+def read_boundary_table(path: Path) -> BoundaryTable:
+    """Read edges to peers from the columns ``own``, ``foreign`` and ``peer``; there may be no rows.
+
+    Raises:
+        TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
+            and no name.
+    """
+    place, columns = _read(path, {"own": key_array, "foreign": key_array, "peer": text_array})
+    return BoundaryTable(
+        source=str(path),
+        place=place,
+        own=columns["own"],
+        foreign=columns["foreign"],
+        peers=columns["peer"],
+    )
+
+
+def edge_rows(nodes: NodeTable, edges: EdgeTable) -> np.ndarray:
+    """Return the rows of the nodes that each edge joins.
+
+    Returns:
+        [2, e] int64 rows of ``nodes``, in the order of the edges.
+
+    Raises:
+        TableError: An end is no node of the table, an edge joins a node to itself, or an edge is
+            there twice, in one orientation or both; one line names the edge's row.
+    """
+    left, right = key_rows(nodes.keys, edges.left), key_rows(nodes.keys, edges.right)
+    _check_ends(nodes, edges, left, right)
+    _check_once(edges, left, right, len(nodes.keys))
+    return np.stack((left, right))
+
+
+def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return where keys stand.
+
+    Args:
+        keys: [n] bytes, unique; n is at least 1.
+        wanted: [e] bytes.
+
+    Returns:
+        [e] int64 index into ``keys``, -1 for a key that is not there.
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(keys) - 1)
+    return np.where(ordered[at] == wanted, order[at], -1)
+
+
+def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, str], str]) -> None:
+    """Check that no code is there twice.
+
+    Args:
+        table: Whose rows the codes stand for.
+        codes: [e] integers.
+        sentence: What is wrong, from the row that comes first and the place where it stands.
+
+    Raises:
+        TableError: A code is there twice; the message is about the row that comes second.
+    """
+    order = np.argsort(codes, kind="stable")
+    again = order[1:][codes[order][1:] == codes[order][:-1]]
+    if len(again):
+        row = int(again.min())
+        first = int(np.flatnonzero(codes == codes[row])[0])
+        table.fail(row, sentence(first, table.place(first)))
+
+
+def _read(
+    path: Path, readers: Mapping[str, Callable[[Column], np.ndarray]]
+) -> tuple[Callable[[int], str], dict[str, np.ndarray]]:
+    source = open_table(path)
+    require_columns(source, tuple(readers))
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in readers}
+    first_row = 0
+    for batch in source.batches(tuple(readers)):
+        for name, reader in readers.items():
+            column = Column(source=source, name=name, first_row=first_row, cells=batch[name])
+            parts[name].append(reader(column))
+        first_row += len(batch[next(iter(readers))])
+    empty = {
+        name: reader(Column(source=source, name=name, first_row=0, cells=[]))
+        for name, reader in readers.items()
+    }
+    return source.place, {name: np.concatenate([empty[name], *parts[name]]) for name in readers}
+
+
+def _check_ends(nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray) -> None:
+    unknown = np.flatnonzero((left < 0) | (right < 0))
+    if len(unknown):
+        row = int(unknown[0])
+        name, key = ("source", edges.left) if left[row] < 0 else ("target", edges.right)
+        edges.fail(row, f"{name}: {shown(key[row])} is no key of {nodes.source}; expected a node")
+    loops = np.flatnonzero(left == right)
+    if len(loops):
+        row = int(loops[0])
+        edges.fail(row, f"{shown(edges.left[row])} is joined to itself; expected no self loop")
+
+
+def _check_once(edges: EdgeTable, left: np.ndarray, right: np.ndarray, num_nodes: int) -> None:
+    def sentence(first: int, place: str) -> str:
+        pair = f"{shown(edges.left[first])} and {shown(edges.right[first])}"
+        return f"the edge of {pair} stands in {place} already; expected each undirected edge once"
+
+    check_pairs_once(edges, np.minimum(left, right) * num_nodes + np.maximum(left, right), sentence)

@@ -1,0 +1,47 @@
+"""Which format a table file is of."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from retexo_fl.errors import TableError
+from retexo_fl.graph.sources.tables.csv_source import CsvSource
+from retexo_fl.graph.sources.tables.npz_source import NpzSource
+from retexo_fl.graph.sources.tables.source import Source
+
+
+def open_table(path: Path) -> Source:
+    """Open a table in the format that its name ends with.
+
+    Raises:
+        TableError: It cannot be read, is damaged, or ends in none of the known names.
+    """
+    _check_file(path)
+    name = path.name.lower()
+    if name.endswith(".npz"):
+        return NpzSource(path)
+    if name.endswith(".parquet"):
+        from retexo_fl.graph.sources.tables.parquet_source import ParquetSource
+
+        return ParquetSource(path)
+    if name.removesuffix(".gz").removesuffix(".zip").endswith((".csv", ".tsv")):
+        return CsvSource(path)
+    raise TableError(
+        f"{path}: unknown kind of table; expected a name that ends in .csv, .tsv (both also "
+        "with .gz or .zip), .parquet or .npz"
+    )
+
+
+def _check_file(path: Path) -> None:
+    # A pipe could be read only once, and might never end.
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read ({error.strerror})") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise TableError(f"{path}: is a folder; expected a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(f"{path}: is not a regular file; expected a table on disk")
+    if found.st_size == 0:
+        raise TableError(f"{path}: is empty; expected a table")

@@ -1,0 +1,246 @@
+"""What a person watching a run sees: a live table on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console, Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from retexo_fl.progress.live_view import LiveView, plain_text
+from retexo_fl.run_log.course import RunCourse, StageCourse
+from retexo_fl.run_log.events import (
+    Event,
+    ExchangeClosed,
+    Finished,
+    RoundClosed,
+    StageClosed,
+    Started,
+    Waiting,
+)
+from retexo_fl.units import (
+    UNKNOWN,
+    clients_named,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+    lacks_named,
+)
+
+_PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
+
+
+class LiveTable(LiveView):
+    """Shows a run from its events: one row per stage on a terminal, plain lines elsewhere.
+
+    A run that is resumed may begin in any stage and round. Used as a context manager::
+
+        with LiveTable(dataset="digits", model="sage", engine="inline") as table:
+            table.handle(Started(clients=5, stages=2))
+
+    Args:
+        dataset: Name for the head line.
+        model: Name for the head line.
+        engine: Name for the head line.
+        console: Where to write; standard error by default.
+        quiet: Write nothing at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        model: str,
+        engine: str,
+        console: Console | None = None,
+        quiet: bool = False,
+    ) -> None:
+        super().__init__(console=console, quiet=quiet)
+        self._names = tuple(plain_text(name) for name in (dataset, model, engine))
+        self._course = RunCourse()
+
+    def handle(self, event: Event) -> None:
+        """Take the next event of the run."""
+        before = _tenth_so_far(event, self._course)
+        self._course.take(event)
+        if self.wants_lines:
+            self.write_line(_plain_line(event, self._course, self._names, before=before))
+
+    def picture(self) -> Group:
+        """Return what a terminal shows."""
+        return _picture(self._course, self._names)
+
+    def stop(self) -> None:
+        """Show a run that does not go on."""
+        self._course.stopped = True
+
+
+def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
+    head = Text(_head(course, names), style="bold", no_wrap=True, overflow="ellipsis")
+    foot = Text(no_wrap=True, overflow="ellipsis")
+    if course.finished:
+        foot.append(_summary(course))
+    else:
+        foot.append(_foot(course), style="dim")
+    return Group(head, Text(), _table(course), Text(), foot)
+
+
+def _table(course: RunCourse) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, width in (("stage", 5), ("state", 8)):
+        table.add_column(name, width=width, no_wrap=True)
+    table.add_column("round", width=9, no_wrap=True, justify="right")
+    table.add_column("", width=8, no_wrap=True)
+    for name, width in (("loss", 6), ("val", 7), ("best", 7), ("moved", 7), ("left", 7)):
+        table.add_column(name, width=width, no_wrap=True, justify="right")
+    for stage in course.stages:
+        table.add_row(*_cells(stage))
+    return table
+
+
+_STATE_STYLES: Final = {"exchange": "yellow", "training": "cyan", "done": "green"}
+
+
+def _cells(stage: StageCourse) -> list[Text | ProgressBar]:
+    latest = stage.latest
+    bar: Text | ProgressBar = Text()
+    if latest is not None and latest.rounds:
+        bar = ProgressBar(
+            total=latest.rounds,
+            completed=latest.rounds if stage.state == "done" else latest.round,
+            width=8,
+            complete_style="cyan",
+            finished_style="green",
+        )
+    loss = None if latest is None else latest.loss
+    accuracy = None if latest is None else latest.val_accuracy
+    best, moved_bytes, left_s = stage.best_accuracy, stage.moved_bytes, stage.left_s
+    return [
+        Text(str(stage.index), style="dim" if stage.state == "waiting" else ""),
+        Text(stage.state, style=_STATE_STYLES.get(stage.state, "dim")),
+        Text("" if latest is None else f"{latest.round}/{latest.rounds}"),
+        bar,
+        Text("" if loss is None else _loss(loss)),
+        Text("" if accuracy is None else format_share(accuracy)),
+        Text("" if best is None else format_share(best), style="bold"),
+        Text("" if moved_bytes is None else format_bytes(moved_bytes)),
+        Text("" if left_s is None else _short(left_s), style="dim"),
+    ]
+
+
+def _head(course: RunCourse, names: tuple[str, ...]) -> str:
+    parts = [*names[:2]]
+    if course.clients is not None:
+        parts.append(format_counted(course.clients, "client"))
+    parts.append(f"engine {names[2]}")
+    if course.attempt > 1:
+        parts.append(f"attempt {course.attempt}")
+    return ", ".join(parts)
+
+
+def _foot(course: RunCourse) -> str:
+    text = f"{format_bytes(course.moved_bytes or 0)} moved in {_short(course.elapsed_s)}"
+    if course.missing:
+        text += f", {format_counted(course.missing, 'vector')} missing"
+    if course.awaited:
+        text += f", waits for {clients_named(course.awaited)}"
+    elif course.absent:
+        text += f", without {clients_named(course.absent)}"
+    return text + (", stopped" if course.stopped else "")
+
+
+def _summary(course: RunCourse) -> str:
+    found = (stage.best_accuracy for stage in reversed(course.stages))
+    best = next((accuracy for accuracy in found if accuracy is not None), None)
+    tested = None if course.end is None else course.end.test_accuracy
+    return (
+        f"done: test accuracy {format_share(tested)}, "
+        f"validation {format_share(best)}, {format_bytes(course.moved_bytes)} moved "
+        f"in {format_duration(course.elapsed_s)}"
+    )
+
+
+def _plain_line(
+    event: Event, course: RunCourse, names: tuple[str, ...], *, before: int | None
+) -> str | None:
+    """Return the line that a pipe gets for an event; None when it gets none."""
+    match event:
+        case Started():
+            return _head(course, names)
+        case Finished():
+            return _summary(course)
+        case Waiting():
+            return _plain_wait(event)
+        case ExchangeClosed():
+            line = _plain_exchange(event)
+        case RoundClosed() if _tenth_so_far(event, course) != before:
+            line = _plain_round(event, course)
+        case StageClosed(stage=stage, best_round=best):
+            where = "" if best is None else f", best round {best}"
+            accuracy = format_share(course.stages[stage].best_accuracy)
+            line = f"stage {stage}: done{where}, validation {accuracy}"
+        case _:
+            return None
+    return f"{line}, {format_bytes(course.moved_bytes)} moved"
+
+
+def _plain_wait(event: Waiting) -> str:
+    if event.lacks:
+        told = lacks_named(dict(zip(event.clients, event.lacks, strict=True)))
+        return f"stage {event.stage}: exchange open for {format_duration(event.open_s)}: {told}"
+    what = f"round {event.round}" if event.round else event.purpose
+    return f"stage {event.stage}: {what} waits for {clients_named(event.clients)}"
+
+
+def _plain_exchange(event: ExchangeClosed) -> str:
+    lost = f", {format_count(event.missing)} missing" if event.missing else ""
+    vectors = format_counted(event.vectors, "vector")
+    return f"stage {event.stage}: exchange closed, {vectors}{lost}"
+
+
+def _plain_round(event: RoundClosed, course: RunCourse) -> str:
+    stage = course.stages[event.stage]
+    left = "" if not stage.left_s else f", {_short(stage.left_s)} left"
+    return (
+        f"stage {event.stage}: round {event.round}/{event.rounds}{left}, "
+        f"loss {UNKNOWN if event.loss is None else _loss(event.loss)}, "
+        f"validation {format_share(event.val_accuracy)}, best {format_share(stage.best_accuracy)}"
+        + (f", without {clients_named(course.absent)}" if course.absent else "")
+    )
+
+
+def _tenth_so_far(event: Event, course: RunCourse) -> int | None:
+    """Return which tenth of its rounds the event's stage has reached; None before the first."""
+    if not isinstance(event, RoundClosed) or event.stage >= len(course.stages):
+        return None
+    latest = course.stages[event.stage].latest
+    return None if latest is None else _tenth(latest.round, latest.rounds)
+
+
+def _tenth(number: int, rounds: int) -> int:
+    return _PLAIN_SHARES * number // max(rounds, 1)
+
+
+def _loss(loss: float) -> str:
+    """Return a loss in at most six characters."""
+    if abs(loss) < 999.95:
+        return f"{loss:.4f}"[:6].rstrip(".")
+    return f"{loss:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def _short(seconds: float) -> str:
+    """Return a duration in at most seven characters, whole seconds."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, seconds_left = divmod(whole, 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minutes}:{seconds_left:02d}"
+    if hours < 100:
+        return f"{hours}h{minutes_left:02d}m"
+    return f"{hours // 24} d"

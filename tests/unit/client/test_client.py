@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retexo_fl.channels import MemoryChannel, SpoolChannel
+from retexo_fl.client.api import (
+    CollectRequest,
+    EvaluateRequest,
+    HelloRequest,
+    PredictRequest,
+    PublishRequest,
+    Ticket,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import FolderStore, MemoryStore
+from retexo_fl.config import RunConfig, make_config
+from retexo_fl.errors import (
+    ExchangeIncomplete,
+    LocalProtocolError,
+    PartitionError,
+    StaleAttempt,
+)
+from retexo_fl.graph import GraphPartition
+from retexo_fl.training.stage_model import ModelShape, initial_weights
+from tests.support.edge_lists import cut_edges, with_cut_edges
+
+CONFIG = make_config({"clients": 2, "hidden": 8, "model": "gcn"})
+FIRST = Ticket(job="job-1", attempt=1, weights_digest=chain_digest(b"", None))
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[GraphPartition]:
+    return make_parts(CONFIG)
+
+
+def pair(parts: list[GraphPartition], config: RunConfig = CONFIG) -> list[GraphClient]:
+    channel = MemoryChannel()
+    return [
+        GraphClient(part, config, job="job-1", channel=channel, store=MemoryStore())
+        for part in parts
+    ]
+
+
+def exchange(clients: list[GraphClient], ticket: Ticket = FIRST) -> None:
+    for client in clients:
+        client.publish(PublishRequest(ticket=ticket))
+    for client in clients:
+        assert client.collect(CollectRequest(ticket=ticket)).complete
+
+
+def weights(config: RunConfig = CONFIG, stage: int = 0) -> np.ndarray:
+    shape = ModelShape.of(config, inputs=64, classes=10)
+    return initial_weights(shape, stage, seed=0)
+
+
+def test_hello_tells_sizes(parts: list[GraphPartition]) -> None:
+    answers = [client.ask(HelloRequest(ticket=FIRST)) for client in pair(parts)]
+    assert [answer.client for answer in answers] == [0, 1]
+    assert sum(answer.nodes for answer in answers) == 1797
+    assert {(a.features, a.classes, a.num_clients) for a in answers} == {(64, 10, 2)}
+    assert answers[0].vectors_out == answers[1].vectors_in > 0
+
+
+def test_publishing_again_moves_nothing(parts: list[GraphPartition]) -> None:
+    client = pair(parts)[0]
+    first = client.publish(PublishRequest(ticket=FIRST))
+    again = client.publish(PublishRequest(ticket=FIRST))
+    assert first.traffic.boundary.payload > 0
+    assert again.traffic.boundary.payload == 0
+    assert again.vectors == first.vectors
+
+
+def test_collect_says_what_is_missing_until_it_is_there(parts: list[GraphPartition]) -> None:
+    one, other = pair(parts)
+    one.publish(PublishRequest(ticket=FIRST))
+    waiting = one.collect(CollectRequest(ticket=FIRST))
+    assert (waiting.complete, waiting.missing_peers) == (False, 1)
+    assert waiting.missing == one.ask(HelloRequest(ticket=FIRST)).vectors_in
+    other.publish(PublishRequest(ticket=FIRST))
+    assert one.collect(CollectRequest(ticket=FIRST)).complete
+
+
+def test_training_before_the_exchange_is_closed_is_refused(parts: list[GraphPartition]) -> None:
+    one, _ = pair(parts)
+    one.publish(PublishRequest(ticket=FIRST))
+    with pytest.raises(ExchangeIncomplete, match="stage 0 is not closed"):
+        one.train_layer(TrainRequest(ticket=FIRST, weights=weights()))
+
+
+def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> None:
+    ticket = Ticket(job="job-1", attempt=1, round=1, weights_digest=FIRST.weights_digest)
+    late, never = pair(parts), pair(parts)
+    for clients in (late, never):
+        clients[0].publish(PublishRequest(ticket=FIRST))
+        clients[0].collect(CollectRequest(ticket=FIRST, close=True))
+    late[1].publish(PublishRequest(ticket=FIRST))
+    updates = [
+        c[0].train_layer(TrainRequest(ticket=ticket, weights=weights())) for c in (late, never)
+    ]
+    np.testing.assert_array_equal(updates[0].update_sum, updates[1].update_sum)
+
+
+def test_lower_attempts_are_refused(parts: list[GraphPartition]) -> None:
+    client = pair(parts)[0]
+    client.ask(HelloRequest(ticket=Ticket(job="job-1", attempt=3)))
+    with pytest.raises(StaleAttempt, match="attempt 2 was superseded by attempt 3"):
+        client.publish(PublishRequest(ticket=Ticket(job="job-1", attempt=2)))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (np.zeros(3, np.float32), r"shape \(3,\)"),
+        (weights().astype(np.float64), "float64"),
+        (weights()[None], r"shape \(1, "),
+    ],
+)
+def test_weights_of_another_form_are_refused(
+    parts: list[GraphPartition], given: np.ndarray, expected: str
+) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    with pytest.raises(LocalProtocolError, match=expected):
+        clients[0].train_layer(TrainRequest(ticket=FIRST, weights=given))
+
+
+def test_weights_that_do_not_match_their_digest_are_refused(parts: list[GraphPartition]) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    digest = chain_digest(FIRST.weights_digest, weights())
+    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    changed = weights() + 1
+    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=changed)
+    with pytest.raises(LocalProtocolError, match="not those that the message names"):
+        clients[0].publish(request)
+
+
+def test_publishing_rows_that_are_not_made_without_weights_is_refused(
+    parts: list[GraphPartition],
+) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    digest = chain_digest(FIRST.weights_digest, None)
+    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=None)
+    with pytest.raises(LocalProtocolError, match="stage 1: the message has no weights; expected"):
+        clients[0].publish(request)
+
+
+def test_publishing_with_weights_of_another_size_is_refused(parts: list[GraphPartition]) -> None:
+    clients = pair(parts)
+    exchange(clients)
+    short = weights()[:-1]
+    digest = chain_digest(FIRST.weights_digest, short)
+    ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=short)
+    with pytest.raises(LocalProtocolError, match=r"expected float32 of shape"):
+        clients[0].publish(request)
+
+
+def test_message_of_another_job_is_refused(parts: list[GraphPartition]) -> None:
+    with pytest.raises(LocalProtocolError, match="'job-2'; expected 'job-1'"):
+        pair(parts)[0].ask(HelloRequest(ticket=Ticket(job="job-2", attempt=1)))
+
+
+def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]) -> None:
+    other = make_parts(make_config({"clients": 2, "seed": 1}))
+    channel = MemoryChannel()
+    mixed = [
+        GraphClient(part, CONFIG, job="job-1", channel=channel, store=MemoryStore())
+        for part in (parts[0], other[1])
+    ]
+    for client in mixed:
+        client.publish(PublishRequest(ticket=FIRST))
+    with pytest.raises(PartitionError, match="^client 0 .* client 1"):
+        mixed[0].collect(CollectRequest(ticket=FIRST))
+
+
+def test_both_ends_refuse_an_edge_that_one_lists_with_the_same_words(
+    parts: list[GraphPartition],
+) -> None:
+    edges = cut_edges(parts[1])
+    clients = pair([parts[0], with_cut_edges(parts[1], edges[1:])])
+    for client in clients:
+        client.publish(PublishRequest(ticket=FIRST))
+    said = f"client 0 lists {len(edges)} edges to client 1, which lists {len(edges) - 1}; an edge"
+    for client in clients:
+        with pytest.raises(PartitionError, match=f"^{said}"):
+            client.collect(CollectRequest(ticket=FIRST))
+
+
+def test_a_client_that_lists_no_edge_refuses_those_of_another(
+    parts: list[GraphPartition],
+) -> None:
+    alone = with_cut_edges(parts[1], [])
+    clients = pair([parts[0], alone])
+    clients[1].publish(PublishRequest(ticket=FIRST))
+    assert clients[1].collect(CollectRequest(ticket=FIRST)).complete
+    clients[0].publish(PublishRequest(ticket=FIRST))
+    assert not clients[0].collect(CollectRequest(ticket=FIRST)).complete
+    with pytest.raises(PartitionError, match="edges to client 1, which lists none; an edge must"):
+        clients[1].collect(CollectRequest(ticket=FIRST))
+
+
+def test_a_client_may_move_to_another_process_between_any_two_messages(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    """A new object for every message, sharing only folders, answers as one that stays."""
+
+    def moved(index: int) -> GraphClient:
+        return GraphClient(
+            parts[index],
+            CONFIG,
+            job="job-1",
+            channel=SpoolChannel(tmp_path / "spool"),
+            store=FolderStore(tmp_path / str(index)),
+        )
+
+    staying = pair(parts)
+    exchange(staying)
+    for index in (0, 1):
+        moved(index).publish(PublishRequest(ticket=FIRST))
+    for index in (0, 1):
+        assert moved(index).collect(CollectRequest(ticket=FIRST)).complete
+    selected = weights()
+    digest = chain_digest(FIRST.weights_digest, selected)
+    second = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
+    publish = PublishRequest(ticket=second, previous_digest=FIRST.weights_digest, weights=selected)
+    for index in (0, 1):
+        moved(index).publish(publish)
+        staying[index].publish(publish)
+    for index in (0, 1):
+        assert moved(index).collect(CollectRequest(ticket=second)).complete
+        assert staying[index].collect(CollectRequest(ticket=second)).complete
+    train = TrainRequest(ticket=second, weights=weights(stage=1))
+    for index in (0, 1):
+        one, other = moved(index).train_layer(train), staying[index].train_layer(train)
+        np.testing.assert_array_equal(one.update_sum, other.update_sum)
+        assert one.loss_sum == other.loss_sum
+
+
+def test_last_evaluation_forgets_the_job(parts: list[GraphPartition], tmp_path: Path) -> None:
+    channel, store = SpoolChannel(tmp_path / "spool"), FolderStore(tmp_path / "store")
+    one = GraphClient(parts[0], CONFIG, job="job-1", channel=channel, store=store)
+    other = GraphClient(parts[1], CONFIG, job="job-1", channel=channel, store=MemoryStore())
+    exchange([one, other])
+    answer = one.evaluate_layer(
+        EvaluateRequest(ticket=FIRST, weights=weights(), nodes="test", last=True)
+    )
+    assert answer.examples == one.ask(HelloRequest(ticket=FIRST)).test
+    assert not (tmp_path / "spool" / "job-1" / "0").exists()
+    assert (tmp_path / "spool" / "job-1" / "1").exists()
+
+
+def test_predict_writes_all_inner_nodes_and_forgets_the_job(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    config = make_config({"clients": 2, "hidden": 8, "model": "gcn", "layers": 1})
+    store = FolderStore(tmp_path / "store")
+    channel = MemoryChannel()
+    one = GraphClient(
+        parts[0], config, job="job-1", channel=channel, store=store, predictions=tmp_path
+    )
+    other = GraphClient(parts[1], config, job="job-1", channel=channel, store=MemoryStore())
+    exchange([one, other])
+    last = weights(config)
+    test = one.evaluate_layer(EvaluateRequest(ticket=FIRST, weights=last, nodes="test"))
+    answer = one.predict(PredictRequest(ticket=FIRST, weights=last, form="npz"))
+    assert (answer.test, answer.test_correct) == (test.examples, test.correct)
+    with np.load(tmp_path / "predictions-0.npz") as found:
+        assert answer.nodes == len(found["key"]) == parts[0].num_inner
+        np.testing.assert_array_equal(found["key"], parts[0].node_keys)
+        rows = np.flatnonzero(parts[0].test_mask)
+        right = found["class"][rows] == parts[0].labels[rows]
+    assert int(right.sum()) == test.correct
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(LocalProtocolError, match="a folder that they may be written to"):
+        other.predict(PredictRequest(ticket=FIRST, weights=last, form="npz"))
+
+
+def test_predictions_of_a_stage_before_the_last_are_refused(
+    parts: list[GraphPartition], tmp_path: Path
+) -> None:
+    client = GraphClient(
+        parts[0],
+        CONFIG,
+        job="job-1",
+        channel=MemoryChannel(),
+        store=MemoryStore(),
+        predictions=tmp_path,
+    )
+    client.publish(PublishRequest(ticket=FIRST))
+    client.collect(CollectRequest(ticket=FIRST, close=True))
+    with pytest.raises(LocalProtocolError, match="stage 0: .* expected the last stage"):
+        client.predict(PredictRequest(ticket=FIRST, weights=weights(), form="csv"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,69 @@
+"""The agent's log on standard error."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.client.log_lines import LOGGER, DeviceLog, line, logged_to_stderr
+
+
+def test_a_line_names_its_facts() -> None:
+    assert line("sent", peer=3, seconds=0.5, why="no route", note="") == (
+        'sent peer=3 seconds=0.5000 why="no route" note=""'
+    )
+
+
+def test_a_traceback_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged_to_stderr({"JOURNAL_STREAM": "9:1"}):
+        try:
+            int("lost")
+        except ValueError:
+            LOGGER.exception("gave up")
+    (only,) = capsys.readouterr().err.splitlines()
+    assert only.startswith("gave up | Traceback ")
+    assert " | ValueError: invalid literal" in only
+
+
+def test_time_and_level_stand_before_a_line_outside_systemd(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with logged_to_stderr({}):
+        LOGGER.info("started")
+    assert capsys.readouterr().err.endswith(" INFO started\n")
+
+
+def test_logging_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger("retexo_fl")
+    before = list(root.handlers), root.level, root.propagate
+    with pytest.raises(KeyError), logged_to_stderr({}):
+        raise KeyError
+    assert (list(root.handlers), root.level, root.propagate) == before
+    LOGGER.info("nobody asked")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_said_about_devices_is_kept_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "devices.log"
+    loggers = [
+        logging.getLogger(name)
+        for name in ("retexo_fl.client.trainers", "retexo_fl.training.balance_log")
+    ]
+    before = [logger.level for logger in loggers]
+    log = DeviceLog(path)
+    assert not path.exists()
+    for logger in loggers:
+        logger.info("said by %s", logger.name)
+    LOGGER.info("something else")
+    log.close()
+    for logger in loggers:
+        logger.info("said too late")
+    assert [logger.level for logger in loggers] == before
+    assert [line.partition(" ")[2] for line in path.read_text().splitlines()] == [
+        f"said by {logger.name}" for logger in loggers
+    ]
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,69 @@
+"""An exchange goes on without a peer whose rows are none, and says which peer that is."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from retexo_fl.channels import MemoryChannel
+from retexo_fl.client.api import Ticket, Traffic, chain_digest
+from retexo_fl.client.headers import StageExchange
+from retexo_fl.client.mailbox import Mailbox
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.errors import ExchangeIncomplete
+from retexo_fl.exchange import encode_block, to_dense
+from retexo_fl.exchange.frames import encode_frame, parse_frame
+from retexo_fl.graph import BoundaryPlan
+
+TICKET = Ticket(job="job-1", attempt=1, weights_digest=chain_digest(b"", None))
+WIDTH = 3
+
+
+def test_a_peer_whose_rows_are_none_is_named_and_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    channel = MemoryChannel()
+    parts = make_parts(make_config({"clients": 3}))
+    plans = [BoundaryPlan.from_partition(part) for part in parts]
+    rows = [np.ones((part.num_inner, WIDTH), np.float32) for part in parts]
+    Mailbox(1, "job-1", plans[1], channel).send(TICKET, rows[1])
+    _send_nothing_finite(channel, plans[2])
+    watched: list[tuple[int, int, Traffic, str]] = []
+    mailbox = Mailbox(0, "job-1", plans[0], channel)
+    mailbox.watch = lambda *told: watched.append(told)
+    with caplog.at_level(logging.WARNING):
+        first = mailbox.receive(TICKET, WIDTH, "float32")
+        again = mailbox.receive(TICKET, WIDTH, "float32")
+    assert mailbox.missing_peers() == (2,)
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused: block of layer 0 from client 2 to 0, frame 1: "
+        "rows hold NaN or infinity, expected finite values"
+    ]
+    assert (first.boundary.messages, again) == (1, Traffic())
+    assert watched == [(0, 1, first, "in")]
+    with pytest.raises(ExchangeIncomplete, match="2"):
+        mailbox.vectors(WIDTH, "float32", closed_without=())
+    vectors = to_dense(mailbox.vectors(WIDTH, "float32", closed_without=(2,)))
+    for peer, value in ((1, 1.0), (2, 0.0)):
+        assert (vectors[plans[0].peer(peer).receive.slots] == value).all()
+
+
+def _send_nothing_finite(channel: MemoryChannel, plan: BoundaryPlan) -> None:
+    """Send client 0 a block of client 2 with sound frames and no sound value."""
+    exchange = StageExchange(
+        job="job-1",
+        layer=0,
+        weights_digest=TICKET.weights_digest,
+        client=2,
+        width=WIDTH,
+        dtype="float32",
+    )
+    block = exchange.outgoing(plan.peer(0))
+    honest = np.ones((block.num_vectors, WIDTH), np.float32)
+    hello, rows, done = encode_block(block, honest, codec="dense").frames
+    payload = np.full_like(honest, np.nan).tobytes()
+    forged = encode_frame(parse_frame(rows).header, payload, block_seed=block.seed())
+    channel.send_block(block.key, (hello, forged, done))

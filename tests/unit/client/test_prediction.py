@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from retexo_fl.client.api import PredictAnswer
+from retexo_fl.client.prediction import count_right, predict_nodes
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.errors import TrainingDiverged
+from retexo_fl.graph import GraphPartition
+from retexo_fl.training.layer_trainer import NodeSets
+
+
+@pytest.fixture(scope="module")
+def part() -> GraphPartition:
+    return make_parts(make_config({"clients": 3}))[1]
+
+
+def test_predict_nodes_takes_the_largest_logit_and_its_share(part: GraphPartition) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(part.num_inner, 10, generator=generator, dtype=torch.float64)
+    found = predict_nodes(part, logits)
+    powers = np.exp(logits.numpy())
+    np.testing.assert_allclose(found.probabilities, powers / powers.sum(axis=1, keepdims=True))
+    np.testing.assert_array_equal(found.classes, powers.argmax(axis=1))
+    np.testing.assert_array_equal(found.keys, part.node_keys)
+    assert found.probabilities.dtype == np.float64
+
+
+def test_predict_nodes_decides_where_probabilities_are_rounded_alike(part: GraphPartition) -> None:
+    logits = torch.zeros(part.num_inner, 10)
+    logits[:, 3] = 1e-9
+    assert set(predict_nodes(part, logits).classes.tolist()) == {3}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_predict_nodes_names_a_row_that_is_not_finite(part: GraphPartition, value: float) -> None:
+    logits = torch.zeros(part.num_inner, 10)
+    logits[7, 4] = value
+    with pytest.raises(TrainingDiverged, match="client 1: the logits of row 7 are not finite"):
+        predict_nodes(part, logits)
+
+
+def test_count_right_counts_by_use() -> None:
+    nodes = NodeSets(
+        train=np.array([0, 1, 2]),
+        validation=np.array([3]),
+        test=np.array([], dtype=np.int64),
+        labels=np.array([5, 5, 1, 2, -1]),
+    )
+    assert count_right(nodes, np.array([5, 1, 1, 0, 3])) == PredictAnswer(
+        nodes=5,
+        train=3,
+        train_correct=2,
+        validation=1,
+        validation_correct=0,
+        test=0,
+        test_correct=0,
+    )

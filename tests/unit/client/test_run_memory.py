@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retexo_fl.client import run_memory
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.run_memory import (
+    GraphSize,
+    check_memory,
+    memory_by_phase,
+    memory_sentence,
+)
+from retexo_fl.config import RunConfig, make_config
+from retexo_fl.errors import ConfigurationError
+
+
+def configured(**keys: Any) -> RunConfig:
+    return make_config({name.replace("_", "-"): value for name, value in keys.items()})
+
+
+SYNTHETIC = "synthetic:nodes=40000,degree=20,features=100"
+PRODUCTS = {"dataset": "synthetic:products", "clients": 8, "layers": 3, "hidden": 256}
+
+
+@pytest.mark.parametrize(
+    ("keys", "size", "measured_mb"),
+    [
+        # Nodes, boundary, directed edges, features, numbers of features, classes; measured peak.
+        ({"clients": 8, "layers": 3}, (40_000, 225_810, 800_000, 100, 4_000_000, 7), 1266),
+        ({"clients": 2, "layers": 3}, (40_000, 39_839, 800_000, 100, 4_000_000, 7), 815),
+        ({"clients": 8, "model": "gcn"}, (40_000, 225_810, 800_000, 100, 4_000_000, 7), 1001),
+        ({"clients": 4, "model": "gat"}, (20_000, 57_200, 400_000, 100, 2_000_000, 7), 527),
+        (
+            {"clients": 4, "algorithm": "standard"},
+            (20_000, 57_200, 400_000, 100, 2_000_000, 7),
+            909,
+        ),
+        ({"clients": 4}, (37_700, 81_733, 578_006, 128, 4_825_600, 2), 787),  # github
+        ({"clients": 4}, (19_717, 28_999, 88_648, 500, 1_976_062, 3), 560),  # PubMed
+        ({"clients": 2}, (2_708, 2_207, 10_556, 1433, 98_432, 7), 376),  # Cora
+    ],
+)
+def test_estimate_is_near_what_was_measured(
+    keys: dict[str, Any], size: tuple[int, ...], measured_mb: float
+) -> None:
+    nodes, boundary, edges, features, numbers, classes = size
+    graph = GraphSize(
+        nodes=nodes,
+        boundary=boundary,
+        edges=edges,
+        features=features,
+        feature_numbers=numbers,
+        classes=classes,
+    )
+    most = max(memory_by_phase(configured(hidden=256, **keys), graph).values())
+    assert 0.95 < most / (measured_mb * 1e6) < 1.3
+
+
+@pytest.mark.parametrize("clients", [2, 8])
+@pytest.mark.parametrize("words", ["", ",words=12"])
+def test_size_of_a_synthetic_graph_is_foreseen(clients: int, words: str) -> None:
+    name = f"synthetic:nodes=4000,degree=20,features=200{words}"
+    config = configured(dataset=name, clients=clients)
+    foreseen, found = GraphSize.foreseen(config), GraphSize.of(make_parts(config))
+    assert foreseen is not None
+    assert foreseen.boundary == pytest.approx(found.boundary, rel=0.05)
+    # A word that was drawn twice counts once.
+    assert 0 <= foreseen.feature_numbers - found.feature_numbers < 0.2 * found.feature_numbers
+    for key in ("nodes", "edges", "features", "classes"):
+        assert getattr(foreseen, key) == getattr(found, key)
+
+
+def test_only_synthetic_graphs_are_foreseen() -> None:
+    assert GraphSize.foreseen(configured()) is None
+    assert GraphSize.foreseen(configured(dataset="synthetic", partitions="parts")) is None
+    cut = GraphSize.foreseen(configured(dataset="synthetic", partitioner="louvain"))
+    assert cut is not None
+    assert cut.boundary == 0
+
+
+def test_run_that_does_not_fit_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_memory, "available_bytes", lambda: 24 * 2**30)
+    size = GraphSize.foreseen(configured(**PRODUCTS))
+    assert size is not None
+    said = r"^memory: stage 2 takes about 7\d\.\d GB; expected at most the 25\.8 GB .* --force$"
+    with pytest.raises(ConfigurationError, match=said):
+        check_memory(configured(**PRODUCTS), size)
+    check_memory(configured(**{**PRODUCTS, "clients": 1, "hidden": 16}), size)
+
+
+def test_sentence_names_the_phase_that_takes_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_memory, "available_bytes", lambda: 8 * 10**9)
+    config = configured(dataset=SYNTHETIC, clients=8, layers=3, hidden=256)
+    size = GraphSize.foreseen(config)
+    assert size is not None
+    assert memory_sentence(config, size) == (
+        "memory: about 1.3 GB, in stage 2; this process may have 8.0 GB"
+    )
+
+
+def test_more_of_anything_takes_more() -> None:
+    def most(**keys: Any) -> float:
+        config = configured(**{"dataset": SYNTHETIC, "clients": 4, "hidden": 64, **keys})
+        size = GraphSize.foreseen(config)
+        assert size is not None
+        return max(memory_by_phase(config, size).values())
+
+    usual = most()
+    assert most(clients=16) > usual
+    assert most(hidden=128) > usual
+    assert most(dtype="float64") > usual
+    assert most(algorithm="standard", layers=4) > most(layers=4)
+    assert most(algorithm="drop") < most(algorithm="standard")
+    assert most(model="gat") > most(model="gat", heads=1)

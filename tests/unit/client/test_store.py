@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
+from retexo_fl.errors import CheckpointError
+
+DIGEST = b"d" * 32
+
+
+@pytest.fixture(params=["memory", "folder"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStore:
+    return MemoryStore() if request.param == "memory" else FolderStore(tmp_path / "store")
+
+
+def test_new_store_knows_nothing(store: ClientStore) -> None:
+    assert store.attempt() == 0
+    assert store.rows(1, DIGEST) is None
+    assert store.missing_peers(1, DIGEST) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_store_returns_what_was_put(store: ClientStore, dtype: str) -> None:
+    rows = np.arange(6, dtype=dtype).reshape(3, 2)
+    store.set_attempt(4)
+    store.put_rows(1, DIGEST, rows)
+    store.close_exchange(1, DIGEST, (2, 5))
+    assert store.attempt() == 4
+    kept = store.rows(1, DIGEST)
+    assert kept is not None
+    np.testing.assert_array_equal(kept, rows)
+    assert kept.dtype == dtype
+    assert store.missing_peers(1, DIGEST) == (2, 5)
+    assert store.rows(1, b"e" * 32) is None
+    assert store.missing_peers(2, DIGEST) is None
+
+
+def test_forget_drops_rows_and_closings(store: ClientStore) -> None:
+    store.put_rows(1, DIGEST, np.zeros((1, 1)))
+    store.close_exchange(1, DIGEST, ())
+    store.forget()
+    assert store.rows(1, DIGEST) is None
+    assert store.missing_peers(1, DIGEST) is None
+
+
+def test_folder_store_outlives_its_object(tmp_path: Path) -> None:
+    FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
+    kept = FolderStore(tmp_path).rows(0, DIGEST)
+    assert kept is not None
+    assert kept.tolist() == [[1, 1], [1, 1]]
+
+
+def test_folder_store_names_damaged_rows(tmp_path: Path) -> None:
+    FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
+    (path,) = tmp_path.glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match=r"stage-0-\w+\.npy: damaged"):
+        FolderStore(tmp_path).rows(0, DIGEST)
+
+
+def test_folder_store_never_returns_altered_rows(tmp_path: Path) -> None:
+    store, rows = FolderStore(tmp_path), np.arange(6, dtype=np.float32).reshape(3, 2)
+    store.put_rows(1, DIGEST, rows)
+    (path,) = tmp_path.glob("*.npy")
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=f"{path}: damaged"):
+            store.rows(1, DIGEST)
+        # Not there any more, so that the client makes them again.
+        assert store.rows(1, DIGEST) is None
+    store.put_rows(1, DIGEST, rows)
+    next(tmp_path.glob("*.crc32")).unlink()
+    with pytest.raises(CheckpointError, match="damaged"):
+        store.rows(1, DIGEST)
+
+
+@pytest.mark.parametrize("left", [b"", bytes(200)])
+def test_folder_store_names_what_a_power_cut_left(tmp_path: Path, left: bytes) -> None:
+    store = FolderStore(tmp_path)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    for path in tmp_path.iterdir():
+        path.write_bytes(left)
+    with pytest.raises(CheckpointError, match="attempt"):
+        store.attempt()
+    with pytest.raises(CheckpointError, match=r"stage-0-\w+\.npy: damaged"):
+        store.rows(0, DIGEST)
+    with pytest.raises(CheckpointError, match="end of exchange 0"):
+        store.missing_peers(0, DIGEST)
+
+
+@pytest.mark.parametrize("text", ["7", "null", "[[]]", "[-1]", "[true]", "{}", "[" * 10**5])
+def test_folder_store_names_an_end_that_it_did_not_write(tmp_path: Path, text: str) -> None:
+    store = FolderStore(tmp_path)
+    store.close_exchange(0, DIGEST, (1,))
+    (path,) = tmp_path.iterdir()
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="end of exchange 0 is damaged"):
+        store.missing_peers(0, DIGEST)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.zeros(3), np.zeros((2, 2), np.int32), np.zeros((0,), [("a", "<f4")])],
+)
+def test_folder_store_names_rows_that_it_did_not_write(tmp_path: Path, rows: np.ndarray) -> None:
+    store = FolderStore(tmp_path)
+    store.put_rows(0, DIGEST, rows)
+    with pytest.raises(CheckpointError, match=r"stage-0-.*damaged .*expected rows of floats"):
+        store.rows(0, DIGEST)
+
+
+def test_folder_store_names_files_that_cannot_be_read(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    for path in list(tmp_path.iterdir()):
+        path.unlink()
+        path.mkdir()
+    for read in (
+        store.attempt,
+        lambda: store.rows(0, DIGEST),
+        lambda: store.missing_peers(0, DIGEST),
+    ):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read()
+
+
+@pytest.mark.parametrize(("durable", "forced"), [(True, 8), (False, 0)])
+def test_folder_store_forces_files_to_the_disk_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, forced: int
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("os.fsync", seen.append)
+    store = FolderStore(tmp_path, durable=durable)
+    store.set_attempt(1)
+    store.put_rows(0, DIGEST, np.ones((2, 2)))
+    store.close_exchange(0, DIGEST, ())
+    # Each file, and the folder that has its name.
+    assert len(seen) == forced
