@@ -95,7 +95,7 @@ def _waits(data: bytes) -> None:
             pass
 
 
-def test_a_named_error_is_no_failure_and_a_good_input_must_be_taken() -> None:
+def test_a_named_error_is_no_failure_but_a_refused_good_input_is() -> None:
     assert fuzz(_target(read=_refuses), cases=50, seed=0) == []
     (failure,) = fuzz(_target(read=_refuses, seeds=[b"other"]), cases=0, seed=0)
     assert "a good input is refused: damaged" in failure.reason

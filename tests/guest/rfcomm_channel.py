@@ -107,7 +107,7 @@ def test_a_write_of_any_size_ends() -> None:
     run(story())
 
 
-def test_a_stream_that_the_peer_closes_ends_and_a_new_one_opens_at_once() -> None:
+def test_a_stream_closed_by_the_peer_ends_and_a_new_one_opens() -> None:
     async def story() -> None:
         for _ in range(3):
             one, other = await _both_ends()

@@ -70,7 +70,7 @@ def test_no_socket_lacks_anything_and_the_adapters_are_told() -> None:
     )
 
 
-def test_adapters_that_are_switched_off_are_named_with_the_remedy(air: Air) -> None:
+def test_adapters_switched_off_are_named_with_the_remedy(air: Air) -> None:
     with _switched_off(air):
         (missing,) = missing_for_sockets()
         assert str(missing) == "hci0, hci1 are switched off (bluetoothctl power on)"

@@ -196,7 +196,7 @@ def test_a_round_gives_one_update_however_often_it_is_asked(
         np.testing.assert_array_equal(update(0), first)
 
 
-def test_mini_batches_of_one_node_are_refused_where_they_would_tell_rows(
+def test_mini_batches_of_one_node_that_tell_rows_are_refused(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     allowed = {"allow-algorithms": ["lazy", "central"]}

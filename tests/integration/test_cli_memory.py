@@ -14,7 +14,7 @@ from retexo_fl.graph.sources.synthetic import make
 SMALL = ("--dataset", "synthetic:nodes=200,degree=6,features=8", "--clients", "3", "--hidden", "8")
 
 
-def test_run_that_does_not_fit_is_refused_before_its_graph_is_made(
+def test_run_beyond_memory_is_refused_before_its_graph_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_memory, "available_bytes", lambda: 24 * 2**30)

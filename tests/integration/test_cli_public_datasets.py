@@ -68,7 +68,7 @@ def test_datasets_says_where_each_is(retexo: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["inline", "flower"])
-def test_a_mirror_that_errs_is_refused_before_anything_is_written(
+def test_a_mirror_that_errs_is_refused_and_nothing_is_written(
     retexo: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     with web_server() as server:

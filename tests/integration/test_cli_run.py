@@ -65,7 +65,7 @@ def by_itself(*arguments: str | Path, cwd: Path) -> Ended:
 # ---- what a run says and leaves -----------------------------------------------------------------
 
 
-def test_default_run_in_an_empty_directory_ends_soon_with_a_report(tmp_path: Path) -> None:
+def test_default_run_in_an_empty_directory_ends_with_a_report(tmp_path: Path) -> None:
     ended = by_itself("run", cwd=tmp_path)
     assert ended.code == 0, ended.err
     (run,) = (tmp_path / "runs").iterdir()
@@ -88,7 +88,7 @@ def test_quiet_run_prints_its_result_only(retexo: CommandLine) -> None:
     ]
 
 
-def test_run_replayed_from_its_configuration_gives_the_same_weights(
+def test_run_replayed_from_its_configuration_gives_equal_weights(
     retexo: CommandLine, finished: Path
 ) -> None:
     retexo.done("run", "--config", finished / "config.toml", "--out", "again", "--quiet")

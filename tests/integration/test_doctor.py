@@ -52,7 +52,7 @@ def test_client_that_has_not_started_is_only_doubtful(
     assert "client 0 of 2" in found["part"]["seen"]
 
 
-def test_a_part_of_fewer_train_nodes_than_its_owner_allows_is_doubtful(
+def test_a_part_below_its_owners_least_train_nodes_is_doubtful(
     pair: list[AgentProcess], examined: Examine
 ) -> None:
     with pair[0].settings.open("a") as file:

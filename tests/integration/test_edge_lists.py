@@ -102,7 +102,7 @@ class SlowLink(MemoryChannel):
         return sender != self._sender or time.monotonic() > self._sent_at + self._delay_s
 
 
-def test_a_block_that_comes_after_its_receiver_was_complete_is_found_at_the_deadline(
+def test_a_block_after_completion_is_found_at_the_deadline(
     tmp_path: Path,
 ) -> None:
     parts = make_parts_with(tmp_path, with_none)

@@ -69,7 +69,7 @@ def test_plain_module_learns_the_same_on_one_device_and_on_two() -> None:
 
 
 @needs_pyg
-def test_layers_of_pyg_learn_where_the_gpu_asked_for_may_be_absent() -> None:
+def test_layers_of_pyg_learn_where_the_gpu_may_be_absent() -> None:
     lines = lines_of(*PYG, "--devices", "cuda:0,cpu")
     assert lines[0].startswith("devices: ")
     first, last = losses(lines)

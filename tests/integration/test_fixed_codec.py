@@ -47,7 +47,7 @@ EXCHANGING = [*EXCHANGING, ("bns", "rows")]
 
 @pytest.mark.parametrize(("algorithm", "plan"), EXCHANGING)
 @pytest.mark.parametrize("model", ["gcn", "sage"])
-def test_weights_are_as_close_to_those_of_lossless_as_24_bits_are(
+def test_weights_are_within_24_bits_of_those_of_lossless(
     tmp_path: Path, algorithm: str, plan: str, model: str
 ) -> None:
     write_small(tmp_path / "small.npz")

@@ -35,9 +35,7 @@ def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> N
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
-def test_weights_of_one_node_per_client_equal_those_of_one_client(
-    tmp_path: Path, model: str
-) -> None:
+def test_one_node_per_client_gives_the_weights_of_one_client(tmp_path: Path, model: str) -> None:
     nodes = _small_graph(tmp_path / "small.npz")
     keys = {
         "dataset": "small",

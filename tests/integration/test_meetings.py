@@ -53,7 +53,7 @@ def _deployed(out: Path, **keys: Any) -> Any:
     return configured(out, engine="deployment", **{"exchange_poll_s": HOUR_S, **keys})
 
 
-def test_twenty_clients_that_meet_by_chance_complete_every_exchange(
+def test_twenty_clients_meeting_by_chance_complete_all_exchanges(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     contacts = random_contacts(range(CLIENTS), seed=1, until_s=4 * DAY_S, **SHORT)
@@ -73,7 +73,7 @@ def test_twenty_clients_that_meet_by_chance_complete_every_exchange(
     assert not any(peer.refusals for report in reports for peer in report.peers.values())
 
 
-def test_clients_that_meet_nobody_are_missed_by_exactly_their_rows(
+def test_missing_rows_are_those_of_clients_that_meet_nobody(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     lonely = {3, 11}
@@ -223,7 +223,7 @@ def test_block_that_was_cut_goes_on_at_the_first_missing_frame(tmp_path: Path) -
     assert 0 < torn <= (sent.links - 1) * max(map(len, frames))
 
 
-def test_who_is_away_is_looked_for_at_the_interval_and_nobody_else_is(tmp_path: Path) -> None:
+def test_only_who_is_away_is_looked_for_and_at_the_interval(tmp_path: Path) -> None:
     two = _Two(tmp_path, [])
     two.send(0, 1)
     with meeting(two.loop, two.clients):

@@ -20,7 +20,7 @@ CLIENTS = 2708
 MOST_BYTES = 2 * 10**9
 
 
-def test_cora_with_one_node_per_client_learns_what_two_clients_learn(tmp_path: Path) -> None:
+def test_cora_with_one_node_per_client_learns_like_two_clients(tmp_path: Path) -> None:
     keys = {"dataset": "cora", "data-dir": str(data_dir()), "rounds": "20"}
     out = tmp_path / "single"
     options = [word for key, value in keys.items() for word in (f"--{key}", value)]

@@ -450,7 +450,7 @@ def test_who_comes_and_goes_does_not_fill_the_log(
     assert 1 <= caplog.text.count(f"client {_ATTACKER}: connection: ") <= 2
 
 
-def test_a_key_that_is_replaced_during_its_handshake_is_not_let_in(tmp_path: Path) -> None:
+def test_a_key_replaced_during_its_handshake_is_not_let_in(tmp_path: Path) -> None:
     async def attack(world: World, victim: Client) -> None:
         member = world.roster.members[0]
         secure = SecureStream(
@@ -657,7 +657,7 @@ def test_one_stranger_does_not_take_the_places_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "known", [{"has_address": True}, {"has_address": False, "was_met": True}], ids=str
 )
-def test_strangers_take_no_place_of_a_peer_whose_address_is_known(
+def test_strangers_take_no_place_of_a_peer_of_known_address(
     tmp_path: Path, known: dict[str, bool]
 ) -> None:
     victim = _crowded(tmp_path, ["127.0.0.2", "127.0.0.3", "127.0.0.4"], **known)

@@ -89,7 +89,7 @@ def test_three_clients_owe_each_other_blocks(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_frame_is_parsed_and_summed_twice_and_its_rows_decoded_once(
+def test_a_frame_is_parsed_and_summed_twice_and_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From vectors at one end to vectors at the other, over real TCP; once at each end."""
@@ -279,7 +279,7 @@ def test_as_many_peers_as_there_are_may_begin_by_relay_at_once(tmp_path: Path) -
     run(story())
 
 
-def test_streams_by_relay_are_bounded_whoever_they_are_said_to_be_of(
+def test_streams_by_relay_are_bounded_whatever_peers_they_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World.of(tmp_path, 2)
@@ -370,7 +370,7 @@ class _Cutter:
             await sink.drain()
 
 
-def test_connections_that_break_anywhere_lose_no_frame_that_arrived(tmp_path: Path) -> None:
+def test_connections_broken_anywhere_lose_no_arrived_frame(tmp_path: Path) -> None:
     world = World.of(tmp_path, 2)
     (port,) = free_ports(1)
     cuts = [1, 900, 2500, 3300, 4000, 5000, 6500, 9000, 12_000]

@@ -197,7 +197,7 @@ def test_graph_with_new_nodes_and_edges_is_predicted(
 # ---- what is left on disk -----------------------------------------------------------------------
 
 
-def test_run_and_parts_are_only_read_and_the_summary_names_every_file(
+def test_inputs_are_only_read_and_the_summary_names_every_file(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
     before, parts_before = files_in(small_run), files_in(tmp_path / "parts")
@@ -415,7 +415,7 @@ def test_options_that_make_no_sense_are_refused(
     assert files_in(tmp_path) == before
 
 
-def test_a_run_of_a_deployment_predicts_over_parts_on_this_machine(
+def test_a_run_of_a_deployment_predicts_over_local_parts(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
     """What concerned its clients' machines does not concern the parts here, which may be fewer."""

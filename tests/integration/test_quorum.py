@@ -101,7 +101,7 @@ def without_update(rounds: set[tuple[int, int]]) -> Callable[[Message, Message],
     return replace
 
 
-def test_rounds_without_a_client_are_those_of_sums_without_its_update(
+def test_rounds_without_a_client_are_sums_without_its_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = {(0, 2), (0, 3), (1, 1)}

@@ -87,7 +87,7 @@ def test_resume_counts_repeated_bytes_for_its_own_attempt(tmp_path: Path, whole:
     assert updates.raw == undisturbed.sum(kind="updates_up").raw
 
 
-def test_resume_with_patience_stops_where_the_undisturbed_run_did(tmp_path: Path) -> None:
+def test_resume_with_patience_stops_like_the_undisturbed_run(tmp_path: Path) -> None:
     keys = {**KEYS, "rounds": 60, "patience": 3, "layers": 2, "learning_rate": 0.05}
     run = train(tmp_path / "whole", **keys)
     stages = result_of(run)["stages"]

@@ -80,7 +80,7 @@ def test_flowers_average_trains_the_weights_of_the_mean(tmp_path: Path, local_st
 
 
 @pytest.mark.parametrize("aggregator", ["median", "krum:1"])
-def test_resumed_run_with_a_robust_aggregator_equals_the_undisturbed_one(
+def test_resume_with_robust_aggregator_equals_undisturbed_run(
     tmp_path: Path, aggregator: str
 ) -> None:
     # Krum draws pairs of clients in every round: they depend on the round, not on the process.

@@ -52,7 +52,7 @@ def rounds_of(run: Path, stage: int) -> list[dict[str, Any]]:
     return [e for e in events_of(run) if e["event"] == "round" and e["stage"] == stage]
 
 
-def test_saved_layers_reproduce_the_validation_of_each_stage_and_the_test(run: Path) -> None:
+def test_saved_layers_reproduce_each_validation_and_the_test(run: Path) -> None:
     """Judged anew, on one client that owns the whole graph."""
     stages = result_of(run)["stages"]
     found = list(judged(run))
@@ -68,9 +68,7 @@ def test_saved_layers_reproduce_the_validation_of_each_stage_and_the_test(run: P
     assert test.correct / test.count == result_of(run)["test_accuracy"]
 
 
-def test_kept_weights_are_those_of_a_run_that_stopped_at_the_best_round(
-    tmp_path: Path, run: Path
-) -> None:
+def test_kept_weights_are_those_of_a_run_ended_at_the_best_round(tmp_path: Path, run: Path) -> None:
     algorithm = read_trained_model(run).config.algorithm
     found = model_weights(run)
     for stage in result_of(run)["stages"]:

@@ -74,7 +74,7 @@ def test_mini_batches_train_a_real_graph(tmp_path: Path, sampler: str) -> None:
 
 @pytest.mark.parametrize(("algorithm", "clients"), [("central", 1), ("drop", 3)])
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_mini_batch_of_everything_is_the_training_without_sampler(
+def test_one_mini_batch_of_everything_trains_as_without_sampler(
     tmp_path: Path, algorithm: str, clients: int, steps: int
 ) -> None:
     keys = {
@@ -279,7 +279,7 @@ def test_workers_start_inside_of_rays(tmp_path: Path, options: tuple[str, ...]) 
 
 @pytest.mark.system
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-def test_a_killed_training_goes_on_with_its_bits_and_leaves_no_worker(
+def test_a_killed_training_goes_on_exactly_and_leaves_no_worker(
     tmp_path: Path, devices: str
 ) -> None:
     keys = {**SMALL, "sampler": "neighbour", "local_steps": 2, "rounds": 30}

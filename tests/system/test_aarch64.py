@@ -77,7 +77,7 @@ def test_a_pi_gets_wheels_alone_and_none_of_cuda(python: str) -> None:
         assert fitting, f"{name}: no wheel for aarch64 among {files}"
 
 
-def test_what_is_resolved_depends_on_the_machine_that_is_asked_for() -> None:
+def test_resolved_packages_depend_on_the_machine_asked_for() -> None:
     # The test above would see packages of CUDA: this is how a machine is answered that has them.
     found = packages_of(locked_wheels("3.11", platform="x86_64-manylinux_2_28"))
     assert [name for name in found if name.startswith("nvidia")]
@@ -162,9 +162,7 @@ def test_an_update_on_64_bit_arm_is_that_of_x86(
 
 
 @pytest.mark.parametrize("python", RELEASES)
-def test_a_training_of_an_arm_and_an_x86_agent_is_that_of_one_process(
-    tmp_path: Path, python: str
-) -> None:
+def test_an_arm_and_an_x86_agent_train_like_one_process(tmp_path: Path, python: str) -> None:
     parts: list[GraphPartition] = make_parts(make_config(KEYS))
     with agents(tmp_path / "made", parts, start=False) as made:
         made[0] = on(aarch64_machine(python), made[0])

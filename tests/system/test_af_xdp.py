@@ -63,7 +63,7 @@ def test_sums_are_exact_over_several_turns_of_the_rings(hosts: Hosts, mode: XdpM
         receiver.close()
 
 
-def test_a_question_is_answered_and_other_packets_pass_to_the_socket(hosts: Hosts) -> None:
+def test_a_question_is_answered_and_other_packets_pass(hosts: Hosts) -> None:
     with inside(hosts["receiver"].namespace):
         receiver = AfXdpReceiver("eth0", PORT, open_tables())
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -60,7 +60,7 @@ def test_the_ledger_agrees_with_the_interface_about_a_training(
     assert found.agrees
 
 
-def test_bytes_by_peer_and_packets_of_datagrams_agree_between_hosts(tmp_path: Path) -> None:
+def test_bytes_by_peer_and_datagram_packets_agree_between_hosts(tmp_path: Path) -> None:
     """Of an agent that takes datagrams itself, and of one whose kernel does, in one training."""
     require_bpf()
     keys = {**KEYS, "codec": "fixed"}
@@ -130,7 +130,7 @@ def test_the_command_prints_a_table_and_ends_with_the_verdict(pair: list[AgentPr
     assert retexo("doctor", "--audit", "/nowhere/agent.toml").returncode == 2
 
 
-def test_an_interrupt_ends_the_audit_early_and_shows_what_was_counted(
+def test_an_interrupt_ends_the_audit_and_shows_what_was_counted(
     pair: list[AgentProcess],
 ) -> None:
     def interrupt(_seconds: float) -> None:

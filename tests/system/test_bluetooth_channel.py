@@ -25,10 +25,10 @@ def test_rfcomm_is_a_channel_like_tcp(guest: GuestVerdict) -> None:
 
 
 @pytest.mark.parametrize("guest", ["channel"], indirect=True)
-def test_what_a_machine_lacks_is_named_and_noticed_once_it_is_there(guest: GuestVerdict) -> None:
+def test_what_a_machine_lacks_is_named_and_noticed_once_there(guest: GuestVerdict) -> None:
     guest.check(
         "test_no_socket_lacks_anything_and_the_adapters_are_told",
-        "test_adapters_that_are_switched_off_are_named_with_the_remedy",
+        "test_adapters_switched_off_are_named_with_the_remedy",
         "test_an_adapter_that_comes_later_is_noticed",
         "test_the_doctor_shakes_hands_with_a_peer",
     )

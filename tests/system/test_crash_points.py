@@ -95,9 +95,7 @@ def check(pace: str, folder: Path) -> int:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pace", list(PACES))
-def test_run_killed_before_any_write_ends_with_the_undisturbed_weights(
-    pace: str, tmp_path: Path
-) -> None:
+def test_run_killed_before_any_write_ends_with_the_same_weights(pace: str, tmp_path: Path) -> None:
     import subprocess
 
     command = "from tests.system.test_crash_points import main; main()"

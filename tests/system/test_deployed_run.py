@@ -97,7 +97,7 @@ def start(address: str, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def test_run_is_stopped_resumed_and_ends_with_the_bits_of_one_process(
+def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
     superlink: str, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

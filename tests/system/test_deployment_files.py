@@ -99,9 +99,7 @@ def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("with_af_xdp", [False, True])
-def test_systemd_has_nothing_to_say_against_the_addition_for_the_kernel_path(
-    machine: Path, with_af_xdp: bool
-) -> None:
+def test_systemd_accepts_the_addition_for_the_kernel_path(machine: Path, with_af_xdp: bool) -> None:
     name = "retexo-agent.service"
     added = machine / "etc/systemd/system" / f"{name}.d"
     shutil.copytree(ROOT / ADDITION, added)
@@ -122,7 +120,7 @@ def test_systemd_has_nothing_to_say_against_the_addition_for_the_kernel_path(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's processes are started by root")
-def test_a_private_user_namespace_keeps_a_process_of_the_same_user_out() -> None:
+def test_a_private_user_namespace_keeps_the_same_user_out() -> None:
     # What retexo-supernode.service relies on (PrivateUsers): the agent is such a process.
     as_user = ("setpriv", "--reuid=31234", "--regid=31234", "--clear-groups")
     with subprocess.Popen([*as_user, "sleep", "60"]) as agent:
@@ -142,7 +140,7 @@ def test_a_private_user_namespace_keeps_a_process_of_the_same_user_out() -> None
 # ---- certificates --------------------------------------------------------------------------------
 
 
-def test_the_certificate_is_for_the_names_given_and_signed_by_the_authority(tmp_path: Path) -> None:
+def test_the_authority_signs_a_certificate_for_the_names_given(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     ended(SCRIPT, folder, "vm.example.org", "203.0.113.10", "2001:db8::1", code=0)
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -158,7 +156,7 @@ def test_the_certificate_is_for_the_names_given_and_signed_by_the_authority(tmp_
     ended(*verify, folder / "ca.crt", folder / "server.pem", code=0)
 
 
-def test_no_certificate_is_written_over_and_the_authority_can_sign_another(tmp_path: Path) -> None:
+def test_no_certificate_is_overwritten_and_another_can_be_signed(tmp_path: Path) -> None:
     ended(SCRIPT, tmp_path, "one.example.org", code=0)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     assert "already there" in ended(SCRIPT, tmp_path, "two.example.org", code=2)
@@ -221,7 +219,7 @@ def test_the_example_of_an_agent_is_one_that_the_units_start() -> None:
         assert Path(place).is_relative_to("/var/lib/retexo")
 
 
-def test_the_example_of_an_agent_has_every_key_and_its_commented_ones_are_read(
+def test_every_key_of_an_agent_is_in_its_example_and_readable(
     tmp_path: Path,
 ) -> None:
     text = (ROOT / "clients" / "agent.toml").read_text()

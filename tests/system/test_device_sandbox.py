@@ -52,7 +52,7 @@ def test_the_unit_leaves_what_a_compiler_needs() -> None:
     assert unit["ProtectSystem"] == "strict"
 
 
-def test_systemd_has_nothing_to_say_against_the_addition_for_a_gpu(tmp_path: Path) -> None:
+def test_systemd_accepts_the_addition_for_a_gpu(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
     readme = (ROOT / "clients" / "README.md").read_text()

@@ -307,7 +307,7 @@ def test_a_unit_leaves_little_open(machine: Path, name: str) -> None:
     assert "OK" in said.splitlines()[-1]
 
 
-def test_a_killed_supernode_comes_back_after_its_key_is_free_again() -> None:
+def test_a_killed_supernode_comes_back_after_its_key_is_free() -> None:
     added = (EDGE / "retexo-supernode.service.d" / "edge.conf").read_text()
     (wait_s,) = re.findall(r"^RestartSec=(\d+)$", added, re.M)
     # For 60 s the SuperLink refuses the key of a SuperNode that died.

@@ -13,7 +13,7 @@ from tests.support.edge_lists import ADVICE, make_parts_with, without_first
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-def test_parts_that_list_other_edges_end_a_run_on_flower_with_one_line(tmp_path: Path) -> None:
+def test_parts_listing_other_edges_end_a_flower_run_in_one_line(tmp_path: Path) -> None:
     parts = make_parts_with(tmp_path, without_first)
     done = subprocess.run(
         [*PROGRAM, "run", "--engine", "flower", "--partitions", str(parts), *TINY],

@@ -195,7 +195,7 @@ def test_a_cut_link_goes_on_where_it_was(story: Story) -> None:
     assert story.facts["exchange"]["received"] == whole["0"]
 
 
-def test_an_agent_that_is_killed_in_an_exchange_gets_what_is_missing(story: Story) -> None:
+def test_an_agent_killed_in_an_exchange_gets_what_is_missing(story: Story) -> None:
     killed, whole = story.facts["killed in exchange"], story.facts["whole"]
     assert story.facts["cut"]["kept_at_end"] < killed["kept"] < whole["1"]
     # A frame that was half written when it was killed is not kept.

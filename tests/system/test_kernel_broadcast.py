@@ -40,7 +40,7 @@ def hosts() -> Generator[Hosts]:
 
 @pytest.mark.parametrize("has_checksum", [False, True])
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_every_member_gets_each_packet_once_with_its_own_token_and_stream(
+def test_members_get_each_packet_once_with_own_token_and_stream(
     hosts: Hosts, count: int, has_checksum: bool
 ) -> None:
     peers = list(hosts)[1 : 1 + count]
@@ -57,7 +57,7 @@ def test_every_member_gets_each_packet_once_with_its_own_token_and_stream(
         assert group.nothing_more()
 
 
-def test_a_checksum_that_the_interface_completes_is_right_at_every_member(hosts: Hosts) -> None:
+def test_a_checksum_by_the_interface_is_right_at_every_member(hosts: Hosts) -> None:
     peers = list(hosts)[1:4]
     with Group(hosts["sender"], peers) as group, checksums_left_to_the_interface(hosts["sender"]):
         # The sum is not filled in yet when the program readdresses the packet; it is by the switch.
@@ -91,7 +91,7 @@ def test_what_must_not_be_cloned_is_dropped_and_counted(hosts: Hosts) -> None:
         assert group.broadcast.counters() == counted(refused=1, segmented=1)
 
 
-def test_other_packets_pass_untouched_and_nothing_stays_after_the_end(hosts: Hosts) -> None:
+def test_other_packets_pass_untouched_and_nothing_stays_behind(hosts: Hosts) -> None:
     with Group(hosts["sender"], list(hosts)[1:3]) as group:
         group.sender.sendto(payload(1), (group.peers[0].address, PORT))
         assert group.listeners[0].recv(2048) == payload(1)

@@ -80,7 +80,7 @@ def test_loss_and_doubling_change_no_bit(hosts: Hosts, kind: str) -> None:
             assert gathered.counters["socket_data"] == 0
 
 
-def test_user_space_answers_where_the_cable_takes_nothing_from_xdp(hosts: Hosts) -> None:
+def test_user_space_answers_where_the_cable_takes_none_from_xdp(hosts: Hosts) -> None:
     """A virtual cable brings what XDP sends back only if its other end has a program, too."""
     with Machines(hosts, "xdp", answers_arrive=False) as machines:
         gathered = machines.gather(ROWS, 64)
@@ -89,7 +89,7 @@ def test_user_space_answers_where_the_cable_takes_nothing_from_xdp(hosts: Hosts)
         assert gathered.counters["socket_data"] == 0
 
 
-def test_a_path_whose_mtu_falls_is_named_and_used_again_when_it_is_wide(hosts: Hosts) -> None:
+def test_path_whose_mtu_falls_is_named_and_used_when_wide_again(hosts: Hosts) -> None:
     first, second = list(hosts)[:2]
     values, where = vectors(ROWS, 64), places(ROWS, ACCUMULATORS)
     with machine(first, "udp") as receiver, machine(second, "udp") as sender:

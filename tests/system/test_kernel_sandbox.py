@@ -121,7 +121,7 @@ def _has_ended(trace: Path) -> bool:
 
 
 @pytest.mark.parametrize("scheme", list(ADDED))
-def test_the_unit_and_its_addition_allow_what_the_kernel_path_calls(
+def test_unit_and_addition_allow_what_the_kernel_path_calls(
     traced: dict[str, Traced], scheme: str
 ) -> None:
     found = traced[scheme]
@@ -134,7 +134,7 @@ def test_the_unit_and_its_addition_allow_what_the_kernel_path_calls(
 
 
 @pytest.mark.parametrize("scheme", list(ADDED))
-def test_the_unit_and_its_addition_allow_the_sockets_of_the_kernel_path(
+def test_unit_and_addition_allow_the_sockets_of_the_kernel_path(
     traced: dict[str, Traced], scheme: str
 ) -> None:
     allowed = set(UNIT["RestrictAddressFamilies"].split())
@@ -143,9 +143,7 @@ def test_the_unit_and_its_addition_allow_the_sockets_of_the_kernel_path(
 
 
 @pytest.mark.parametrize(("scheme", "more"), [("xdp", []), ("af-xdp", ["CAP_NET_RAW"])])
-def test_the_addition_gives_the_privileges_that_the_agent_asks_for(
-    scheme: str, more: list[str]
-) -> None:
+def test_the_addition_gives_the_privileges_the_agent_asks_for(scheme: str, more: list[str]) -> None:
     added = ADDED[scheme]
     assert added["AmbientCapabilities"] == added["CapabilityBoundingSet"]
     assert added["AmbientCapabilities"].split() == [*(each.name for each in NEEDED), *more]

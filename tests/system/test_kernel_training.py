@@ -138,7 +138,7 @@ def test_the_kernel_adds_what_one_process_adds(
     assert found["socket_data"] == found["malformed"] == found["foreign"] == 0
 
 
-def test_the_kernel_counts_the_packets_of_the_plan_and_no_vector_comes_through_a_socket(
+def test_planned_packets_come_by_the_kernel_and_none_by_a_socket(
     tmp_path: Path, four: list[AgentProcess], parts: list[GraphPartition]
 ) -> None:
     # Of a width that no other training here has: nothing is in the cache but the input layer.
@@ -246,7 +246,7 @@ def test_packets_out_of_order_change_no_bit(tmp_path: Path) -> None:
     assert found["socket_data"] == 0
 
 
-def test_cora_trains_over_the_kernel_path_as_well_as_with_floats_over_tcp(tmp_path: Path) -> None:
+def test_cora_trains_as_well_over_the_kernel_path_as_over_tcp(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"clients": 5, "hidden": 16, "rounds": 40, "boundary-plan": "cover"}
     cora = {"dataset": "cora", "data-dir": str(data_dir()), **keys}
     parts = make_parts(make_config(cora))
@@ -285,7 +285,7 @@ def test_an_agent_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
-def test_a_cut_link_ends_an_exchange_by_name_and_a_mended_one_goes_on(tmp_path: Path) -> None:
+def test_a_cut_link_ends_an_exchange_and_a_mended_one_goes_on(tmp_path: Path) -> None:
     keys = {**KEYS, "clients": 3}
     parts = make_parts(make_config(keys))
     cables: list[BadCable] = []
@@ -310,7 +310,7 @@ def test_a_cut_link_ends_an_exchange_by_name_and_a_mended_one_goes_on(tmp_path: 
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
-def test_an_agent_that_may_choose_takes_blocks_where_they_cost_less(tmp_path: Path) -> None:
+def test_an_agent_free_to_choose_takes_blocks_that_cost_less(tmp_path: Path) -> None:
     keys = {**KEYS, "clients": 2}
     parts = make_parts(make_config(keys))
     with federation(tmp_path, parts, "auto") as made:
@@ -323,7 +323,7 @@ def test_an_agent_that_may_choose_takes_blocks_where_they_cost_less(tmp_path: Pa
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
-def test_xdp_where_there_is_none_is_an_error_and_auto_goes_on_and_says_so(tmp_path: Path) -> None:
+def test_missing_xdp_is_an_error_and_auto_goes_on_and_says_so(tmp_path: Path) -> None:
     parts = make_parts(make_config({**KEYS, "clients": 2}))
     without = ["setpriv", "--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"]
     with federation(tmp_path, parts, "xdp", start=False) as made:

@@ -69,7 +69,7 @@ def killed(rename: int, arguments: list[str]) -> None:
     assert done.returncode == -signal.SIGKILL, (rename, done.stderr)
 
 
-def test_predictions_killed_at_any_moment_are_made_by_the_same_command(
+def test_predictions_killed_at_any_time_end_by_the_same_command(
     tmp_path: Path, place: Path
 ) -> None:
     whole = shutil.copytree(place / "parts", tmp_path / "whole")
@@ -92,9 +92,7 @@ def test_predictions_killed_at_any_moment_are_made_by_the_same_command(
     assert files_in(broken) == undisturbed
 
 
-def test_replacing_that_is_killed_is_finished_by_the_same_command(
-    tmp_path: Path, place: Path
-) -> None:
+def test_a_killed_replacement_is_finished_by_the_same_command(tmp_path: Path, place: Path) -> None:
     parts = shutil.copytree(place / "parts", tmp_path / "parts")
     assert run_command(command(place, parts, "--format", "npz")) == 0
     before = files_in(parts)

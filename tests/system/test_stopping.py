@@ -140,7 +140,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
 
-def test_file_that_cannot_grow_is_a_named_failure_with_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_file_that_cannot_grow_is_named_and_checkpoint_is_whole(tmp_path: Path) -> None:
     run = tmp_path / "run"
     # The history of many rounds outgrows the limit; the checkpoints of so small a model do not.
     keys = ("--rounds", "5000", "--hidden", "2", "--clients", "2", "--layers", "1", "--quiet")
@@ -184,7 +184,7 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_full_disk_is_a_named_failure_and_the_run_goes_on_elsewhere(
+def test_full_disk_is_a_named_failure_and_run_goes_on_elsewhere(
     small_disk: Path, tmp_path: Path
 ) -> None:
     run = small_disk / "run"

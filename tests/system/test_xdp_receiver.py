@@ -167,7 +167,7 @@ def test_program_goes_with_the_process_that_attached_it(hosts: Hosts) -> None:
         assert not xdp_program_at(index)
 
 
-def test_interface_with_longer_frames_than_the_program_takes_grants_shorter_packets(
+def test_interface_with_too_long_frames_grants_shorter_packets(
     hosts: Hosts,
 ) -> None:
     def set_mtu(size: int) -> None:

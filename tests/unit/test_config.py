@@ -89,7 +89,7 @@ def test_fanouts_that_are_none_are_refused(fanouts: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["neighbour", "gns"])
-def test_samplers_that_draw_layer_by_layer_need_a_fanout_for_each(sampler: str) -> None:
+def test_samplers_by_layer_need_a_fanout_for_each_layer(sampler: str) -> None:
     with pytest.raises(ConfigurationError, match="^fanouts: '15/10' has 2 of them for 3 layers"):
         RunConfig(algorithm="drop", sampler=sampler, layers=3)
     assert RunConfig(algorithm="drop", sampler=sampler).fanouts == "15/10"

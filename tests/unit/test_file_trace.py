@@ -31,7 +31,7 @@ def test_a_file_counts_by_its_name_and_by_its_real_name(tmp_path: Path) -> None:
     assert opened(found, writes=True) == {Path("/data/ü.part")}
 
 
-def test_a_call_that_another_thread_interrupts_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_call_interrupted_by_another_thread_is_read_to_its_end(tmp_path: Path) -> None:
     found = accesses(
         tmp_path,
         '7 openat(AT_FDCWD</home>, "a", O_RDONLY <unfinished ...>',

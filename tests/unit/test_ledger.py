@@ -38,7 +38,7 @@ def test_totals_count_a_byte_once_at_its_sender() -> None:
     assert totals["payload"]["total"] == 247
 
 
-def test_totals_of_wire_are_none_where_something_was_not_measured() -> None:
+def test_totals_of_wire_are_none_where_not_all_was_measured() -> None:
     wire = filled().totals()["wire"]
     assert wire["boundary"] == 60
     assert wire["updates_up"] is None

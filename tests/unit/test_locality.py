@@ -37,7 +37,7 @@ def test_nodes_without_edges_have_places_too() -> None:
     assert len(near_ranks(np.zeros(1, np.int64), np.empty(0, np.int32))) == 0
 
 
-def test_pieces_of_nodes_near_together_draw_hardly_any_neighbour_twice() -> None:
+def test_pieces_of_near_nodes_draw_hardly_any_neighbour_twice() -> None:
     adjacency, ring_number = regions(6, 200, seed=1)
     roots = np.random.default_rng(2).choice(1200, 300, replace=False)
     sampler = NeighbourSampler(adjacency, (2, 2), seed=0)

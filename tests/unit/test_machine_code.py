@@ -13,7 +13,7 @@ def _doubled(number: int) -> int:
     return 2 * number
 
 
-def test_a_kernel_with_a_signature_is_compiled_and_kept_before_its_first_call(
+def test_kernel_with_signature_is_compiled_and_kept_before_calls(
     tmp_path: Path,
 ) -> None:
     kernel = compile_kernel(_doubled, tmp_path, (numba.types.int64,))

@@ -68,7 +68,7 @@ def test_a_transfer_begins_with_its_connection() -> None:
     assert transfers(found, sender=SERVER) == []
 
 
-def test_a_message_takes_its_requests_on_both_connections_at_once() -> None:
+def test_a_message_takes_requests_on_two_connections_at_once() -> None:
     found = [*asked(0.0, 897, 150), *asked(3.0, 897, 517)]
     # Two after the other on one connection; one on another, opened for it, at another time.
     found += [*asked(3.3, 971, 340), *asked(3.9, 971, 340)]

@@ -202,7 +202,7 @@ def test_recipe_without_its_graph_is_refused_in_one_line(
     assert done.stdout == ""
 
 
-def test_results_that_cannot_be_written_are_refused_before_the_training(
+def test_unwritable_results_are_refused_before_the_training(
     sims: Callable[..., Ended], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

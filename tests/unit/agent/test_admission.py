@@ -155,7 +155,7 @@ def test_what_the_machines_owner_says_wins_over_the_run(
     assert admit({"devices": asked}, part, limits).devices == used
 
 
-def test_a_client_without_train_nodes_sends_zeros_and_is_admitted(part: GraphPartition) -> None:
+def test_a_client_without_train_nodes_is_admitted_with_zeros(part: GraphPartition) -> None:
     admit({}, with_train_nodes(part, 0), Limits())
     for count, keys in ((9, {}), (0, {"algorithm": "standard"})):
         with pytest.raises(ConfigurationError, match=f"an update would be of {count} train nodes"):

@@ -29,7 +29,7 @@ def _settings(*listen: str) -> AgentSettings:
     )
 
 
-def test_what_is_demanded_and_cannot_be_had_is_bad_input_in_one_line() -> None:
+def test_bluetooth_demanded_in_vain_is_bad_input_in_one_line() -> None:
     with pytest.raises(ConfigurationError) as caught:
         bluetooth_transport(_settings("tcp://0.0.0.0:7411", "bluetooth://any/3"))
     assert caught.value.exit_code == 2

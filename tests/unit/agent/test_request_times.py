@@ -52,7 +52,7 @@ def test_one_request_alone_is_a_look_for_news() -> None:
     assert times.messages_s == 0.0
 
 
-def test_a_goodbye_and_a_request_that_nobody_answers_take_no_time() -> None:
+def test_a_goodbye_and_an_unanswered_request_take_no_time() -> None:
     times = RequestTimes()
     one = times.connection(0.0)
     ask(one, 0.0, 0.2)

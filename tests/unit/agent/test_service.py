@@ -253,7 +253,7 @@ def test_bytes_of_a_lost_answer_are_told_again_after_a_kill(
     assert [answer.traffic.boundary.messages for answer in collected] == [1, 1]
 
 
-def test_what_a_power_cut_took_from_the_outbox_is_sent_when_the_exchange_is_asked_for(
+def test_a_block_lost_to_a_power_cut_is_sent_when_asked_for(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     async def publish(both: Ends) -> None:
@@ -318,7 +318,7 @@ def test_an_agent_that_is_made_again_goes_on(
     assert_same_rounds(answers, in_process(parts, algorithm=algorithm))
 
 
-def test_a_round_that_was_cut_off_is_computed_again_from_what_peers_sent(
+def test_a_round_cut_off_is_computed_again_from_what_peers_sent(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     """Client 1 ends its round; client 0 is lost in the middle and begins again."""
@@ -475,7 +475,7 @@ def test_the_last_answer_outlives_the_job(tmp_path: Path, parts: list[GraphParti
         asyncio.run(again.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2))))
 
 
-def test_a_job_does_not_end_before_its_peers_have_its_last_vectors(
+def test_a_job_ends_only_once_its_peers_have_its_last_vectors(
     tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Client 1's disk takes nothing for a moment, in which client 0 has all that it needs."""
@@ -579,7 +579,7 @@ def test_a_job_keeps_its_configuration(tmp_path: Path, parts: list[GraphPartitio
         asyncio.run(again.ask(0, HelloRequest(ticket=FIRST), seed=3))
 
 
-def test_a_resumed_job_computes_on_other_devices_to_the_same_bits(
+def test_a_job_resumed_on_other_devices_gives_the_same_bits(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     keys = {"model": "gat", "heads": 2}
@@ -639,7 +639,7 @@ def test_a_damaged_job_does_not_keep_the_agent_from_starting(
         asyncio.run(again.ask(0, PublishRequest(ticket=replace(FIRST, attempt=2))))
 
 
-def test_last_round_waits_for_a_grant_that_its_peer_has_not_taken(
+def test_last_round_waits_for_a_grant_its_peer_has_not_taken(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
     # No network: what is sent stays where it is until it is dropped.

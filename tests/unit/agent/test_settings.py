@@ -93,7 +93,7 @@ def test_devices_are_left_to_the_run_or_named(tmp_path: Path, devices: str) -> N
     assert read_settings(written(tmp_path)).devices == ""
 
 
-def test_an_owner_who_says_nothing_allows_lazy_training_of_ten_nodes_and_no_plugin(
+def test_default_allows_lazy_training_of_ten_nodes_and_no_plugin(
     tmp_path: Path,
 ) -> None:
     settings = read_settings(written(tmp_path))

@@ -54,7 +54,7 @@ def test_a_scheme_of_an_owner_begins_with_x(text: str) -> None:
         settings(text)
 
 
-def test_an_address_needs_its_transport_only_where_it_is_listened_at() -> None:
+def test_an_address_needs_its_transport_only_to_be_listened_at() -> None:
     with pytest.raises(ConfigurationError, match="^listen: x-wire:here: there is no transport for"):
         settings("x-other=a:b", listen=("x-wire:here",))
     # In a roster it may stand for those who have one.

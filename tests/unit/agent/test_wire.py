@@ -141,7 +141,7 @@ def test_a_publish_without_weights_has_none() -> None:
     assert asked.weights is None
 
 
-def test_the_same_question_has_the_same_identity_whatever_the_configuration_says() -> None:
+def test_a_question_has_one_identity_in_all_configurations() -> None:
     def identity(request: Request[Any], config: dict[str, Any]) -> bytes:
         _, head, body = split(wire.encode_request(request, config))
         return wire.decode_request(head, body).identity

@@ -54,7 +54,7 @@ def test_a_person_decides_by_six_digits(agrees: bool) -> None:
     assert agent.compared == ({DEVICE} if agrees else set())
 
 
-def test_a_person_is_not_asked_about_other_devices_or_without_digits() -> None:
+def test_nobody_is_asked_about_other_devices_or_without_digits() -> None:
     agent = PairingAgent(compare=lambda _device, _digits: True, only=OTHER)
     assert not allows(agent, "RequestConfirmation", PATH, 1234)
     agent = PairingAgent(compare=lambda _device, _digits: True)

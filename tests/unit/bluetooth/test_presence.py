@@ -32,7 +32,7 @@ def _names(parts: tuple[MissingPart, ...]) -> list[str]:
 
 
 @pytest.mark.usefixtures("nothing")
-def test_a_machine_without_bluetooth_lacks_all_parts_the_deepest_first() -> None:
+def test_without_bluetooth_all_parts_are_missing_deepest_first() -> None:
     missing = missing_parts()
     # What adapters there are only the kernel's part could tell.
     assert _names(missing)[:2] == ["kernel", "python"]
@@ -46,7 +46,7 @@ def test_a_machine_without_bluetooth_lacks_all_parts_the_deepest_first() -> None
     )
 
 
-def test_a_unit_that_forbids_the_family_is_told_from_a_kernel_without_it(
+def test_a_family_forbidden_by_unit_is_told_from_a_missing_one(
     nothing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "_BLUETOOTH_CLASS", nothing)

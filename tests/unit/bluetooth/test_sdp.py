@@ -47,7 +47,7 @@ def test_what_bluez_answers_is_understood() -> None:
     assert offers(attributes) == (Offer(channel=7, adapter=""),)
 
 
-def test_a_question_names_the_service_and_goes_on_where_the_answer_ended() -> None:
+def test_a_question_names_the_service_and_continues_the_answer() -> None:
     asked = question(0x0102, b"\xaa\xbb")
     kind, transaction, length = struct.unpack(">BHH", asked[:5])
     assert (kind, transaction, length) == (6, 0x0102, len(asked) - 5)

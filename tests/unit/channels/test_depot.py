@@ -59,7 +59,7 @@ def test_a_depot_is_a_channel(tmp_path: Path) -> None:
     assert isinstance(BlockDepot(tmp_path, 0), Channel)
 
 
-def test_a_sent_block_is_owed_until_it_is_delivered_over_restarts(tmp_path: Path) -> None:
+def test_a_sent_block_is_owed_until_delivered_over_restarts(tmp_path: Path) -> None:
     depot = BlockDepot(tmp_path, 1)
     size_bytes = sum(map(len, FRAMES))
     assert depot.send_block(KEY, FRAMES) == size_bytes
@@ -237,7 +237,7 @@ def test_a_block_that_grows_beyond_what_was_admitted_is_refused(tmp_path: Path) 
         depot.add_frame(KEY, FRAMES[2])
 
 
-def test_another_plan_keeps_hello_and_refuses_the_rest_over_restarts(tmp_path: Path) -> None:
+def test_of_another_plan_only_hello_is_kept_over_restarts(tmp_path: Path) -> None:
     header = replace(HEADER, num_edges=4)
     frames = frames_of(header, frame_bytes=2048)
     depot = _receiver(tmp_path)
@@ -344,7 +344,7 @@ def test_what_cannot_be_read_now_stays_in_the_outbox(tmp_path: Path) -> None:
     assert depot.read_frame(KEY, 1) == FRAMES[1]
 
 
-def test_a_mark_that_cannot_be_kept_costs_one_offer_after_a_restart(
+def test_a_mark_that_cannot_be_kept_costs_one_offer_on_restart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     depot = _sender(tmp_path)
@@ -387,7 +387,7 @@ def test_what_is_gone_from_a_block_that_arrives_comes_again(tmp_path: Path) -> N
     assert depot.receive_block(KEY) == b"".join(FRAMES)
 
 
-def test_a_look_between_an_offer_and_its_first_frame_refuses_nothing(tmp_path: Path) -> None:
+def test_a_look_between_offer_and_first_frame_refuses_nothing(tmp_path: Path) -> None:
     depot = _receiver(tmp_path)
     assert depot.begin(_offers()[0]) == 0
     assert depot.receive_block(KEY) is None
@@ -396,7 +396,7 @@ def test_a_look_between_an_offer_and_its_first_frame_refuses_nothing(tmp_path: P
     assert depot.receive_block(KEY) == b"".join(FRAMES)
 
 
-def test_a_job_that_is_forgotten_while_it_is_asked_begins_nothing(tmp_path: Path) -> None:
+def test_a_job_forgotten_while_it_is_asked_begins_nothing(tmp_path: Path) -> None:
     depot = _receiver(tmp_path)
     (offer,) = _offers()
     admission = depot.admission(offer)

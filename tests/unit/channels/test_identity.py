@@ -22,7 +22,7 @@ def _member(folder: Path, client: int, *addresses: str) -> Member:
     )
 
 
-def test_a_new_identity_can_be_loaded_and_keeps_its_key_to_itself(tmp_path: Path) -> None:
+def test_a_new_identity_can_be_loaded_and_its_key_is_private(tmp_path: Path) -> None:
     made = make_identity(tmp_path / "new", 7)
     assert Identity.load(made.key_path, made.certificate_path) == made
     assert made.client == 7

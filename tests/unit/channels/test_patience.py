@@ -25,7 +25,7 @@ from retexo_fl.exchange.link_reasons import Reason, reason_of, refused
 KEY = BlockKey(job="job-1", layer=0, weights_digest=b"d" * 32, sender=0, receiver=1)
 
 
-def test_waits_double_up_to_the_most_and_are_the_same_in_every_run() -> None:
+def test_waits_double_up_to_the_most_and_are_equal_in_every_run() -> None:
     waits: list[list[float]] = []
     for name in ("0 1", "0 1", "0 2"):
         backoff = Backoff(1.0, 10.0, name)

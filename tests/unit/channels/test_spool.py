@@ -23,7 +23,7 @@ def test_send_leaves_no_part_files(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".frames"]
 
 
-def test_send_that_cannot_write_names_the_receiver_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_names_the_receiver_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / KEY.job).write_text("a file where a folder is needed")
     with pytest.raises(ChannelUnavailable, match="block for client 1 could not be written"):
         SpoolChannel(tmp_path).send_block(KEY, FRAMES)

@@ -23,7 +23,7 @@ _UNKNOWN = RunState(status="finished:failed", details="Task failed with\nunknown
         ("failed", r"^the run ended as finished:failed: Task failed with unknown error\.$"),
     ],
 )
-def test_a_run_that_lost_its_superlink_is_told_from_one_that_failed(
+def test_a_run_that_lost_its_superlink_is_told_from_a_failed_one(
     tmp_path: Path, state: str, told: str
 ) -> None:
     (tmp_path / "status.json").write_text(json.dumps({"state": state, "error": None}))

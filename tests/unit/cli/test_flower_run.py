@@ -27,7 +27,7 @@ def test_named_error_takes_the_error_that_the_server_app_left(tmp_path: Path) ->
     assert not (tmp_path / "run" / LOG_NAME).exists()
 
 
-def test_named_error_does_not_take_the_error_of_an_earlier_attempt(tmp_path: Path) -> None:
+def test_named_error_ignores_the_error_of_an_earlier_attempt(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_status(run, "failed", "TrainingDiverged: long ago")
     error = named_error(FAILURE, run, mark_of(run / "status.json"))
@@ -52,7 +52,7 @@ def test_named_error_does_not_take_the_error_of_an_earlier_attempt(tmp_path: Pat
         ),
     ],
 )
-def test_named_error_reads_the_log_where_there_is_no_run_directory(
+def test_named_error_reads_the_log_without_a_run_directory(
     tmp_path: Path, log: str, kind: type[Exception], sentence: str
 ) -> None:
     error = named_error(EngineFailed(f"the run failed: x\n{log}"), tmp_path / "run", None)
@@ -61,7 +61,7 @@ def test_named_error_reads_the_log_where_there_is_no_run_directory(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_named_error_keeps_the_log_beside_a_run_directory_that_was_not_made(tmp_path: Path) -> None:
+def test_named_error_keeps_the_log_beside_an_unmade_directory(tmp_path: Path) -> None:
     log = "retexo_fl.errors.Nonesuch: x\nother.errors.PartitionError: y"
     error = named_error(EngineFailed(f"it ended\n{log}"), tmp_path / "runs" / "run", None)
     place = tmp_path / "runs" / "run.log"

@@ -32,7 +32,7 @@ def test_both_plans_have_what_their_clients_add() -> None:
     assert plans()["rows"]["vectors_added"] == 0 < plans()["cover"]["vectors_added"]
 
 
-def test_where_peers_may_stay_away_nothing_is_added_before_a_stage() -> None:
+def test_if_peers_may_stay_away_nothing_is_added_before_a_stage() -> None:
     dropping = plans(missing_peers="drop")["cover"]
     assert dropping["vectors_added"] == 0
     assert dropping["gradients_added"] == plans()["cover"]["gradients_added"]

@@ -141,7 +141,7 @@ def test_weights_that_do_not_match_their_digest_are_refused(parts: list[GraphPar
         clients[0].publish(request)
 
 
-def test_publishing_rows_that_are_not_made_without_weights_is_refused(
+def test_publishing_unmade_rows_without_weights_is_refused(
     parts: list[GraphPartition],
 ) -> None:
     clients = pair(parts)
@@ -182,7 +182,7 @@ def test_vectors_of_another_partitioning_are_refused(parts: list[GraphPartition]
         mixed[0].collect(CollectRequest(ticket=FIRST))
 
 
-def test_both_ends_refuse_an_edge_that_one_lists_with_the_same_words(
+def test_an_edge_listed_by_one_end_is_refused_alike_by_both(
     parts: list[GraphPartition],
 ) -> None:
     edges = cut_edges(parts[1])
@@ -208,7 +208,7 @@ def test_a_client_that_lists_no_edge_refuses_those_of_another(
         clients[1].collect(CollectRequest(ticket=FIRST))
 
 
-def test_a_client_may_move_to_another_process_between_any_two_messages(
+def test_a_client_may_move_to_another_process_between_messages(
     parts: list[GraphPartition], tmp_path: Path
 ) -> None:
     """A new object for every message, sharing only folders, answers as one that stays."""

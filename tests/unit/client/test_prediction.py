@@ -29,7 +29,7 @@ def test_predict_nodes_takes_the_largest_logit_and_its_share(part: GraphPartitio
     assert found.probabilities.dtype == np.float64
 
 
-def test_predict_nodes_decides_where_probabilities_are_rounded_alike(part: GraphPartition) -> None:
+def test_predict_nodes_decides_where_rounded_probabilities_tie(part: GraphPartition) -> None:
     logits = torch.zeros(part.num_inner, 10)
     logits[:, 3] = 1e-9
     assert set(predict_nodes(part, logits).classes.tolist()) == {3}

@@ -41,7 +41,7 @@ def test_what_costs_no_byte_is_left_out() -> None:
     assert rebuild(Record, VALUES) == LEAST
 
 
-def test_nested_records_precede_their_keys_with_their_name_unless_they_are_flat() -> None:
+def test_nested_records_prefix_keys_with_their_name_unless_flat() -> None:
     record = Record(
         place=Inner(count=1, measured=2),
         moved_out=Inner(count=4, measured=5),
@@ -66,7 +66,7 @@ def test_nested_records_precede_their_keys_with_their_name_unless_they_are_flat(
     assert flatten(found) == (values, array)
 
 
-def test_metrics_may_say_truth_values_and_floats_as_whole_numbers() -> None:
+def test_metrics_may_give_booleans_and_floats_as_whole_numbers() -> None:
     found = rebuild(Record, {**VALUES, "is-done": 1, "share": 2})
     assert (found.is_done, found.share, type(found.share)) == (True, 2.0, float)
 

@@ -21,7 +21,7 @@ def test_announced_share_is_asked_for_by_its_place() -> None:
     assert announced.order(share(3)) == 0
 
 
-def test_share_that_was_not_announced_is_given_in_full_and_drops_nothing() -> None:
+def test_unannounced_share_is_given_in_full_and_drops_nothing() -> None:
     announced = Announcements()
     announced.replace([share(0)])
     other = share(0, 1, 3)

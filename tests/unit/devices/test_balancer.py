@@ -62,7 +62,7 @@ def test_noise_does_not_make_ratios_swing() -> None:
     assert np.abs(swings).max() / 0.2 < 0.1
 
 
-def test_a_speed_that_goes_to_and_fro_is_averaged_and_one_that_goes_one_way_followed() -> None:
+def test_swinging_speed_is_averaged_and_drifting_one_followed() -> None:
     """Kesten's rule, for changes below those that make a speed a new one."""
 
     def speed_after(measured: Sequence[float]) -> float:
@@ -126,7 +126,7 @@ def test_decision_tells_what_it_was_made_from() -> None:
     assert decision.is_changed
 
 
-def test_cutting_by_workload_beats_cutting_by_number_where_items_differ() -> None:
+def test_workload_cuts_beat_cuts_by_number_where_items_differ() -> None:
     workloads = skewed_workloads(4096, seed=3)
     for speeds in [(1, 2), (1, 8)]:
         ratios = [speed / sum(speeds) for speed in speeds]
@@ -135,7 +135,7 @@ def test_cutting_by_workload_beats_cutting_by_number_where_items_differ() -> Non
         assert by_work.makespan_s < 0.97 * by_number.makespan_s
 
 
-def test_cutting_by_workload_is_cutting_by_number_where_items_are_alike() -> None:
+def test_workload_cuts_are_cuts_by_number_where_items_are_alike() -> None:
     workloads = np.full(4096, 7.0)
     by_work = epoch_seconds(workloads, [0.2, 0.8], (1, 4), epoch=0)
     by_number = epoch_seconds(workloads, [0.2, 0.8], (1, 4), epoch=0, by_number=True)

@@ -16,7 +16,7 @@ def small_model(dtype: torch.dtype = torch.float64) -> torch.nn.Module:
     return model
 
 
-def test_weights_are_all_trained_parameters_in_the_models_own_order() -> None:
+def test_weights_are_all_trained_parameters_in_model_order() -> None:
     model = small_model()
     model[0].bias.requires_grad_(False)  # type: ignore[index]
     flat = FlatModule(model)
@@ -40,7 +40,7 @@ def test_loaded_weights_are_those_that_are_read() -> None:
     np.testing.assert_array_equal(flat.weights(), np.arange(10.0))
 
 
-def test_parameter_without_part_in_the_loss_has_zeros_for_a_gradient() -> None:
+def test_parameter_absent_from_the_loss_has_a_zero_gradient() -> None:
     model = small_model()
     flat = FlatModule(model)
     model[0](torch.ones(1, 3, dtype=torch.float64)).sum().backward()  # type: ignore[index]

@@ -154,7 +154,7 @@ def test_module_is_in_training_mode_even_if_the_users_is_not() -> None:
     assert not model.training
 
 
-def test_modules_own_draws_are_keyed_and_leave_the_process_as_it_was() -> None:
+def test_modules_draws_are_keyed_and_leave_the_process_alone() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 64), torch.nn.Dropout(0.5))
     weights, state = FlatModule(model).weights(), torch.get_rng_state()
     drawn = [sums_at_once(ModuleTask(CPU, settings_of(model)), weights)[0] for _ in range(2)]

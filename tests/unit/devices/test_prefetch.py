@@ -112,7 +112,7 @@ def test_no_more_shares_than_announced_ahead_are_prepared(preparation: Preparati
     prefetcher.close()
 
 
-def test_next_share_is_prepared_in_another_thread_while_the_caller_computes(
+def test_next_share_is_prepared_in_a_thread_beside_the_caller(
     preparation: Preparation,
 ) -> None:
     prefetcher = Prefetcher(preparation, ahead=1)
@@ -145,7 +145,7 @@ def test_share_dropped_while_it_is_prepared_does_not_come_later(preparation: Pre
     prefetcher.close()
 
 
-def test_time_of_preparation_and_of_waiting_for_it_are_told_apart(
+def test_preparation_time_and_waiting_time_are_told_apart(
     preparation: Preparation,
 ) -> None:
     prefetcher = Prefetcher(preparation, ahead=1)
@@ -156,7 +156,7 @@ def test_time_of_preparation_and_of_waiting_for_it_are_told_apart(
     prefetcher.close()
 
 
-def test_several_threads_prepare_at_once_and_shares_come_in_order() -> None:
+def test_several_threads_prepare_and_shares_come_in_order() -> None:
     both, prepared = threading.Barrier(2), threading.Semaphore(0)
 
     def prepare(share: Share) -> object:

@@ -27,9 +27,7 @@ class LateRowSums:
 
 
 @pytest.mark.parametrize(("ahead", "preparers"), [(0, 1), (1, 1), (2, 1), (3, 3)])
-def test_rows_that_arrive_late_are_waited_for_before_they_are_computed_on(
-    ahead: int, preparers: int
-) -> None:
+def test_late_rows_are_waited_for_before_they_are_computed_on(ahead: int, preparers: int) -> None:
     runner = ShareRunner(LateRowSums(), CPU, ahead=ahead, preparers=preparers, make_queue=LateQueue)
     shares = [share([3 * batch, 1], batch=batch) for batch in range(4)]
     runner.announce(0, shares)
@@ -56,7 +54,7 @@ class LateGradient:
         return ShareSums(gradient_sum=gradient, numbers={"here": float(weights.is_cpu)})
 
 
-def test_weights_go_and_gradients_come_by_locked_pages_and_are_waited_for(
+def test_weights_and_gradients_use_locked_pages_and_are_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = torch.device("meta")

@@ -95,7 +95,7 @@ def test_nothing_stays_open() -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")  # noqa: PTH112
-def test_memory_that_the_system_refuses_is_a_named_failure_and_nothing_stays_open() -> None:
+def test_refused_memory_is_a_named_failure_leaving_nothing_open() -> None:
     before = open_descriptors()
     with largest_file(2**20), pytest.raises(DeviceFailed, match=r"no room for 2 MB .*too large"):
         SharedArrays.holding({"a": np.zeros(2**18)})

@@ -164,7 +164,7 @@ def test_what_was_chosen_is_told() -> None:
     assert unified.settled.names == ("cpu:0",)
 
 
-def test_closing_twice_does_nothing_and_an_epoch_afterwards_begins_anew() -> None:
+def test_second_close_does_nothing_and_a_later_epoch_begins_anew() -> None:
     unified = unified_of(linear())
     with unified:
         list(unified.epoch(0))

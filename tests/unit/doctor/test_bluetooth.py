@@ -28,7 +28,7 @@ def test_where_nobody_wants_it_one_line_says_what_is_missing() -> None:
     assert "modprobe" in found.advice
 
 
-def test_where_it_is_wanted_each_missing_part_comes_with_its_remedy() -> None:
+def test_where_wanted_each_missing_part_comes_with_its_remedy() -> None:
     found = {item.thing: item for item in examine_bluetooth(wanted=True)}
     assert {"bluetooth kernel", "bluetooth python", "bluetooth bluetoothd"} <= found.keys()
     for item in found.values():
@@ -37,7 +37,7 @@ def test_where_it_is_wanted_each_missing_part_comes_with_its_remedy() -> None:
     assert "retexo-fl[pybluez]" in found["bluetooth python"].advice
 
 
-def test_an_address_that_is_demanded_is_bad_an_automatic_one_is_not() -> None:
+def test_a_demanded_address_is_bad_and_an_automatic_one_is_not() -> None:
     demanded, automatic = judge_listening("bluetooth://any/3"), judge_listening("bluetooth:")
     assert demanded.verdict is Verdict.BAD
     assert demanded.seen.startswith("the kernel has no Bluetooth")

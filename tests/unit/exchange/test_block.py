@@ -152,7 +152,7 @@ def test_other_values_are_given_for_every_field() -> None:
         (0, 1, "client 3 lists no edges to client 4, which lists 1"),
     ],
 )
-def test_check_same_block_says_at_both_ends_who_lists_how_many_edges(
+def test_check_same_block_tells_both_ends_each_number_of_edges(
     listed: int, expected: int, sentence: str
 ) -> None:
     sent = replace(HEADER, num_edges=listed)
@@ -164,7 +164,7 @@ def test_check_same_block_says_at_both_ends_who_lists_how_many_edges(
 
 
 @pytest.mark.parametrize(("count", "what"), [(12, "12 edges"), (1, "1 edge")])
-def test_check_same_block_says_that_equally_many_edges_are_others(count: int, what: str) -> None:
+def test_check_same_block_says_that_equally_many_edges_differ(count: int, what: str) -> None:
     sent = replace(HEADER, num_edges=count)
     other = replace(sent, plan_digest=b"\x02" * 32)
     ones = "ones" if count > 1 else "one"
@@ -181,7 +181,7 @@ def test_check_same_block_says_that_equally_many_edges_are_others(count: int, wh
     st.sets(st.sampled_from(sorted(EDGE_FIELDS)), min_size=1),
     st.sets(st.sampled_from(["num_vectors", "width", "dtype"])),
 )
-def test_check_same_block_speaks_of_edges_before_what_follows_from_them(
+def test_check_same_block_names_edges_before_their_consequences(
     edges: set[str], others: set[str]
 ) -> None:
     received = replace(HEADER, **{name: OTHER[name] for name in edges | others})
@@ -192,7 +192,7 @@ def test_check_same_block_speaks_of_edges_before_what_follows_from_them(
 @given(
     st.sets(st.sampled_from(["job", "layer", "sender", "receiver", "weights_digest"]), min_size=1)
 )
-def test_check_same_block_speaks_of_edges_only_if_it_is_the_same_block(names: set[str]) -> None:
+def test_check_same_block_names_edges_only_of_the_same_block(names: set[str]) -> None:
     others = {name: OTHER[name] for name in names | EDGE_FIELDS}
     if {"sender", "receiver"} <= names:
         others["receiver"] = 8

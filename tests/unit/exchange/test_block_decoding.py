@@ -35,7 +35,7 @@ def _decoded(header: BlockHeader, vectors: Vectors, limit: int, codec: str = "lo
 
 
 @given(any_vectors())
-def test_a_block_comes_back_in_a_form_that_depends_on_its_values_only(vectors: Vectors) -> None:
+def test_form_of_a_decoded_block_depends_on_its_values_only(vectors: Vectors) -> None:
     header = header_of(vectors)
     forms: set[type] = set()
     for limit in (max(256, vectors.shape[1] * 8), 2**20):

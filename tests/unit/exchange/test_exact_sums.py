@@ -111,7 +111,7 @@ def test_what_a_target_gets_does_not_depend_on_who_comes_first(
         assert one[target].tobytes() == other[target].tobytes()
 
 
-def test_sums_are_the_same_sparse_and_dense_and_without_explicit_zeros() -> None:
+def test_sums_are_equal_sparse_and_dense_without_explicit_zeros() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.integers(-2, 3, (400, 30)).astype(np.float32) for _ in range(9)]
     targets = [np.maximum(rng.permutation(500)[:400] - 50, -1) for _ in parts]

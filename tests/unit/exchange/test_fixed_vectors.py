@@ -24,7 +24,7 @@ def rows(*values: float, dtype: str = "float32") -> np.ndarray:
     return np.array([values], dtype=dtype)
 
 
-def test_one_exponent_from_the_largest_magnitude_serves_all_peers() -> None:
+def test_one_exponent_of_largest_magnitude_serves_all_peers() -> None:
     small, large = rows(0.1, 1e-9), rows(-3.0, 0.25)
     fixed = fixed_vectors({1: small, 4: large})
     assert fixed.exponent == 22

@@ -87,7 +87,7 @@ _ROWS = st.lists(st.integers(0, 12), max_size=4)
 
 
 @given(ones=_ROWS, twos=_ROWS, piece_bytes=st.integers(1, 700))
-def test_two_machines_deliver_everything_however_the_stream_is_cut(
+def test_two_machines_deliver_everything_however_stream_is_cut(
     ones: list[int], twos: list[int], piece_bytes: int
 ) -> None:
     one, two = _pair(ones, twos)
@@ -321,7 +321,7 @@ def test_a_frame_before_the_offers_answer_is_refused() -> None:
         session.next_event(0.0)
 
 
-def test_the_greeting_is_that_of_the_proved_client_and_comes_first() -> None:
+def test_the_greeting_is_of_the_proved_client_and_comes_first() -> None:
     for data, sentence in (
         (encode_greet(2), "impersonation: greets as client 2"),
         (encode_offer(1, _OFFER), "OFFER before the greeting"),

@@ -68,7 +68,7 @@ def test_decode_rows_refuses_by_name(
     num_rows=st.integers(1, 5),
     width=st.sampled_from((1, 2, 8, 9, 300, 70_000)),
 )
-def test_decode_rows_of_any_bytes_gives_sound_rows_or_a_remote_error(
+def test_decode_rows_of_any_bytes_is_sound_or_a_remote_error(
     coding: Coding, payload: bytes, num_rows: int, width: int
 ) -> None:
     try:
@@ -99,7 +99,7 @@ def test_decode_rows_keeps_no_view_of_the_payload() -> None:
         (Coding(positions=Positions.GAPS, values=Values.ONES), b"\xff\xff\xff\x03" + bytes(768)),
     ],
 )
-def test_decode_rows_refuses_rows_that_unpack_to_more_than_the_limit(
+def test_decode_rows_refuses_rows_that_unpack_above_the_limit(
     coding: Coding, payload: bytes
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=r"rows take \d+ bytes uncoded, the limit is 400"):

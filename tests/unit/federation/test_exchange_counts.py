@@ -65,9 +65,7 @@ def _messenger(
 
 
 @pytest.mark.parametrize(("returns", "times"), [(True, 1), (False, 2)])
-def test_an_agent_tells_sums_and_a_client_of_this_process_what_is_new(
-    returns: bool, times: int
-) -> None:
+def test_an_agent_tells_sums_and_a_local_client_what_is_new(returns: bool, times: int) -> None:
     messenger, clients, _ = _messenger(returns=returns)
     for _ in range(2):
         published = messenger.run(publish(clients, PublishRequest(ticket=TICKET), [0]))

@@ -44,7 +44,7 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path, made: str) -> None:
         check_free(path)
 
 
-def test_history_is_on_the_disk_before_the_checkpoint_that_counts_on_it(
+def test_history_is_on_disk_before_the_checkpoint_that_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunDirectory(tmp_path / "run")

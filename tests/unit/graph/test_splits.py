@@ -58,7 +58,7 @@ def test_random_split_depends_on_the_seed_alone() -> None:
     assert (first.train != other.train).any()
 
 
-def test_per_client_class_split_takes_shares_of_each_class_of_each_client() -> None:
+def test_per_client_class_split_takes_shares_of_every_class() -> None:
     labels = [0] * 7 + [1] * 5 + [0] * 10 + [-1] * 4
     owners = np.array([0] * 12 + [1] * 14)
     split = make_split(_graph(labels), owners, split="per-client-class:0.2/0.4/0.4", seed=0)

@@ -46,7 +46,7 @@ def test_epsilon_starts_at_zero_and_is_trained() -> None:
     assert gradient.item() != 0.0
 
 
-def test_dropout_acts_on_the_input_and_on_the_rows_inside_by_a_mask_of_their_own() -> None:
+def test_dropout_masks_the_input_and_the_rows_inside_separately() -> None:
     layer = GinLayer(LayerShape(inputs=WIDTH, outputs=HIDDEN, hidden=HIDDEN)).double()
     layer.reset_parameters(torch.Generator().manual_seed(0))
     with torch.no_grad():

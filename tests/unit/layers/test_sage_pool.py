@@ -45,7 +45,7 @@ def test_node_without_neighbours_reads_zeros() -> None:
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_of_equal_neighbours_the_one_with_the_least_hash_is_trained() -> None:
+def test_of_equal_neighbours_that_of_the_least_hash_is_trained() -> None:
     """Two neighbours give the maximum; what differs between them has no weight yet."""
     for hashes, winner in (([7, 8, 9], 1), ([7, 9, 8], 2)):
         gradient = _pool_gradient(_star(hashes), np.array([0]))
@@ -53,7 +53,7 @@ def test_of_equal_neighbours_the_one_with_the_least_hash_is_trained() -> None:
         assert gradient[1].tolist() == [10.0, 10.0]
 
 
-def test_equal_neighbours_train_the_same_weights_wherever_they_are() -> None:
+def test_equal_neighbours_train_the_same_weights_anywhere() -> None:
     for hashes in ([7, 8, 9], [7, 9, 8]):
         whole = _star(hashes)
         expected = _pool_gradient(whole, np.array([0]))

@@ -17,7 +17,7 @@ def left_as_it_was(workspace: Workspace) -> bool:
     return bool((workspace.places == -1).all()) and not workspace.marks.any()
 
 
-def test_layers_are_drawn_from_the_roots_on_and_listed_from_the_input_on() -> None:
+def test_layers_are_drawn_from_roots_and_listed_from_the_input() -> None:
     # 0 hears of 1 and 2, 1 of 0 and 3, 2 of 1 alone.
     adjacency = Adjacency.from_edges(
         np.array([1, 2, 0, 3, 1]), np.array([0, 0, 1, 1, 2]), num_nodes=4

@@ -109,7 +109,7 @@ def test_picks_stand_for_all_neighbours_where_none_can_be_cached() -> None:
     assert block.scales.tolist() == [3.0] * 9
 
 
-def test_aggregate_of_the_input_layer_is_unbiased_on_a_real_graph() -> None:
+def test_input_layer_aggregate_is_unbiased_on_a_real_graph() -> None:
     adjacency = real_adjacency("github")
     # Large where degrees are: what a cache by degree would be biased for.
     values = np.log1p(adjacency.degrees).astype(np.float64)
@@ -164,7 +164,7 @@ def test_linear_model_of_two_layers_is_estimated_without_bias() -> None:
     assert np.abs(each).max() < 4.5
 
 
-def test_input_layer_reads_cached_neighbours_alone_where_they_are_enough() -> None:
+def test_input_layer_reads_only_cached_neighbours_if_enough() -> None:
     adjacency = real_adjacency("github")
     sampler = GnsSampler(adjacency, (10, 5), seed=0, cache_share=0.05)
     cached = np.zeros(adjacency.num_nodes, bool)
@@ -191,7 +191,7 @@ def test_input_layer_reads_cached_neighbours_alone_where_they_are_enough() -> No
     assert (of_cache[few] >= np.minimum(all_cached, 4)[few]).all()
 
 
-def test_inner_layer_takes_as_many_as_neighbour_sampling_where_cached_ones_are_too_few() -> None:
+def test_inner_layer_takes_full_fanouts_where_few_are_cached() -> None:
     adjacency = random_adjacency()
     sampler = GnsSampler(adjacency, (4, 3), seed=0, cache_share=0.2)
     effective = CacheChances.of(adjacency, cache_mass(adjacency, (4, 3), None), 0.2).effective

@@ -35,7 +35,7 @@ def dense(adjacency: Adjacency) -> np.ndarray:
 
 
 @given(mass=masses, size=st.floats(0.01, 1.2))
-def test_chances_are_in_proportion_up_to_one_and_sum_to_the_expected_size(
+def test_chances_are_proportional_up_to_one_and_sum_to_the_size(
     mass: list[float], size: float
 ) -> None:
     array = np.array(mass)
@@ -53,7 +53,7 @@ def test_chances_are_in_proportion_up_to_one_and_sum_to_the_expected_size(
         assert (array[chances == 1] * factors.max() >= 1 - 1e-9).all()
 
 
-def test_nodes_are_cached_independently_with_exactly_their_chances() -> None:
+def test_nodes_are_cached_independently_with_their_chances() -> None:
     adjacency = random_adjacency()
     chances = chances_of(adjacency, 0.2)
     drawn = np.zeros((4000, NODES))
@@ -104,7 +104,7 @@ def test_cached_neighbours_are_those_that_are_in_the_cache(
         assert heaviest == weights[row].max(initial=0)
 
 
-def test_neighbours_are_found_in_undirected_graphs_that_serve_as_their_own_transpose() -> None:
+def test_neighbours_are_found_where_a_graph_is_its_transpose() -> None:
     directed = random_adjacency()
     both = dense(directed) + dense(directed).T
     targets, sources = np.nonzero(both)
@@ -116,7 +116,7 @@ def test_neighbours_are_found_in_undirected_graphs_that_serve_as_their_own_trans
     assert len(cache.places) == inside.sum()
 
 
-def test_effective_neighbours_are_those_that_an_estimate_is_worth() -> None:
+def test_effective_neighbours_are_what_an_estimate_is_worth() -> None:
     adjacency = random_adjacency()
     chances = chances_of(adjacency, 0.2)
     for node, row in enumerate(np.split(adjacency.indices, adjacency.indptr[1:-1])):
@@ -124,13 +124,13 @@ def test_effective_neighbours_are_those_that_an_estimate_is_worth() -> None:
         assert chances.effective[node] == pytest.approx(len(row) ** 2 / inverse)
 
 
-def test_node_that_is_never_cached_leaves_its_targets_without_effective_neighbours() -> None:
+def test_never_cached_neighbour_leaves_no_effective_neighbours() -> None:
     adjacency = Adjacency.from_edges(np.array([1, 2]), np.array([0, 0]), num_nodes=3)
     chances = CacheChances.of(adjacency, np.array([0.0, 1.0, 0.0]), 0.2)
     assert chances.effective.tolist() == [0, 0, 0]
 
 
-def test_mass_is_how_often_a_node_is_a_neighbour_where_train_nodes_are_many() -> None:
+def test_mass_is_neighbour_frequency_where_train_nodes_are_many() -> None:
     adjacency = random_adjacency()
     often = dense(adjacency).sum(axis=0)
     many = np.arange(int(FEW_TRAIN_NODES * NODES))

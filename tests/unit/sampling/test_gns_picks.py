@@ -94,7 +94,7 @@ def test_picks_by_weight_expect_each_weight_exactly(weights: list[float], share:
 
 
 @given(weights=weight_lists, share=st.floats(0, 0.9), start=st.floats(0, 1, exclude_max=True))
-def test_picks_by_running_sums_are_those_by_weights_where_none_is_certain(
+def test_picks_by_sums_are_those_by_weights_if_none_is_certain(
     weights: list[float], share: float, start: float
 ) -> None:
     ends = np.cumsum(weights)
@@ -107,7 +107,7 @@ def test_picks_by_running_sums_are_those_by_weights_where_none_is_certain(
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
 
 
-def test_a_point_that_rounding_puts_behind_the_last_item_picks_it() -> None:
+def test_a_point_rounded_behind_the_last_item_picks_it() -> None:
     """The second of two points is 3.0, where the last item ends."""
     picked, scales = np.empty(2, np.int64), np.empty(2, np.float32)
     _pick_by_ends(np.array([1.0, 2.0, 3.0]), float(np.nextafter(1.0, 0.0)), picked, scales)

@@ -47,7 +47,7 @@ def test_comparing_and_marking_pick_the_same(number: int, degree: int, data: st.
     assert not marks.any()
 
 
-def test_last_place_of_a_long_row_is_picked_as_often_as_the_first() -> None:
+def test_last_place_of_a_long_row_is_picked_as_often_as_first() -> None:
     counts = np.zeros(12)
     for number in range(6000):
         counts[picked_places(number, 12, 5)] += 1

@@ -47,7 +47,7 @@ def test_all_layers_work_on_one_square_block() -> None:
     fanouts=st.lists(st.integers(1, 6), min_size=1, max_size=3),
     batch=st.integers(0, 3),
 )
-def test_each_scope_is_apart_begins_with_its_root_and_has_all_edges_within(
+def test_scopes_are_apart_with_root_first_and_all_edges_within(
     roots: list[int], fanouts: list[int], batch: int
 ) -> None:
     adjacency = random_adjacency()
@@ -83,7 +83,7 @@ def test_scope_stays_within_its_hops_and_fanouts(fanouts: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_scope_of_fanouts_above_all_degrees_is_everything_within_its_hops(hops: int) -> None:
+def test_scope_of_fanouts_above_degrees_is_all_within_its_hops(hops: int) -> None:
     adjacency = random_adjacency()
     sampler = ShadowSampler(adjacency, (NODES,) * hops, 1, seed=0)
     for nodes in scopes_of(sampler.sample(np.arange(NODES), epoch=0, batch=0)):

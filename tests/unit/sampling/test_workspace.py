@@ -11,7 +11,7 @@ from retexo_fl.sampling.workspace import Workspace, Workspaces, add_nodes, forge
 from tests.support.sampler_contract import NODES, random_adjacency, sample_digest
 
 
-def test_thread_gets_its_workspace_again_and_another_thread_another() -> None:
+def test_each_thread_gets_its_own_workspace_again() -> None:
     workspaces = Workspaces(random_adjacency())
     found: list[Workspace] = []
 
@@ -36,7 +36,7 @@ def test_workspace_of_a_call_that_failed_is_dropped() -> None:
         assert workspace is not dirty
 
 
-def test_nodes_get_places_in_the_order_found_even_if_all_are_found() -> None:
+def test_nodes_get_places_in_order_found_even_if_all_are_found() -> None:
     adjacency = random_adjacency()
     found = np.random.default_rng(0).permutation(np.repeat(np.arange(NODES), 3))
     with Workspaces(adjacency).taken() as workspace:

@@ -30,7 +30,7 @@ def lazy_feed(growth: float = 1.0) -> LazyFeed:
     return LazyFeed(SAMPLER, ORDER, store(), recycling)
 
 
-def test_order_has_every_train_node_once_an_epoch_and_anew_in_each() -> None:
+def test_order_has_every_train_node_once_and_anew_in_each_epoch() -> None:
     epochs = [np.concatenate(ORDER.of_epoch(epoch)) for epoch in (0, 1, 0)]
     assert ORDER.batches == 4
     assert [len(batch) for batch in ORDER.of_epoch(0)] == [6, 6, 6, 2]

@@ -108,7 +108,7 @@ def test_kinds_are_measured_in_turn() -> None:
     assert in_turn(["a", "b"], 3) == ["a", "b", "b", "a", "a", "b"]
 
 
-def test_receiver_by_array_operations_adds_exactly_whatever_is_lost_or_repeated() -> None:
+def test_receiver_by_arrays_adds_exactly_over_loss_and_repeats() -> None:
     values, where = vectors(900, 20), places(900, 50)
     bad = UnreliableSocket(loss=0.03, repeated=0.05, reordered=0.05, seed=2, joins_packets=False)
     receiver = NumpyReceiver(tables())
@@ -122,7 +122,7 @@ def test_receiver_by_array_operations_adds_exactly_whatever_is_lost_or_repeated(
 
 
 @pytest.mark.timeout(30)
-def test_receiver_by_tcp_adds_every_exchange_of_every_sender_exactly() -> None:
+def test_receiver_by_tcp_adds_every_senders_exchanges_exactly() -> None:
     # Long enough that a message is added in parts.
     case = Case(way="TCP", width=33, senders=2, rows=5_000, exchanges=2, accumulators=70)
     receiver = TcpReceiver(case, "127.0.0.1")

@@ -54,7 +54,7 @@ def test_nothing_is_estimated_where_all_are_drawn() -> None:
     np.testing.assert_allclose(sums, neighbour_sums(adjacency, VALUES)[:5], rtol=1e-5)
 
 
-def test_chances_are_in_proportion_to_the_importance_for_all_targets() -> None:
+def test_chances_are_in_proportion_to_importance_for_all_targets() -> None:
     adjacency = random_adjacency()
     roots = np.array([3, 9, 21, 40])
     rows = np.zeros((len(roots), NODES))

@@ -59,7 +59,7 @@ def test_section_4_7_is_cited_for_what_it_says() -> None:
             assert "prototype" in text, text
 
 
-def test_the_paper_is_not_said_to_give_lazy_and_standard_training_the_same_delay() -> None:
+def test_lazy_and_standard_delays_of_the_paper_are_not_equated() -> None:
     text = (REPOSITORY / "docs" / "reproductions.md").read_text(encoding="utf-8")
     assert "standard training take the same time" not in text
     assert "not take the same time" in text

@@ -101,7 +101,7 @@ def test_a_result_that_contradicts_a_line_fails_it(
     assert any(line in each for each in failing), failing
 
 
-def test_table_2_forgives_what_another_setting_of_lazy_training_brings_back() -> None:
+def test_table_2_forgives_what_another_lazy_setting_brings_back() -> None:
     figures = figures_in("table2")
     cell = "facebook_page_page, gcn"
     for change in ("300 rounds a layer", "three layers"):
@@ -126,7 +126,7 @@ def test_few_rounds_may_lose_more_but_not_anything() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in WRONG}))
-def test_written_results_are_what_the_code_makes_of_their_figures(name: str) -> None:
+def test_written_results_are_what_code_makes_of_their_figures(name: str) -> None:
     facts = facts_of(name)
     assert restated(facts) == facts
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def reference(model: Sage) -> torch.Tensor:
     return rows
 
 
-def test_logits_and_gradients_of_a_full_sample_are_those_of_dense_products() -> None:
+def test_full_sample_has_logits_and_gradients_of_dense_products() -> None:
     model = Sage((WIDTH, 6, 5, CLASSES), dropout=0.0, seed=0)
     sample = FullSampler(GRAPH.adjacency, 3).sample(GRAPH.train, epoch=0, batch=0)
     logits = model(FEATURES[torch.from_numpy(sample.nodes)], sample)

@@ -41,7 +41,7 @@ def test_each_training_is_done_once_and_kept(tmp_path: Path) -> None:
     assert again.commits == "abc"
 
 
-def test_the_folder_of_the_graph_decides_nothing_and_the_way_of_training_does(
+def test_the_way_of_training_decides_and_the_folder_does_not(
     tmp_path: Path,
 ) -> None:
     how, other = Counted(), Counted()
@@ -52,7 +52,7 @@ def test_the_folder_of_the_graph_decides_nothing_and_the_way_of_training_does(
     assert (len(how.asked), len(other.asked)) == (1, 1)
 
 
-def test_another_state_of_the_code_or_another_file_of_the_graph_trains_anew(
+def test_another_state_of_the_code_or_graph_file_trains_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how, data = Counted(), tmp_path / "data"

@@ -124,7 +124,7 @@ def test_gpu_gets_the_gradient_of_the_cpu(graph: MiniBatchGraph, policy: str) ->
         assert error <= 1e-5 * np.abs(expected).max()
 
 
-def test_slowed_device_sleeps_until_its_time_is_a_multiple_of_its_cpu_time(
+def test_slowed_device_sleeps_to_a_multiple_of_its_cpu_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(wall=0.0, spent=0.0, slept=[])
@@ -142,7 +142,7 @@ def test_slowed_device_sleeps_until_its_time_is_a_multiple_of_its_cpu_time(
     assert clock.slept == [2.5, 0, 0]
 
 
-def test_slow_link_takes_as_long_as_the_bytes_that_are_not_cached(
+def test_slow_link_takes_as_long_as_the_uncached_bytes(
     graph: MiniBatchGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -185,7 +185,7 @@ def epoch_of(seconds: float, aggregations: float, num_roots: int = 100) -> Epoch
     )
 
 
-def test_bound_is_the_sum_of_speeds_less_the_work_that_is_repeated() -> None:
+def test_bound_is_the_sum_of_speeds_less_the_repeated_work() -> None:
     times = Times(
         names=("cpu:0", "cpu:1"),
         standard=[epoch_of(10, 1000)],
@@ -200,7 +200,7 @@ def test_bound_is_the_sum_of_speeds_less_the_work_that_is_repeated() -> None:
     assert times.reached_of_rest() == pytest.approx(10 / 8.8 / (1.5 / 1.2))
 
 
-def test_dynamic_ratios_follow_a_change_of_speeds_and_static_ones_do_not(
+def test_dynamic_ratios_follow_speeds_and_static_ones_do_not(
     graph: MiniBatchGraph,
 ) -> None:
     sampler = choice_of("shadow").make(graph.adjacency, graph.train)

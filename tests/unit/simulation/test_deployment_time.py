@@ -28,7 +28,7 @@ SMALL = FlowerMessage()
 WEIGHTS = FlowerMessage(down_bytes=3_600, up_bytes=3_600)
 
 
-def test_a_link_takes_three_round_trips_and_a_small_block_half_a_one() -> None:
+def test_link_takes_three_round_trips_and_small_block_half_a_one() -> None:
     assert link_s(FAR) == pytest.approx(0.6)
     assert block_s(FAR, 1_000) == pytest.approx(0.1)
     assert block_s(FAR, 20_000) == pytest.approx(0.3)
@@ -58,7 +58,7 @@ def test_a_message_takes_its_requests_round_trips(
         assert send_s(FAR, message, opened=opened) == pytest.approx(0.2 * sent)
 
 
-def test_large_weights_are_waited_for_while_the_rest_passes_beside_them() -> None:
+def test_large_weights_are_waited_for_while_the_rest_passes() -> None:
     site = parse_link("rate:13.6mbit/delay:100ms")
     path = Path(there=site, back=site)
     message = FlowerMessage(down_bytes=736_000, up_bytes=736_000)

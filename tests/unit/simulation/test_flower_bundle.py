@@ -58,7 +58,7 @@ def test_write_bundle_packs_components_only(tmp_path: Path) -> None:
     assert get_fab_config(packed)["tool"]["flwr"]["app"]["config"] == CONFIG
 
 
-def test_write_bundle_default_components_are_one_line_of_the_federation(tmp_path: Path) -> None:
+def test_write_bundle_default_components_are_one_line_each(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path, {})
     assert (bundle / "retexo_bundle_server" / "app.py").read_text(encoding="utf-8") == (
         "from retexo_fl.federation import make_server_app; app = make_server_app()\n"
@@ -74,7 +74,7 @@ def test_write_bundle_takes_other_components(tmp_path: Path) -> None:
     assert (bundle / "retexo_bundle_client" / "app.py").read_text(encoding="utf-8") == "app = 2\n"
 
 
-def test_prediction_apps_are_components_whatever_paths_are_called() -> None:
+def test_prediction_apps_are_components_with_any_paths() -> None:
     odd = "a \"quoted\" 'path'\\ # ü\n\udcff"
     apps = prediction_apps(PredictionTask(run=odd, folder=odd, form="csv"), predictions=odd)
     for source, kind in ((apps.server, ServerApp), (apps.client, ClientApp)):

@@ -62,7 +62,7 @@ def test_run_flower_simulation_without_ray_names_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_run_flower_simulation_refuses_a_bad_value_before_it_starts(
+def test_run_flower_simulation_refuses_bad_value_before_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("ray", reason="the extra 'sim' is not installed")

@@ -131,7 +131,7 @@ def test_run_round_refuses_vectors_that_were_not_agreed() -> None:
         run_round({0: step(0), 1: step(1)}, RoundName(job="walk"))
 
 
-def test_run_round_refuses_a_client_that_sends_less_than_is_expected() -> None:
+def test_run_round_refuses_a_client_that_sends_too_little() -> None:
     def step(client: int) -> Steps[None]:
         other = 1 - client
         outgoing = {other: np.ones((2, 3))} if client else {}

@@ -15,7 +15,7 @@ def opened(devices: ClientDevices) -> None:
     devices.open(make_row_sums, ROWS, Scale(), num_weights=3, dtype=np.dtype(np.float64))
 
 
-def test_clients_of_one_process_share_workers_which_end_with_the_last_of_them() -> None:
+def test_clients_of_a_process_share_workers_until_the_last_ends() -> None:
     one, other = (ClientDevices("cpu:1", threads=1) for _ in range(2))
     try:
         opened(one)

@@ -222,7 +222,7 @@ def share_of(made: SmallClient, batch: int) -> Share:
     return Share(epoch=0, batch=batch, items=made.nodes.train[batch::7], numbers=numbers)
 
 
-def test_a_mini_batch_that_finds_no_memory_is_computed_with_fewer_rows_kept(
+def test_a_mini_batch_short_of_memory_keeps_fewer_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = small_client("sage", layers=2)

@@ -122,9 +122,7 @@ def test_updates_and_tallies_are_those_of_one_device(
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @settings(max_examples=15)
 @given(seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=6))
-def test_no_bit_depends_on_how_many_devices_there_are_or_how_fast(
-    model: str, seconds: list[float]
-) -> None:
+def test_no_bit_depends_on_the_number_or_speed_of_devices(model: str, seconds: list[float]) -> None:
     """With more devices than units some shares are empty."""
     made, of = client(model, "float32"), recipe()
     single, devices = shared(made, DevicesHere([1.0]), of), DevicesHere(seconds)
@@ -167,7 +165,7 @@ def test_a_client_without_train_nodes_adds_nothing(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_a_later_stage_of_few_labelled_nodes_is_that_of_one_device(model: str) -> None:
+def test_a_later_stage_of_few_labelled_nodes_equals_one_device(model: str) -> None:
     """Numbers of nodes, of labelled ones and of stages are no longer the same, and no seed is 0."""
     made, of = client(model), recipe(2)
     few = NodeSets(
@@ -204,7 +202,7 @@ def steep(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (logits * 0).sum(dim=1).sqrt().sum()
 
 
-def test_a_gradient_that_is_not_finite_is_told_by_a_device_however_finite_the_loss() -> None:
+def test_a_gradient_not_finite_is_told_though_the_loss_is_finite() -> None:
     made, name = client("gat"), f"{__name__}:{steep.__name__}"
     of = Recipe(loss=steep, local=LocalSteps())
     plan = DevicePlan(

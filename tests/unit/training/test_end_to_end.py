@@ -102,7 +102,7 @@ def test_distributed_gradient_equals_finite_differences(model: str) -> None:
         assert numeric == pytest.approx(float(gradient @ direction), rel=2e-5, abs=1e-6)
 
 
-def test_a_client_without_train_nodes_hands_on_its_peers_gradients(tmp_path: Path) -> None:
+def test_a_client_without_train_nodes_hands_on_peers_gradients(tmp_path: Path) -> None:
     path = tmp_path / "owners.txt"
     path.write_text("\n".join(map(str, owners_without_train_nodes())))
     federation = Federation(model="gcn", partitioner=f"file:{path}")
@@ -193,7 +193,7 @@ def test_samples_are_keyed_by_seed_round_and_client() -> None:
 
 
 @pytest.mark.parametrize("numbers", [[2.0, 1.0], [0.5, 1.0], [1.0, 1.0], [-1.0], [5.0], []])
-def test_a_peer_that_asks_for_vectors_that_there_are_not_is_refused(numbers: list[float]) -> None:
+def test_a_peer_that_asks_for_absent_vectors_is_refused(numbers: list[float]) -> None:
     with pytest.raises(RemoteProtocolError, match="client 4: asks for vectors"):
         read_numbers(np.array(numbers).reshape(-1, 1), vectors=5, peer=4)
 

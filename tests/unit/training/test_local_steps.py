@@ -56,7 +56,7 @@ def test_local_steps_equal_pytorchs_optimizers(model: str, optimizer: str) -> No
     np.testing.assert_allclose(found.update_sum, change, rtol=1e-9, atol=1e-12)
 
 
-def test_one_step_sends_the_gradient_whatever_the_local_optimizer() -> None:
+def test_one_step_sends_the_gradient_with_any_local_optimizer() -> None:
     start = initial_weights(SHAPE, 0, seed=1)
     plain = LayerTrainer(SHAPE, 0, whole_input(5), NODE_SETS, seed=0)
     one = trainer(replace(STEPS, count=1)).update(start, round_number=1, dropout=0.3)

@@ -40,7 +40,7 @@ def test_epochs_of_milliseconds_do_not_make_ratios_follow_noise(
     assert off[0] < 0.02 < off[1]
 
 
-def test_an_epoch_that_is_a_measurement_by_itself_decides_at_once(
+def test_an_epoch_that_is_a_measurement_itself_decides_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     of = balance()

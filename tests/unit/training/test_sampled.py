@@ -113,7 +113,7 @@ def test_a_subgraph_of_everything_is_the_full_batch(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
-def test_edges_of_a_subgraph_are_prepared_once_for_all_layers_but_the_last(model: str) -> None:
+def test_subgraph_edges_are_prepared_once_but_for_the_last_layer(model: str) -> None:
     client = made(model, layers=5)
     layer = SampledModel(client.shape, hashes=client.inputs.own_hashes, labels=client.nodes.labels)
     sampler = ShadowSampler(client.adjacency, (3, 2), layers=5, seed=0)

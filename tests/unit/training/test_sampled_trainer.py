@@ -93,9 +93,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_one_mini_batch_of_all_nodes_and_neighbours_is_a_round_without_sampler(
-    model: str, steps: int
-) -> None:
+def test_one_mini_batch_of_everything_is_a_round_without_sampler(model: str, steps: int) -> None:
     made = client(model)
     local = LocalSteps(count=steps, optimizer="sgd", learning_rate=0.1)
     plan = EndToEndPlan(boundary=made.plan, seed=0, recipe=Recipe(local=local))
@@ -251,7 +249,7 @@ def test_a_round_asked_for_twice_is_measured_once(caplog: pytest.LogCaptureFixtu
     assert len(caplog.messages) == 1
 
 
-def test_workloads_are_measured_where_there_is_somebody_to_share_with(tmp_path: Path) -> None:
+def test_workloads_are_measured_where_several_devices_share(tmp_path: Path) -> None:
     made = client("sage")
     update(trainer(made, alone(), workloads=tmp_path / "one"), made, 1)
     assert not (tmp_path / "one").exists()

@@ -138,7 +138,7 @@ def test_volumes_of_three_layers_by_hand() -> None:
     assert bns.boundary_training == 8 * 2230 * 1433 + 10 * 222 * (2 * 8 * 2 * 256 + 8)
 
 
-def test_volumes_do_not_depend_on_what_the_configured_algorithm_trains() -> None:
+def test_volumes_do_not_depend_on_what_the_algorithm_trains() -> None:
     bare = replace(CORA, heads_between=False)
     size = replace(SIZE, sampled_vectors=222)
     for predict in VOLUMES.values():

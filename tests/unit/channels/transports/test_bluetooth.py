@@ -107,7 +107,7 @@ def test_the_automatic_address_warns_once_and_all_else_goes_on(
     assert said[0].startswith("bluetooth: connection: the agent goes on without it: the kernel has")
 
 
-def test_what_is_missing_is_told_again_only_when_it_is_something_else(
+def test_what_is_missing_is_told_again_only_when_it_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     loop = VirtualLoop()
@@ -154,7 +154,7 @@ def test_why_a_peer_is_not_met_stands_in_the_report(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_radio_is_granted_more_time_and_smaller_pieces_than_a_cable() -> None:
+def test_a_radio_gets_more_time_and_smaller_pieces_than_a_cable() -> None:
     cable, radio = LinkLimits(), LinkLimits().on("bluetooth")
     assert radio.connect_s > cable.connect_s
     assert radio.handshake_s > cable.handshake_s

@@ -259,7 +259,7 @@ def test_who_is_not_read_for_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch
     _run(body())
 
 
-def test_streams_of_a_peer_that_was_killed_make_way_for_its_new_ones() -> None:
+def test_streams_of_a_killed_peer_make_way_for_its_new_ones() -> None:
     async def body() -> None:
         server = _Server()
         await server.trip()

@@ -90,7 +90,7 @@ def test_a_stream_that_breaks_is_named() -> None:
     _between(story)
 
 
-def test_others_have_their_turns_while_a_stream_that_was_flooded_closes() -> None:
+def test_others_have_their_turns_while_a_flooded_stream_closes() -> None:
     turns = 0
 
     async def others() -> None:

@@ -50,7 +50,7 @@ def test_only_clients_with_train_nodes_are_handed_on() -> None:
     assert inner.added == [(0, 1), (2, 1)]
 
 
-def test_gradients_of_clients_without_train_nodes_are_summed_where_they_hand_on_others() -> None:
+def test_gradients_handed_on_without_train_nodes_are_summed() -> None:
     inner = Noting()
     updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]
     aggregator = CheckedAggregator("noting", inner, takes_uncounted=True)
@@ -58,13 +58,13 @@ def test_gradients_of_clients_without_train_nodes_are_summed_where_they_hand_on_
     assert inner.added == [(0, 2), (1, 0)]
 
 
-def test_a_round_without_train_nodes_has_nothing_to_average_whoever_hands_on_gradients() -> None:
+def test_a_round_without_train_nodes_has_nothing_to_average() -> None:
     aggregator = make_aggregator("mean", takes_uncounted=True)
     with pytest.raises(RemoteProtocolError, match="no client has a train node"):
         combined(aggregator, [(np.array([6.0]), 0), (np.array([3.0]), 0)])
 
 
-def test_a_client_that_says_it_has_no_train_nodes_moves_nothing_elsewhere() -> None:
+def test_a_client_without_train_nodes_moves_nothing_elsewhere() -> None:
     inner = Noting()
     updates = [(np.array([6.0]), 2), (np.array([3.0]), 0)]
     assert combined(CheckedAggregator("noting", inner), updates).tolist() == [3.0]

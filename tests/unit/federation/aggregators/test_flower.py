@@ -134,7 +134,7 @@ def test_strategy_that_returns_something_else_is_refused(attribute: str, sentenc
         combined(make_aggregator(f"{__name__}:{attribute}"), honest_updates(4))
 
 
-def test_flowers_lines_of_every_round_are_kept_out_of_the_terminal() -> None:
+def test_flowers_lines_of_each_round_are_kept_from_the_terminal() -> None:
     heard: list[str] = []
 
     class Listener(logging.Handler):

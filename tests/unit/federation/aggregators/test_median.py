@@ -27,6 +27,6 @@ def test_median_of_many_stretches_equals_numpys(clients: int) -> None:
     np.testing.assert_array_equal(result, np.median(rows, axis=0))
 
 
-def test_median_of_coordinates_without_a_number_puts_them_above_all() -> None:
+def test_median_puts_coordinates_without_a_number_above_all() -> None:
     updates = means([np.nan, np.nan], [1, np.nan], [2, 7])
     np.testing.assert_array_equal(combined(make_aggregator("median"), updates), [2, np.nan])

@@ -22,9 +22,7 @@ def test_trimmed_mean_leaves_out_the_extremes_of_each_coordinate() -> None:
 
 
 @pytest.mark.parametrize(("clients", "cut"), [(9, 1), (10, 2), (14, 2), (15, 3)])
-def test_as_many_are_left_out_at_each_end_as_whole_clients_are_in_the_share(
-    clients: int, cut: int
-) -> None:
+def test_each_end_leaves_out_the_whole_clients_of_the_share(clients: int, cut: int) -> None:
     rows = np.arange(float(clients))[:, None] ** 2
     result = combined(make_aggregator("trimmed-mean:0.2"), means(*rows))
     np.testing.assert_allclose(result, rows[cut : clients - cut].mean(), rtol=1e-12)
@@ -47,5 +45,5 @@ def test_share_is_exact() -> None:
 
 
 @pytest.mark.parametrize(("share", "least"), [("0.2", 5), ("0.3", 4), ("0.4999", 3), ("0.01", 100)])
-def test_trimmed_mean_demands_clients_of_whom_it_can_leave_one_out(share: str, least: int) -> None:
+def test_trimmed_mean_demands_clients_enough_to_leave_one_out(share: str, least: int) -> None:
     assert make_aggregator(f"trimmed-mean:{share}").least_clients == least

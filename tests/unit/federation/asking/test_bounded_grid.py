@@ -42,7 +42,7 @@ def test_silence_is_a_named_failure() -> None:
     let_go.set()
 
 
-def test_refusal_is_a_named_failure_and_the_end_of_a_run_goes_through() -> None:
+def test_refusal_is_a_named_failure_and_end_of_run_goes_through() -> None:
     with pytest.raises(EngineFailed, match="the SuperLink does not serve this run"):
         BoundedGrid(SilentGrid(httpx.ReadError("gone"))).get_node_ids()
     with pytest.raises(SystemExit):

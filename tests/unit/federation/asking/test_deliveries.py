@@ -118,7 +118,7 @@ def test_a_client_that_stays_away_is_asked_less_and_less_often() -> None:
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_a_wait_is_reported_less_and_less_often_where_clients_return(returns: bool) -> None:
+def test_a_wait_is_reported_ever_less_often_if_clients_return(returns: bool) -> None:
     clock = HandClock()
     wait = Wait.for_answers(clock, WaitPolicy(timeout_s=1e6, clients_return=returns))
     reported_s = []
@@ -228,7 +228,7 @@ def test_silence_is_told() -> None:
     assert (told[0].question.stage, told[0].question.round) == (1, 3)
 
 
-def test_hello_takes_who_comes_late_and_passes_over_nodes_that_left() -> None:
+def test_hello_takes_who_comes_late_and_skips_nodes_that_left() -> None:
     grid = grid_of(4)
     grid.weather.away = {2}
     asked = messenger(grid)

@@ -138,7 +138,7 @@ class _Clients:
 
 
 @pytest.mark.parametrize("how", ["away", "mute"])
-def test_client_that_is_away_for_longer_than_a_message_lives_ends_no_exchange(how: str) -> None:
+def test_client_away_beyond_a_messages_life_ends_no_exchange(how: str) -> None:
     clients = _Clients(lacks={0: 5})
     told: list[OpenExchange] = []
     begun_s = clients.clock.time_s

@@ -118,7 +118,7 @@ def test_one_node_gives_each_node_a_client() -> None:
         assign_nodes(small_graph(), partitioner="one-node", clients=5, seed=0)
 
 
-def test_attribute_gives_each_value_a_client_in_the_order_of_bytes() -> None:
+def test_attribute_gives_each_value_a_client_in_byte_order() -> None:
     graph = small_graph(attributes={"site": np.array(["b", "10", "9", "b", "a", "10"])})
     found = assign_nodes(graph, partitioner="attribute:site", clients=4, seed=0)
     assert found.tolist() == [3, 0, 1, 3, 2, 0]
@@ -173,7 +173,7 @@ def test_assign_nodes_refuses_a_number_of_clients(clients: int) -> None:
         assign_nodes(small_graph(), partitioner="random", clients=clients, seed=0)
 
 
-def test_assign_nodes_refuses_an_unknown_partitioner_with_the_nearest() -> None:
+def test_assign_nodes_refuses_unknown_partitioner_with_nearest() -> None:
     with pytest.raises(ConfigurationError, match="got 'lovain'; did you mean 'louvain'"):
         assign_nodes(small_graph(), partitioner="lovain", clients=2, seed=0)
     with pytest.raises(ConfigurationError, match="got '@'; expected one of random, metis"):

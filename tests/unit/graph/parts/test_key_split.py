@@ -39,7 +39,7 @@ def test_split_by_key_shares_hold_on_average() -> None:
     assert not (split.train | split.val | split.test)[LABELS < 0].any()
 
 
-def test_split_by_key_leaves_no_labelled_node_out_of_shares_that_sum_to_one() -> None:
+def test_split_by_key_takes_all_labelled_if_shares_sum_to_one() -> None:
     split = split_by_key(KEYS, LABELS, split="by-key:0.1/0.2/0.7", seed=2)
     np.testing.assert_array_equal(split.train | split.val | split.test, LABELS >= 0)
 

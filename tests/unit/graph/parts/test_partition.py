@@ -68,7 +68,7 @@ def test_check_partition_names_what_does_not_hold(changes: dict[str, Any], sente
     assert sentence in str(caught.value)
 
 
-def test_check_partition_finds_an_edge_of_unequal_ends_with_equal_degrees() -> None:
+def test_check_partition_finds_one_sided_edge_of_equal_degrees() -> None:
     (part,) = small_parts()[:1]
     loop = replace(part, indptr=np.array([0, 3, 5, 6]), indices=np.array([1, 3, 5, 2, 4, 0]))
     with pytest.raises(PartitionError, match="held at one end only"):

@@ -156,7 +156,7 @@ def test_plans_of_two_clients_agree(case: CutCase) -> None:
 
 
 @given(cut_cases())
-def test_plan_sends_a_row_to_a_peer_if_and_only_if_they_share_an_edge(case: CutCase) -> None:
+def test_plan_sends_a_row_to_exactly_the_peers_of_its_edges(case: CutCase) -> None:
     index = {key: node for node, key in enumerate(case.graph.node_keys.tolist())}
     expected = set()
     for u, v in case.graph.edge_list().T.tolist():
@@ -177,9 +177,7 @@ def _edge_lists(part: GraphPartition) -> dict[int, tuple[int, bytes]]:
 
 
 @given(cut_cases(), st.data())
-def test_plan_shows_an_edge_that_is_not_listed_to_that_peer_alone(
-    case: CutCase, data: st.DataObject
-) -> None:
+def test_plan_shows_an_unlisted_edge_to_that_peer_alone(case: CutCase, data: st.DataObject) -> None:
     parts = cut_graph(case.graph, case.assignment, case.split)
     listing = [part for part in parts if part.num_boundary]
     assume(listing)

@@ -222,7 +222,7 @@ def test_describe_npz_graph_counts_labels_piece_by_piece(tmp_path: Path) -> None
     assert found[0]["split"] == f"{nodes // 4}/{3 * nodes // 4}/0"
 
 
-def test_describe_npz_graph_hides_split_where_labels_are_too_many(tmp_path: Path) -> None:
+def test_describe_npz_graph_hides_split_of_too_many_labels(tmp_path: Path) -> None:
     path, nodes = tmp_path / "g.npz", 2**23 + 1
     masks = dict.fromkeys(("train_mask", "val_mask", "test_mask"), ("|b1", (nodes,)))
     rest = {"y": ("<i8", (nodes,)), "x": ("<f4", (nodes, 1)), "edge_index": ("<i4", (2, 5))}

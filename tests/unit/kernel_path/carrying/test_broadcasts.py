@@ -15,7 +15,7 @@ from retexo_fl.kernel_path.carrying.broadcasts import alone, together
     ),
     st.integers(1, 4),
 )
-def test_every_vector_has_one_stream_and_members_of_a_stream_get_the_same_rows(
+def test_each_vector_has_one_stream_and_its_members_equal_rows(
     needed: dict[int, list[int]], least_rows: int
 ) -> None:
     rows = {

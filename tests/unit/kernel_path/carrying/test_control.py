@@ -103,7 +103,7 @@ def test_a_grant_that_says_what_none_says_is_refused(place: int, value: float) -
         Grant.read(numbers, 8)
 
 
-def test_mailboxes_of_control_are_those_of_no_block_and_of_no_other() -> None:
+def test_control_mailboxes_differ_from_blocks_and_each_other() -> None:
     keys = [_HEADER.key, notice_header(_HEADER).key]
     keys += [grant_header(_HEADER, number, 1).key for number in range(MOST_GRANTS)]
 

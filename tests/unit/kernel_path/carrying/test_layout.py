@@ -62,7 +62,7 @@ def test_what_is_read_back_sums_to_what_the_senders_vectors_do(
 
 
 @pytest.mark.parametrize("kind", PLAN_KINDS)
-def test_a_plan_counts_the_vectors_that_the_accumulator_adds_to_others(kind: str) -> None:
+def test_a_plan_counts_vectors_the_accumulator_adds_to_others(kind: str) -> None:
     parts = make_parts(make_config({"clients": 4}))
     plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
     for plan in plans:
@@ -100,7 +100,7 @@ def test_more_senders_than_32_bits_hold_do_not_share_a_row() -> None:
     np.testing.assert_array_equal(total, 300.0 * 2**24)
 
 
-def test_a_cache_key_tells_apart_what_would_be_accumulated_differently() -> None:
+def test_a_cache_key_tells_apart_different_accumulations() -> None:
     notices = {1: _notice(2, 3), 2: _notice(2, 3)}
     targets = {1: np.array([0, 1]), 2: np.array([0, 1])}
     keys = [

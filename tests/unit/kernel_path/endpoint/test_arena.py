@@ -200,7 +200,7 @@ def test_streams_without_packets_complete_an_exchange() -> None:
     assert arena.progress(b"none").complete
 
 
-def test_a_complete_exchange_that_is_closed_still_acknowledges_and_answers_no_get() -> None:
+def test_closed_exchange_still_acknowledges_and_answers_no_get() -> None:
     tables = _tables()
     arena = TableArena(tables, cache_bytes=0)
     _open(arena, b"k")
@@ -247,7 +247,7 @@ def test_the_cache_gives_up_what_was_unused_longest() -> None:
     assert arena.cache.evictions == 1
 
 
-def test_nothing_is_used_again_before_who_takes_packets_has_let_go() -> None:
+def test_nothing_is_reused_before_the_taker_of_packets_lets_go() -> None:
     tables = _tables(cells=4)
     settled: list[bool] = []
     arena = TableArena(tables, cache_bytes=0, settle=lambda: settled.append(True))

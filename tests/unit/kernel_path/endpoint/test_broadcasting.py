@@ -91,7 +91,7 @@ def test_everybody_gets_all_though_clones_are_lost_or_refused(refuses: bool) -> 
     assert cloner.is_closed
 
 
-def test_a_destination_that_joins_later_is_served_though_the_group_does_not_know_it() -> None:
+def test_a_later_destination_unknown_to_the_group_is_served() -> None:
     cloner = _Cloner()
     with _sender(cloner, "tc") as sender, ExitStack() as stack:
         receivers = [stack.enter_context(endpoint()) for _ in range(3)]

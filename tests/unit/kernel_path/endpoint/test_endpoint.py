@@ -68,7 +68,7 @@ def test_a_stream_arrives_exactly(width: int, packet_cells: int, joins_packets: 
         assert receiver.counters()["data_new"] == packets
 
 
-def test_many_senders_into_the_same_rows_with_everything_going_wrong() -> None:
+def test_many_senders_add_exactly_into_the_same_rows_over_faults() -> None:
     parts = [(vectors(700, 64, seed), places(700, 50, seed)) for seed in range(3)]
     with ExitStack() as stack:
         receiver = stack.enter_context(endpoint(UnreliableSocket(loss=0.05, seed=9)))
@@ -87,7 +87,7 @@ def test_many_senders_into_the_same_rows_with_everything_going_wrong() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sendto", "sendmmsg", "gso"])
-def test_the_same_packets_reach_several_each_taking_its_own_vectors(kind: BroadcastKind) -> None:
+def test_several_take_their_own_vectors_from_the_same_packets(kind: BroadcastKind) -> None:
     values = vectors(900, 64)
     with ExitStack() as stack:
         bad = UnreliableSocket(loss=0.03, seed=4)
@@ -110,7 +110,7 @@ def test_the_same_packets_reach_several_each_taking_its_own_vectors(kind: Broadc
         assert state.sent - state.retransmitted == 3 * state.packets
 
 
-def test_a_dead_receiver_stalls_the_sender_who_resumes_with_what_is_missing() -> None:
+def test_a_dead_receiver_stalls_a_sender_that_resumes_the_rest() -> None:
     values, where = vectors(4000, 64), places(4000, 50)
     deaf = UnreliableSocket()
     with endpoint(times=SHORT) as sender, endpoint(deaf) as receiver:
@@ -129,7 +129,7 @@ def test_a_dead_receiver_stalls_the_sender_who_resumes_with_what_is_missing() ->
         assert np.array_equal(receiver.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
 
 
-def test_a_receiver_that_starts_anew_gets_everything_with_its_new_grant() -> None:
+def test_a_receiver_started_anew_gets_everything_by_a_new_grant() -> None:
     values, where = vectors(600, 64), places(600, 50)
     with endpoint(times=SHORT) as sender:
         with endpoint() as first:
@@ -145,7 +145,7 @@ def test_a_receiver_that_starts_anew_gets_everything_with_its_new_grant() -> Non
             assert np.array_equal(second.rows(b"k", 0), expected_sum(50, [(values, where)], 64))
 
 
-def test_a_sender_whose_last_answers_were_lost_gets_them_after_the_exchange_is_closed() -> None:
+def test_lost_last_answers_come_after_the_exchange_is_closed() -> None:
     values, where = vectors(300, 64), places(300, 50)
     deaf = UnreliableSocket()
     with endpoint(times=SHORT) as sender, endpoint(deaf) as receiver:
@@ -246,7 +246,7 @@ def test_user_space_is_asked_where_a_device_answers_nothing() -> None:
         assert receiver.counters()["user_acks"] > 0
 
 
-def test_a_path_that_became_too_narrow_is_named_and_taken_again_when_it_is_wide() -> None:
+def test_a_path_too_narrow_is_named_and_taken_when_wide_again() -> None:
     values, where = vectors(600, 64), places(600, 50)
     narrow = UnreliableSocket()
     narrow.problem = OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
@@ -320,7 +320,7 @@ class _Broken(UserSpaceReceiver):
         raise RuntimeError("a bug")
 
 
-def test_a_thread_that_ended_by_a_bug_is_told_to_all_who_call_or_wait() -> None:
+def test_a_thread_ended_by_a_bug_is_told_to_all_who_call_or_wait() -> None:
     with endpoint(receiver=_Broken(tables())) as broken:
         _send_raw(broken, np.zeros(64, np.uint8))
         with pytest.raises(ChannelClosed, match="its thread ended: RuntimeError"):
@@ -329,7 +329,7 @@ def test_a_thread_that_ended_by_a_bug_is_told_to_all_who_call_or_wait() -> None:
             broken.progress(b"k")
 
 
-def test_streams_to_one_receiver_share_the_room_on_the_way_and_none_starves() -> None:
+def test_streams_to_one_receiver_share_the_way_and_none_starves() -> None:
     values = vectors(6000, 64)
     deaf = UnreliableSocket()
     with endpoint() as sender, endpoint(deaf) as receiver:

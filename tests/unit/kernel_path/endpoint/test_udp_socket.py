@@ -66,7 +66,7 @@ def test_packets_arrive_as_they_were_cut(is_cut: bool, joins_packets: bool) -> N
         assert _read(other, 101) == expected
 
 
-def test_a_socket_that_is_sent_no_joined_packets_reads_many_at_once() -> None:
+def test_a_socket_sent_no_joined_packets_reads_many_at_once() -> None:
     with _pair() as (one, other):
         name = socket_address(other.address)
         packet = _content(1456)

@@ -146,7 +146,7 @@ def test_a_packet_of_another_length_is_not_taken(size: int) -> None:
         (46, "<H", 141),
     ],
 )
-def test_a_field_that_does_not_follow_is_malformed_whatever_the_checksum(
+def test_an_inconsistent_field_is_malformed_with_any_checksum(
     at: int, form: str, value: int
 ) -> None:
     receiving = Receiving(SMALL, PLACES)
@@ -248,7 +248,7 @@ def test_answers_are_passed_up_and_left_alone() -> None:
     assert receiving.counters == {"passed": 4}
 
 
-def test_an_exchange_is_complete_only_when_all_its_streams_are_open() -> None:
+def test_an_exchange_completes_only_when_all_streams_are_open() -> None:
     receiving = Receiving(SMALL, PLACES)
     region = receiving.tables.regions[REGION]
     region["expected"] = NOT_YET

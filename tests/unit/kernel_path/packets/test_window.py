@@ -171,7 +171,7 @@ def test_a_packet_far_behind_is_resent_at_once() -> None:
     assert not len(window.to_send(0.0011, 64))
 
 
-def test_an_ack_of_a_later_block_makes_the_block_before_ask_for_its_own() -> None:
+def test_an_ack_of_a_later_block_makes_the_earlier_want_its_own() -> None:
     window = SendWindow(1024, now_s=0.0)
     window.to_send(0.0, 256)
     window.acked(0, bits_of(*range(256)), 0.001)

@@ -58,7 +58,7 @@ def test_frames_without_ports_or_without_ipv4_are_no_error(account: ByteAccount)
     }
 
 
-def test_a_connection_is_counted_to_the_byte_as_tcp_itself_counts_it(account: ByteAccount) -> None:
+def test_a_connection_is_counted_to_the_byte_as_tcp_counts_it(account: ByteAccount) -> None:
     """Over loopback, where several packets come as one: the headers of all of them count."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -312,7 +312,7 @@ def test_ping_for_user_space_goes_up_as_it_came(twins: Twins) -> None:
     assert (ran.code, ran.frame) == (XDP_PASS, frame_of(packet))
 
 
-def test_completion_is_told_once_and_only_when_all_streams_are_there(
+def test_completion_is_told_once_and_only_with_all_streams(
     twins: Twins, generator: np.random.Generator
 ) -> None:
     streams = [
@@ -375,7 +375,7 @@ def test_frames_of_others_pass_untouched(twins: Twins, generator: np.random.Gene
     twins.check_tables()
 
 
-def test_packets_to_other_machines_pass_where_the_address_is_told() -> None:
+def test_packets_to_other_machines_pass_if_the_address_is_told() -> None:
     require_bpf()
     sizes = TableSizes(cells=1, seen_blocks=1, slots=1, streams=1, regions=1)
     program = AggregateProgram(RECEIVER[1], sizes, address=RECEIVER[0])

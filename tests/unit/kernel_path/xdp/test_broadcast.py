@@ -75,7 +75,7 @@ def loaded(attached: Loaded) -> Loaded:
 
 
 @pytest.mark.parametrize("has_checksum", [False, True])
-def test_the_last_member_gets_the_packet_itself_with_everything_of_its_own(
+def test_the_last_member_gets_the_packet_itself_readdressed(
     loaded: Loaded, has_checksum: bool
 ) -> None:
     loaded.broadcast.set_group(GROUP, [MEMBER])
@@ -97,7 +97,7 @@ def test_the_last_member_gets_the_packet_itself_with_everything_of_its_own(
     assert loaded.counted(copies=1)
 
 
-def test_checksums_are_right_for_any_address_port_token_and_stream(loaded: Loaded) -> None:
+def test_checksums_fit_any_address_port_token_and_stream(loaded: Loaded) -> None:
     generator = np.random.default_rng(3)
     for _ in range(300):
         address = socket.inet_ntoa(generator.bytes(4))
@@ -113,7 +113,7 @@ def test_checksums_are_right_for_any_address_port_token_and_stream(loaded: Loade
         assert loaded.program.test_run(loaded.frame(packet, has_checksum=True)).frame == wanted
 
 
-def test_a_packet_without_group_or_with_another_token_goes_nowhere(loaded: Loaded) -> None:
+def test_a_packet_of_no_group_or_of_another_token_goes_nowhere(loaded: Loaded) -> None:
     loaded.broadcast.set_group(GROUP, [MEMBER])
     other = loaded.frame(loaded.packet(stream=GROUP + 1))
     assert loaded.program.test_run(other).code == DROPS

@@ -33,7 +33,7 @@ def test_object_is_that_of_its_source(source: Path, tmp_path: Path) -> None:
             bpf.load()
 
 
-def test_every_source_has_an_object_without_a_place_of_this_machine() -> None:
+def test_every_source_has_an_object_without_a_local_path() -> None:
     assert sources()
     for source in sources():
         contents = object_of(source).read_bytes()

@@ -27,7 +27,7 @@ def test_its_object_is_that_of_its_source(tmp_path: Path) -> None:
     assert target.read_bytes() == object_of(PROGRAM.with_name("loss.bpf.c")).read_bytes()
 
 
-def test_the_same_frames_are_lost_for_the_same_seed_in_about_the_share_asked_for() -> None:
+def test_a_seed_decides_lost_frames_in_about_the_share_asked_for() -> None:
     require_bpf()
     first, again, other = (lost_of(1000, share=0.05, seed=seed) for seed in (1, 1, 2))
     assert first == again != other

@@ -36,9 +36,7 @@ def test_kernel_that_takes_the_program_is_good() -> None:
         ("-all,+sys_admin", "missing CAP_NET_ADMIN"),
     ],
 )
-def test_missing_privileges_are_named_and_no_heavy_library_is_loaded(
-    kept: str, missing: str
-) -> None:
+def test_missing_privileges_are_named_without_heavy_libraries(kept: str, missing: str) -> None:
     require_bpf()
     setpriv = shutil.which("setpriv")
     assert setpriv is not None, "setpriv (util-linux) takes privileges away"

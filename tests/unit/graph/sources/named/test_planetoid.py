@@ -119,7 +119,7 @@ def test_matrix_parts_are_checked_before_scipy_sees_them() -> None:
             planetoid_arrays("small", _small(tx=pickled_csr(matrix)))
 
 
-def test_columns_out_of_order_are_sorted_and_doubled_ones_refused() -> None:
+def test_unordered_columns_are_sorted_and_doubled_ones_refused() -> None:
     matrix = csr_array(np.array([[0, 1, 2, 0], [3, 0, 0, 0]], dtype=np.float32))
     matrix.indices[:2] = [2, 1]
     made = planetoid_arrays("small", _small(tx=pickled_csr(matrix)))

@@ -24,7 +24,7 @@ def _sparse(text: str) -> csr_array:
     return made
 
 
-def test_clouds_have_unit_noise_around_means_at_the_given_distance() -> None:
+def test_clouds_have_unit_noise_around_means_at_given_distance() -> None:
     made = _dense("features=20,signal=3")
     assert made.dtype == np.float32
     means = np.stack([made[one == _LABELS].mean(axis=0) for one in range(3)])
