@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from retexo_fl.errors import RunDirectoryError
 from retexo_fl.run_log.json_form import OMITTED, read, to_json
+
+#: Stages of a run; more are damage.
+_MOST_STAGES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,16 @@ def event_of(
         RunDirectoryError: A key is absent or of the wrong kind; names the place.
     """
     kind = kinds.get(read(_Named, values, place).event)
-    return None if kind is None else read(kind, values, place)
+    if kind is None:
+        return None
+    event = read(kind, values, place)
+    for name in ("stage", "stages"):
+        number = getattr(event, name, 0)
+        if not 0 <= number <= _MOST_STAGES:
+            raise RunDirectoryError(
+                f"{place}: key {name!r} is {number}, expected 0 to {_MOST_STAGES}"
+            )
+    return event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

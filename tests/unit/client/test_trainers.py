@@ -79,7 +79,7 @@ def test_a_sampler_makes_mini_batches(algorithm: str) -> None:
 
 def test_the_log_says_what_was_chosen_once(caplog: pytest.LogCaptureFixture) -> None:
     of = trainers(devices="cuda:0,cpu:2")
-    with caplog.at_level(logging.INFO, "retexo_fl.agent"):
+    with caplog.at_level(logging.INFO, "retexo_fl"):
         stage_of(of)
         stage_of(of)
     assert caplog.messages == [
@@ -88,7 +88,7 @@ def test_the_log_says_what_was_chosen_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_the_log_says_where_devices_do_not_matter(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "retexo_fl.agent"):
+    with caplog.at_level(logging.INFO, "retexo_fl"):
         whole_of(trainers(algorithm="standard", devices="cpu:2"))
     assert caplog.messages == [
         'devices client=4 on=cpu reason="one batch of all rows is not shared"'

@@ -102,6 +102,13 @@ def test_a_value_of_the_wrong_kind_is_named(change: dict[str, Any], told: str) -
         event_of({**event_values(ROUND), **change}, "a file, line 4")
 
 
+@pytest.mark.parametrize("number", [-1, 10_001, 10**15])
+def test_a_stage_that_no_run_has_is_refused(number: int) -> None:
+    for event, name in ((ROUND, "stage"), (WRITTEN[0], "stages")):
+        with pytest.raises(RunDirectoryError, match=f"key '{name}' is {number}, expected 0"):
+            event_of({**event_values(event), name: number}, "a file")
+
+
 def test_spans_of_lost_rounds_are_three_numbers() -> None:
     with pytest.raises(RunDirectoryError, match=r"key 'rounds\[0\]' is \[1, 2\], expected a list"):
         event_of({"event": "history_lost", "rounds": [[1, 2]]}, "a file")
