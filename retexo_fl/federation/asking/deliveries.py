@@ -177,7 +177,8 @@ class Deliveries:
         for delivery in deliveries:
             if delivery.absence:
                 delivery.message = _again(delivery.message, left_s)
-        taken = set(self._post.push_messages([delivery.message for delivery in deliveries]))
+        # Without the gaps.
+        taken = set(filter(None, self._post.push_messages([item.message for item in deliveries])))
         for delivery in deliveries:
             if (message_id := delivery.message.metadata.message_id) in taken:
                 delivery.message_id = message_id

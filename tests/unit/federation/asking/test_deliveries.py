@@ -79,8 +79,11 @@ def test_message_that_flower_does_not_take_is_sent_again(told: str) -> None:
             return ids
 
     grid = grid_of(3, RefusingGrid)
-    assert ask(messenger(grid)) == [0, 1, 2]
-    assert {node for node, _ in grid.sent} == {2, 3, 4}
+    asked = messenger(grid)
+    assert ask(asked) == [0, 1, 2]
+    assert sorted(node for node, _ in grid.sent) == [2, 3, 4]
+    # What was not taken is not counted.
+    assert asked.ledger.sum(direction="in").messages == 3
 
 
 def test_client_is_not_asked_before_its_node_is_back() -> None:
