@@ -72,7 +72,7 @@ def check_together(values: Mapping[str, Any]) -> None:
 
 
 def _check_fanouts(values: Mapping[str, Any]) -> None:
-    """Check that samplers which draw for every layer know how many."""
+    """Check that samplers which draw for every layer have a number for each."""
     given, layers = len(str(values["fanouts"]).split("/")), values["layers"]
     if given != layers:
         raise ConfigurationError(
@@ -113,7 +113,7 @@ def _check_peering(values: Mapping[str, Any]) -> None:
 
 
 def _check_deployed(values: Mapping[str, Any]) -> None:
-    """Refuse paths: each client's agent knows its own part, and nobody else's."""
+    """Refuse paths: each client's agent has its own part, and no other."""
     for key in DATA_PATH_KEYS:
         if values[key]:
             raise ConfigurationError(

@@ -16,7 +16,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInfo:
-    """What a user is told about one key, and what its value must satisfy.
+    """The help of one key, and what its value must satisfy.
 
     Attributes:
         help: What the key decides, one sentence.

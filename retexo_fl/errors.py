@@ -85,7 +85,7 @@ class ChannelTimedOut(ChannelError):
 
 
 class PeerRefused(ChannelError):
-    """A peer is not who it says, offered what it may not, or took more than its share."""
+    """A peer is not who it claims to be, offered what it may not, or took more than its share."""
 
 
 class ExchangeIncomplete(RetexoError):

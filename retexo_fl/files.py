@@ -60,7 +60,7 @@ def force(path: Path) -> None:
 
 
 def file_stamp(path: Path) -> FileStamp | None:
-    """Return what changes when anybody writes to a file, None where there is none.
+    """Return what changes with every write to a file, None where there is no file.
 
     Two writes within one tick of the file system's clock (milliseconds) that leave its size alone
     look like one.

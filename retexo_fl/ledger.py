@@ -2,8 +2,8 @@
 
 Each movement is counted three ways. ``raw``: the bytes of the dense tensor that moved. ``payload``:
 what was left of them after the codec, and the content of messages that carry no tensor. ``wire``:
-with headers, as handed to the transport; ``None`` where the transport does not tell. Totals count a
-byte once, at its sender: the RETEXO paper's volume, which counts both ends, is twice that.
+with headers, as handed to the transport; ``None`` where the transport does not count. Totals count
+a byte once, at its sender: the RETEXO paper's volume, which counts both ends, is twice that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_DIGITS: Final = 19
 MEASURES: Final = ("raw", "payload", "wire")
 #: The ``peer`` of a movement between a client and the server.
 SERVER: Final = -1
-#: The ``peer`` of what a client moved to or from all its peers together: the server is told no
+#: The ``peer`` of what a client moved to or from all its peers together: the server gets no
 #: more, since with one node per client a list of peers is a list of edges.
 ALL_PEERS: Final = -2
 
@@ -86,7 +86,7 @@ class TrafficLedger:
             self._total += volume
 
     def raise_to(self, account: Account, total: Volume) -> None:
-        """Add to an account what it lacks of ``total``: a sum that may be told more than once."""
+        """Add to an account what it lacks of ``total``, a sum that may be reported repeatedly."""
         known = self._volumes.get(account, Volume())
         wire = None
         if total.wire is not None and known.wire is not None:
@@ -155,7 +155,7 @@ class TrafficLedger:
 
 
 def _is_counted(account: Account) -> bool:
-    """Say whether this entry is the one of its movement that totals count."""
+    """Return whether this entry is the one of its movement that totals count."""
     return account.peer == SERVER or account.direction == "out"
 
 

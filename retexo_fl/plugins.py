@@ -14,7 +14,7 @@ _OWN_SCHEME: Final = re.compile(r"x-[a-z0-9-]{1,30}", re.ASCII)
 
 
 def is_plugin(text: str) -> bool:
-    """Say whether ``text`` has the form ``module:attribute`` of an extension."""
+    """Return whether ``text`` has the form ``module:attribute`` of an extension."""
     module, colon, attribute = text.partition(":")
     return (
         bool(colon)
@@ -24,7 +24,7 @@ def is_plugin(text: str) -> bool:
 
 
 def is_own_scheme(scheme: str) -> bool:
-    """Say whether a scheme of addresses is that of a transport from outside: ``x-NAME``."""
+    """Return whether a scheme of addresses is that of a transport from outside: ``x-NAME``."""
     return _OWN_SCHEME.fullmatch(scheme) is not None
 
 
@@ -71,6 +71,6 @@ def load_callable(kind: str, text: str, *parameters: str) -> Callable[..., Any]:
         inspect.signature(found).bind(*parameters)
     except TypeError as error:
         raise PluginError(f"{kind} {text!r}: {expected} ({error})") from error
-    except ValueError:  # written in C, and tells nobody what it takes
+    except ValueError:  # written in C, without a signature
         pass
     return found

@@ -1,8 +1,8 @@
 """Copies between the host's memory and a device.
 
 From ordinary memory a GPU copies by a detour, and the thread that asked waits; from page-locked
-memory it copies while thread and device go on. PyTorch keeps page-locked memory for reuse, and does
-not hand it out again before the copies from it have ended.
+memory it copies while thread and device work. PyTorch keeps page-locked memory for reuse, and does
+not allocate it again before the copies from it have ended.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def format_counted(count: int | None, noun: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count as errors tell it, in digits that a file or a command shows too.
+    """Return a count as errors show it, in digits that a file or a command shows too.
 
     Args:
         count: How many.
@@ -109,7 +109,7 @@ def format_number(value: float | None) -> str:
 
 
 def lacks_named(lacks: Mapping[int, int | None]) -> str:
-    """Return what clients lack as a line says it; None stands for a client that does not answer."""
+    """Return what clients lack, for one line; None stands for a client that does not answer."""
     named = [
         f"client {client} does not answer" if count is None else f"client {client} lacks {count}"
         for client, count in list(lacks.items())[:_MOST_NAMED]

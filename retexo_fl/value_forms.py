@@ -28,7 +28,7 @@ class ValueForm:
     extensible: bool = True
 
     def allows(self, text: str) -> bool:
-        """Say whether a text has this form, or names an extension."""
+        """Return whether a text has this form, or names an extension."""
         if self.pattern.fullmatch(text):
             return True
         return self.extensible and is_plugin(text) and text.partition(":")[0] not in self.names

@@ -23,7 +23,7 @@ def bluetooth_transport(settings: AgentSettings) -> BluetoothTransport:
     """Return what connects and listens over Bluetooth.
 
     It connects from the adapter that ``listen`` names first, else from the one that the kernel
-    chooses. On a machine without Bluetooth it is returned as well, and says what is missing when
+    chooses. On a machine without Bluetooth it is returned as well, and names what is missing when
     it is used.
 
     Raises:

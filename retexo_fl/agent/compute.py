@@ -47,7 +47,7 @@ class ComputeThread:
             try:
                 result = call()
             except BaseException as error:
-                # Whoever asked is told; the thread lives on.
+                # The caller gets the error; the thread continues.
                 self._busy.clear()
                 future.set_exception(error)
             else:

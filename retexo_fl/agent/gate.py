@@ -20,7 +20,7 @@ from retexo_fl.graph import BoundaryPlan, PeerPlan
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import counted
 
-#: A stage has one exchange; a run that goes on from an older checkpoint may make another.
+#: A stage has one exchange; a run that resumes from an older checkpoint may make another.
 _DIGESTS_PER_STAGE: Final = 4
 #: A frame holds at least one vector, each frame a header; HELLO and DONE fit the rest.
 _FIXED_BYTES: Final = 4096
@@ -111,7 +111,7 @@ class JobGate:
             )
 
     def _admit_control(self, key: BlockKey, kind: int) -> Admission:
-        """Admit a notice or a grant of datagrams; what it must say is checked when it is read."""
+        """Admit a notice or a grant of datagrams; its content is checked when it is read."""
         stage, _ = split_layer(key.layer)
         self._check(replace(key, layer=stage))
         peer = self._peers.get(key.sender, PeerPlan.of_stranger(key.sender))

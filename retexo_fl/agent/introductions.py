@@ -1,7 +1,7 @@
 """Who the peers are: from a roster file, or from the server where there is none.
 
 A server that introduces clients could introduce itself in their place. So a roster file wins over
-what the server says, and without one the agent must be told to believe it (``introductions``).
+what the server says, and without one the agent must be set to trust it (``introductions``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retexo_fl.files import write_whole
 
 logger = logging.getLogger(__name__)
 
-#: What the server said, kept for the time after a restart.
+#: The server's roster, kept for a restart.
 _FILE: Final = "introduced.toml"
 
 
@@ -63,7 +63,7 @@ class Introductions:
         return Roster.of([member]).text()
 
     def take(self, text: str) -> int:
-        """Hear whom the server introduces; return how many clients are believed in.
+        """Take the clients that the server introduces; return how many are accepted.
 
         Raises:
             IdentityError: It is no roster, it has another certificate for this client, or this

@@ -137,7 +137,7 @@ class AgentJob:
         self._round_keys: list[set[BlockKey]] = []
         self._round_exchanges: list[set[ExchangeId]] = []
         self._written_at = 0.0
-        #: Stage and digest of the exchange whose vectors this process knows to be in the outbox.
+        #: Stage and digest of the exchange whose vectors are certain to be in the outbox.
         self._sent: tuple[int, bytes] | None = None
 
     # ---- answers ------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class AgentJob:
         return parts if identity == request.identity else None
 
     def keep(self, request: wire.Request, parts: wire.Parts) -> None:
-        """Remember an answer; what has arrived is told anew each time."""
+        """Keep an answer for repeats; what has arrived is looked up anew each time."""
         if request.message != "collect":
             self._kept[request.message] = (request.identity, parts)
 
@@ -224,14 +224,14 @@ class AgentJob:
         return self._runner(request, self.client.evaluate_steps(request))
 
     def end_round(self) -> None:
-        """Put the account of peers on disk, if that was not done of late."""
+        """Put the account of peers on disk, if that was not done recently."""
         now = time.monotonic()
         if now - self._written_at > _WRITE_EVERY_S:
             self._written_at = now
             self.book.write()
 
     def awaited(self) -> Mapping[int, tuple[int, int]]:
-        """Return, by peer, the blocks and bytes that it owes for the stage's exchange.
+        """Return, by peer, the blocks and bytes not received yet of the stage's exchange.
 
         Bytes are those of the dense vectors; what is coded is shorter.
         """
@@ -286,7 +286,7 @@ class AgentJob:
     ) -> RoundRunner[Answer]:
         message = RoundMessage.of(request, codec=self.config.codec)
         if message != self._round_message:
-            # A round that is begun again needs what its peers sent; a later one does not.
+            # A restarted round needs what its peers sent; a later one does not.
             over = set().union(*self._round_keys)
             if self._datagrams is not None:
                 over |= self._datagrams.drop(set().union(*self._round_exchanges))

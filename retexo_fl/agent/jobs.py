@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 #: As the server names jobs; nothing else may become a folder.
 _NAME: Final = re.compile(r"(job|predict)-[0-9a-f]{12}")
 _MOST_JOBS: Final = 16
-#: Exchanges may be open for weeks, and whoever has all of its vectors is not asked meanwhile.
+#: Exchanges may be open for weeks, and a client with all of its vectors is not asked meanwhile.
 _MOST_IDLE_S: Final = 60 * 86_400.0
 _IDENTITY_BYTES: Final = 32
 
@@ -91,7 +91,7 @@ class AgentJobs:
         return list(self._jobs.values())
 
     def restore(self) -> None:
-        """Go on with what an earlier process left."""
+        """Continue what an earlier process left."""
         for path in sorted(self._folder().glob("*/job.json")):
             name = path.parent.name
             if not _NAME.fullmatch(name):
@@ -103,7 +103,7 @@ class AgentJobs:
             try:
                 self._jobs[name] = self._make(name, self._facts(name)["config"])
             except RetexoError as error:
-                # One training that cannot go on must not keep the others from it.
+                # One training that cannot continue must not stop the others.
                 logger.warning(line("lost", job=name, reason=str(error)))
             else:
                 logger.info(line("restored", job=name, attempt=self._jobs[name].attempt))

@@ -1,4 +1,4 @@
-"""What a client's owner allows a run; the keys of ``agent.toml`` that say so."""
+"""What a client's owner allows a run: keys of ``agent.toml``."""
 
 from __future__ import annotations
 

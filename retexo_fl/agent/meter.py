@@ -132,7 +132,7 @@ class Meter:
 
 
 def _wire_bytes(stream: socket.socket) -> tuple[int, int]:
-    """Return what a connection sent and received, with headers; zeros where that is not told."""
+    """Return what a connection sent and received, with headers; zeros where that is unknown."""
     counted = tcp_wire_counters(stream, is_accepting=False)
     if counted is None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The network's report in the form in which an agent's status tells it."""
+"""The network's report as it appears in an agent's status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def by_peer(report: NetworkReport) -> dict[int, Mapping[str, Any]]:
     """Return, by client index, how each peer is reached, what passed and what was refused.
 
     ``last_met`` and each channel's ``last_met_unix_s`` are Unix times, None for never;
-    ``next_look_s`` is None while nobody looks for the peer.
+    ``next_look_s`` is None while no attempt to connect is planned.
     """
     return {
         client: {

@@ -31,7 +31,7 @@ class Peering:
     _asked_at_s: float = field(default=float("-inf"))
 
     async def answer(self, asked: IntroduceRequest | RelayRequest) -> IntroduceAnswer | RelayAnswer:
-        """Hear who the clients are, or take parcels and hand out those that leave."""
+        """Take the server's roster, or take parcels and return those that leave."""
         if isinstance(asked, IntroduceRequest):
             return IntroduceAnswer(members=self.introductions.take(asked.roster))
         served = (asked.ticket.job, asked.ticket.attempt)
@@ -45,10 +45,10 @@ class Peering:
         return relay_answer(leaving)
 
     def _makes_way(self, asking: tuple[str, int]) -> bool:
-        """Say whether the relay shall serve another attempt from now on.
+        """Return whether the relay shall serve another attempt from now on.
 
-        A stream passes through one server only. Of two trainings that want the relay at once, all
-        agents serve that with the lesser name first; the other gets no parcels meanwhile.
+        A stream passes through one server only. Of two trainings that need the relay at once, all
+        agents serve the one whose name sorts first; the other gets no parcels meanwhile.
         """
         if asking[0] <= self._served[0]:
             return True

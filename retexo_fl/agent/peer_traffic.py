@@ -1,6 +1,6 @@
 """Which peer a client's bytes went to and came from: stays with the client, in a file of its own.
 
-The server is told sums only: with one node per client, a list of peers is a list of edges.
+The server gets sums only: with one node per client, a list of peers is a list of edges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PeerTrafficBook:
     """One job's bytes by peer, in the form of the ledger; an exchange's block is entered once.
 
     Args:
-        path: CSV file; an earlier process's is gone on with.
+        path: CSV file; an earlier process's file is continued.
         client: Index of the client.
     """
 
@@ -46,7 +46,7 @@ class PeerTrafficBook:
         self.enter(attempt, layer, peer, traffic, purpose=EXCHANGE, way=way)
 
     def has_block(self, layer: int, peer: int, way: str) -> bool:
-        """Say whether a block of a stage's exchange was entered."""
+        """Return whether a block of a stage's exchange was entered."""
         return (layer, peer, way) in self._entered
 
     def enter(

@@ -135,7 +135,7 @@ class _Agent:
             identity,
             introductions.roster(),
             depot,
-            # Whoever takes relayed streams needs no address for it.
+            # A client that takes relayed streams needs no address for it.
             listen=(*settings.listen, "relay:"),
             limits=LinkLimits(look_every_s=settings.look_every_s or None),
             transports={
@@ -169,7 +169,7 @@ class _Agent:
         )
 
     async def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until a request or a signal to stop."""
         arrivals = self.depot if self.carrier is None else self.carrier.arrivals()
         service = AgentService(
             self.jobs, self.compute, arrivals, peering=Peering(self.introductions, self.relay)
@@ -212,7 +212,7 @@ class _Agent:
             logger.info(line("roster", read=self.settings.roster))
 
     async def _start_network(self) -> set[asyncio.Task[None]]:
-        """Listen for peers, and for the SuperNode; return what goes on beside the socket."""
+        """Listen for peers, and for the SuperNode; return the tasks that run beside the socket."""
         tasks = set()
         for run in [self.network.run, *([] if self.meter is None else [self.meter.run])]:
             ready = asyncio.Event()
@@ -226,7 +226,7 @@ class _Agent:
         return tasks
 
     async def _tell_manager(self) -> None:
-        """Tell systemd, and the log, that the agent is there; then that it lives."""
+        """Report to systemd and the log that the agent is ready; then send signs of life."""
         part = self.partition
         logger.info(
             line(

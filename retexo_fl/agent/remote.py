@@ -18,7 +18,7 @@ from retexo_fl.client.api import AnswerT, Request, question_of
 from retexo_fl.config_keys import Scalar
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 
-#: An agent that computes says so every few seconds; one that says nothing for so long is gone.
+#: An agent that computes sends a heartbeat every few seconds; after so long without one it is lost.
 SILENCE_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
@@ -81,7 +81,7 @@ def ask_agent(
         socket_path: Its socket.
         ask: ``status``, ``stop`` or ``forget``.
         timeout_s: How long it may take.
-        facts: What else the question says.
+        facts: The question's other fields.
 
     Raises:
         AgentUnreachable: Nobody answers there.
@@ -99,7 +99,7 @@ class _Talk:
     """One connection: a question, signs of life, and what came of it.
 
     Attributes:
-        heard: When the agent last gave a sign, 0 if it never did.
+        heard: When the agent last sent anything, 0 if it never did.
     """
 
     def __init__(self, socket_path: Path, deadline: float) -> None:
@@ -112,7 +112,7 @@ class _Talk:
 
         Raises:
             OSError: The connection could not be made, broke, or fell silent.
-            RetexoError: What the agent says went wrong.
+            RetexoError: The failure that the agent reports.
         """
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as stream:
             stream.settimeout(SILENCE_S)
@@ -133,7 +133,7 @@ class _Talk:
 
     @staticmethod
     def _send(stream: socket.socket, parts: wire.Parts) -> OSError | None:
-        """Send all; an agent that closed early may have said why, so that is read first."""
+        """Send all; an agent that closed early may have sent a reason, so that is read first."""
         try:
             for part in parts:
                 stream.sendall(part)

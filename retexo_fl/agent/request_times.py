@@ -1,4 +1,4 @@
-"""How long the requests that pass the meter take, told from the order of their bytes alone.
+"""How long the requests that pass the meter take, inferred from the order of their bytes alone.
 
 Bytes are encrypted, so a request is what goes up until something comes down, and its answer is what
 comes down until something goes up again. Requests close upon each other carry a message of Flower;
@@ -36,7 +36,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Connection:
-    """One connection through the meter; tell it every piece that passes."""
+    """One connection through the meter; call it for every piece that passes."""
 
     times: RequestTimes
     turn: Turn | None
@@ -96,7 +96,7 @@ class RequestTimes:
         return turn
 
     def forget(self, turn: Turn) -> None:
-        """Take back a request that nobody answered."""
+        """Take back a request that got no answer."""
         if turn in self._open:
             self._open.remove(turn)
 

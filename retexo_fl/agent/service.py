@@ -107,7 +107,7 @@ class AgentService:
     async def answer(self, request: wire.Request) -> Outcome:
         """Answer a request; one that is asked again while it is computed shares the answer.
 
-        Whoever asked may go away: what was begun is finished.
+        The caller may disconnect: a computation that has started is finished.
 
         Raises:
             RetexoError: The named failure.
@@ -128,9 +128,9 @@ class AgentService:
         return await self._compute.run(lambda: self._jobs.forget(job))
 
     def close(self) -> None:
-        """Wait for nobody any more.
+        """Stop waiting.
 
-        Whoever asked gets no answer, which would be final: it asks again when the agent is back.
+        Callers get no answer, which would be final: they ask again when the agent is back.
         """
         for running in self._running.values():
             assert running.task is not None

@@ -1,4 +1,4 @@
-"""What ``agent.toml`` says: where an agent's part, state and socket lie, and who its peers are.
+"""Content of ``agent.toml``: where an agent's part, state and socket are, and who its peers are.
 
 One flat TOML file for each agent, with the fields of :class:`AgentSettings` as keys, written with
 hyphens.
@@ -53,12 +53,12 @@ class AgentSettings(Limits):
             arguments that returns a :class:`~retexo_fl.channels.streams.Transport` for addresses
             ``x-NAME:...``. Imported when the agent starts.
         introductions: Learn peers from the server.
-        addresses: Where the server tells others to reach it; ``listen`` if empty.
+        addresses: Where peers reach it, in the server's introductions; ``listen`` if empty.
         predictions: Folder for predictions; empty where this client makes none.
         superlink: HOST:PORT of the SuperLink, if the agent forwards Flower's connection to count
             its bytes.
         meter: HOST:PORT at which the SuperNode then connects to the agent.
-        look_every_s: About how often a peer that is owed something and is away is looked for; 0
+        look_every_s: About how often to retry an absent peer for which blocks wait; 0
             leaves it to the channel: 30 s for peers with a Bluetooth address, 60 s for others.
         datagram_memory_mib: For sums of vectors that come as datagrams, open and kept.
         broadcast: How several peers get the same vectors as datagrams: ``gso``, sent to each, or

@@ -1,4 +1,4 @@
-"""The agent's Unix socket: who may ask, how much and how long; what is asked is somebody else's."""
+"""The agent's Unix socket: who may connect, message sizes, timeouts; not what answers say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from retexo_fl.errors import (
 
 logger = logging.getLogger(__name__)
 
-#: While the agent computes, whoever waits is told so often that it lives.
+#: Interval of the heartbeat to a waiting caller while the agent computes.
 _ALIVE_EVERY_S: Final = 2.0
 #: Time for a whole question to come, and for its answer to be taken.
 _PATIENCE_S: Final = 30.0
@@ -88,8 +88,8 @@ class SocketServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            # Whoever went away is told nothing; nor is anybody when the agent stops, whose loop
-            # would complain of a conversation that ends as cancelled.
+            # A caller that disconnected gets no answer; nor does any when the agent stops, whose
+            # loop would log a cancelled conversation as an error.
             with suppress(
                 ConnectionError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError
             ):
@@ -146,9 +146,9 @@ class SocketServer:
         return prefix.kind, head, body
 
     async def _outcome(self, request: wire.Request, writer: asyncio.StreamWriter) -> Outcome:
-        """Wait for the answer, saying meanwhile that it is being computed."""
+        """Wait for the answer, sending heartbeats meanwhile."""
         task = asyncio.ensure_future(self._answer(request))
-        # Whoever asked may go away; asyncio would complain of a failure that nobody is told.
+        # The caller may disconnect; asyncio would log an exception that is never read.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY_S))[0]:
             writer.write(wire.ALIVE)

@@ -62,7 +62,7 @@ def wait_until_free(folder: Path, *, timeout_s: float = 15.0) -> None:
 
 
 def _is_free(lock: IO[str]) -> bool:
-    """Take the lock, if nobody has it."""
+    """Take the lock, if it is free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What an agent tells of itself over its socket: its part, its jobs, its peers, its memory."""
+"""What an agent reports about itself over its socket: its part, its jobs, its peers, its memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retexo_fl.graph import GraphPartition
 
 
 def process_memory() -> dict[str, int]:
-    """Return this process's ``rss_bytes``, ``peak_rss_bytes`` and ``pss_bytes``; 0 if not told."""
+    """Return this process's ``rss_bytes``, ``peak_rss_bytes`` and ``pss_bytes``; 0 if unknown."""
     found = _memory_lines(Path("/proc/self/status")) | _memory_lines(
         Path("/proc/self/smaps_rollup")
     )
@@ -54,7 +54,7 @@ def peer_facts(
 
     Args:
         jobs: The client's jobs.
-        owed: By peer, what it is still owed: ``blocks`` and ``bytes``.
+        owed: By peer, what is not delivered to it yet: ``blocks`` and ``bytes``.
         network: By peer, how it is reached.
     """
     by_peer: dict[int, dict[str, Any]] = {}

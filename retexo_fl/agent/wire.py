@@ -5,7 +5,7 @@ A message is a prefix, a JSON head and at most one array, little-endian::
     magic "RTXA" | wire version u8 | kind u8 | 0 u16 | head_bytes u32 | body_bytes u64
     head: JSON object   body: float32 or float64 values
 
-Every head says the version of the messages and of the package, and a request of another version is
+Every head has the version of the messages and of the package, and a request of another version is
 refused before anything else is read of it. Named errors cross as their name and their sentence.
 """
 
@@ -162,16 +162,16 @@ def decode_answer(kind: type[AnswerT], head: bytes, body: bytes | memoryview) ->
 
 
 def encode_failure(error: RetexoError) -> Parts:
-    """Return the pieces that say by name why there is no answer."""
+    """Return the pieces of a named error in place of an answer."""
     said = {"name": type(error).__name__, "sentence": str(error)[:_MAX_SENTENCE]}
     return _message(Kind.FAILURE, said)
 
 
 def failure_of(head: bytes) -> RetexoError:
-    """Return the named error that a failure tells of; its version does not matter.
+    """Return the named error in a failure; its version does not matter.
 
     Raises:
-        RemoteProtocolError: It tells of none.
+        RemoteProtocolError: It names none.
     """
     facts = _json(head)
     name, sentence = facts.get("name"), facts.get("sentence")

@@ -1,4 +1,4 @@
-"""Adapters and devices as BlueZ knows them: list, scan, trust, remove."""
+"""Adapters and devices of BlueZ: list, scan, trust, remove."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Device:
         adapter: The adapter's name.
         path: Its D-Bus object.
         address: ``AA:BB:CC:DD:EE:FF``.
-        name: What it calls itself; its address where it has not told.
+        name: What it calls itself; its address where that is unknown.
         is_paired: Both have a key for the other.
-        is_trusted: It may use this machine's services with nobody asked.
+        is_trusted: It may use this machine's services without confirmation.
         is_connected: There is a connection now.
-        offers_service: It has told that it runs an agent.
-        rssi_dbm: How strong it is heard, while a scan runs.
+        offers_service: Its records list an agent.
+        rssi_dbm: Strength of its signal, while a scan runs.
     """
 
     adapter: str
@@ -159,12 +159,12 @@ class Bluez:
     async def scan(
         self, adapter: Adapter, seconds: float, *, until: str = ""
     ) -> tuple[Device, ...]:
-        """Look for devices that can be discovered, and return those that were heard.
+        """Look for devices that can be discovered, and return those found.
 
         Args:
             adapter: Through which.
             seconds: For how long.
-            until: Address of a device that ends the scan as soon as it is heard.
+            until: Address of a device that ends the scan as soon as it is found.
         """
         await self._start_scan(adapter)
         heard: dict[str, Device] = {}
@@ -183,7 +183,7 @@ class Bluez:
         return tuple(heard[address] for address in sorted(heard))
 
     async def trust(self, device: Device, *, is_trusted: bool = True) -> None:
-        """Let a device use this machine's services with nobody asked, or not."""
+        """Let a device use this machine's services without confirmation, or not."""
         await self.set(device.path, _DEVICE, "Trusted", is_trusted, signature="b")
 
     async def remove(self, adapter: Adapter, device: Device) -> None:

@@ -42,7 +42,7 @@ class Reply:
 
     Attributes:
         error: Name of the error, as ``org.bluez.Error.AlreadyExists``; empty: none.
-        text: What was said about the error.
+        text: The error's message.
         values: The results.
     """
 
@@ -77,7 +77,7 @@ class Bus:
 
         Raises:
             ChannelTimedOut: No answer came in time.
-            ChannelUnavailable: The bus has gone.
+            ChannelUnavailable: The bus has closed.
         """
         from dbus_fast import Message, MessageType
 
@@ -140,7 +140,7 @@ class Bus:
         self._connection.remove_message_handler(handler)
 
     def send(self, message: Message) -> None:
-        """Send a message that nobody answers."""
+        """Send a message that expects no answer."""
         if self._connection.connected:
             self._connection.send(message)
 

@@ -69,7 +69,7 @@ class _Directory:
         from retexo_fl.bluetooth.look_up import find_offers
 
         for offer in await find_offers(address, adapter):
-            # A device tells all its records at each of its adapters.
+            # A device offers all its records at each of its adapters.
             if offer.adapter in ("", address):
                 return offer.channel
         raise ChannelUnavailable(f"{address}: no agent there tells the channel it listens at")

@@ -1,4 +1,4 @@
-"""The adapters of this machine, as the kernel tells them to every user."""
+"""The adapters of this machine, as the kernel lists them for every user."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _ask(asking: socket.socket, number: int) -> LocalAdapter | None:
     try:
         fcntl.ioctl(asking, _HCIGETDEVINFO, info)
     except OSError:
-        # It has gone since it was listed.
+        # It was removed since it was listed.
         return None
     _, name, address, flags = _INFO.unpack_from(info)
     return LocalAdapter(

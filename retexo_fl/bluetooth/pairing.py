@@ -23,7 +23,7 @@ _REFUSED: Final = "org.bluez.Error.Rejected"
 _AGREE_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.3
 
-#: Shows digits of a device to a person, and says whether the other device shows the same.
+#: Shows digits of a device to a person, and returns whether the other device shows the same.
 Comparison = Callable[[str, str], bool]
 
 
@@ -32,7 +32,7 @@ class PairingAgent:
     """Answers for this machine when BlueZ asks whether to pair.
 
     Attributes:
-        compare: Asks a person; None: nobody is there, devices pair unseen.
+        compare: Asks a person; None: no person is there, devices pair without comparing.
         only: The one device that may pair; empty: any.
         compared: Devices whose digits a person found equal.
     """
@@ -43,7 +43,7 @@ class PairingAgent:
 
     @property
     def capability(self) -> str:
-        """What BlueZ is told that this machine can do."""
+        """What this machine can do, for BlueZ."""
         return "NoInputNoOutput" if self.compare is None else "DisplayYesNo"
 
     async def allows(self, member: str, body: list[Any]) -> bool:
@@ -81,7 +81,7 @@ async def pair(
         seconds: How long to look for it.
 
     Raises:
-        ChannelTimedOut: It was not heard, or did not answer.
+        ChannelTimedOut: It was not found, or did not answer.
         ChannelUnavailable: A part of Bluetooth is missing here.
         PeerRefused: One of the two did not agree.
     """
@@ -120,7 +120,7 @@ async def accept(bluez: Bluez, adapter: Adapter, agent: PairingAgent, seconds: f
 
 
 async def _heard(bluez: Bluez, adapter: Adapter, address: str, seconds: float) -> Device:
-    """Return the device as soon as it is heard: one that BlueZ remembers may be far."""
+    """Return the device as soon as it is found now: one that BlueZ remembers may be away."""
     for device in await bluez.scan(adapter, seconds, until=address):
         if device.address == address:
             return device

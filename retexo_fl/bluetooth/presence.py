@@ -52,7 +52,7 @@ def missing_parts() -> tuple[MissingPart, ...]:
 
 
 def missing_for_sockets() -> tuple[MissingPart, ...]:
-    """Return what keeps this process from connecting and listening at a channel that it knows."""
+    """Return what keeps this process from connecting to, and listening at, a given channel."""
     return tuple(_sockets_lack())
 
 
@@ -69,7 +69,7 @@ def _sockets_lack() -> Iterator[MissingPart]:
         rfcomm_sockets()
     except ChannelUnavailable:
         yield MissingPart(name="python", seen=NO_SOCKETS, remedy=SOCKETS_REMEDY)
-    # Without the kernel's part nobody can tell what adapters there are.
+    # Without the kernel's part the adapters are unknown.
     if kernel is None and (adapter := _adapter()) is not None:
         yield adapter
 
@@ -145,7 +145,7 @@ def _discovery_lacks() -> Iterator[MissingPart]:
 
 def _runs(name: str) -> bool:
     if not (_PROCESSES / "1").exists():
-        # Where the processes of others are hidden nobody can tell.
+        # Unknown where the processes of others are hidden.
         return True
     return any(_text(folder / "comm") == name for folder in _PROCESSES.glob("[0-9]*"))
 

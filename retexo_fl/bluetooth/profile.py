@@ -34,7 +34,7 @@ class BluezPublication:
 
     Args:
         bus: Connection for this alone; the record goes with it.
-        offer: What the record says.
+        offer: The record's content.
     """
 
     def __init__(self, bus: Bus, offer: Offer) -> None:
@@ -42,7 +42,7 @@ class BluezPublication:
         self._offer = offer
         self._path = f"/retexo/service{next(_numbers)}"
         # BlueZ takes a UUID once, and a machine may have an agent for each adapter: the record
-        # holds the service's own, and BlueZ files it under one that nobody else has.
+        # holds the service's own, and BlueZ files it under a unique one.
         self._filed_under = str(uuid.uuid4())
         self._again: set[asyncio.Task[None]] = set()
 

@@ -1,6 +1,6 @@
 """PyBluez: its records and inquiry where dbus-fast is missing, else its packets for questions.
 
-Its own way to ask for records is not used: it never gives up a device that is not there.
+Its own way to ask for records is not used: it has no timeout for a device that is not there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAIT_S: Final = 30.0
 #: An inquiry's length is counted in these.
 _INQUIRY_UNIT_S: Final = 1.28
 _MOST_INQUIRY_UNITS: Final = 48
-#: An address that no adapter has: a socket there listens to nobody.
+#: An address that no adapter has: no connection reaches a socket there.
 _NOWHERE: Final = "FF:FF:FF:FF:FF:FE"
 #: Socket of ``bluetoothd --compat``.
 _OLD_INTERFACE: Final = Path("/run/sdp")
@@ -133,8 +133,8 @@ def _advertised(offer: Offer) -> Any:
 
     carrier = bluetooth.BluetoothSocket(bluetooth.RFCOMM)
     try:
-        # PyBluez reads the channel from a socket that listens, and whoever publishes listens
-        # with another: this one has the channel's number and hears nobody.
+        # PyBluez reads the channel from a socket that listens; the caller's own socket is
+        # another, so this one has the channel's number and takes no connections.
         carrier.bind((_NOWHERE, offer.channel))
         carrier.listen(1)
         bluetooth.advertise_service(

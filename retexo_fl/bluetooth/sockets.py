@@ -1,7 +1,7 @@
 """RFCOMM sockets: of the standard library, or of PyBluez where Python was built without them.
 
 RFCOMM is Bluetooth's stream of bytes between two devices; a number from 1 to 30, its channel, says
-which program of a device is meant. Whoever connects or accepts gets an ordinary socket that does
+which program of a device is meant. Connecting and accepting return an ordinary socket that does
 not block, so all that comes after is the same for both libraries.
 """
 
@@ -34,13 +34,13 @@ ANY_ADAPTER: Final = "00:00:00:00:00:00"
 #: Asking for this channel gets a free one.
 FREE_CHANNEL: Final = 0
 _BACKLOG: Final = 8
-#: While the kernel has something to say to a device that has just gone, every program that connects
-#: or closes waits with it, until it misses the device: in threads of their own, so that nothing
+#: While the kernel has data for a device that has just left, every program that connects or closes
+#: waits too, until the kernel notices: in threads of their own, so that nothing
 #: else of this process does.
 _IN_THE_KERNEL: Final = ThreadPoolExecutor(8, thread_name_prefix="rfcomm")
 #: How long a close is waited for.
 _CLOSE_S: Final = 1.0
-#: What is said where this Python has no sockets, and what helps.
+#: The message where this Python has no sockets, and what helps.
 NO_SOCKETS: Final = "this Python was built without Bluetooth sockets"
 SOCKETS_REMEDY: Final = (
     "use the system's python3, or with libbluetooth-dev installed: pip install 'retexo-fl[pybluez]'"
@@ -54,7 +54,7 @@ class Security(IntEnum):
     #: No more than the other device demands.
     LOW = 1
     #: The link is authenticated by a key that both devices have, and encrypted. Devices that may
-    #: make such a key without asking anybody make it now: who is there, TLS tells, not this.
+    #: make such a key without asking a person make it now: TLS, not this, proves who is there.
     MEDIUM = 2
 
 
@@ -117,7 +117,7 @@ class ListeningSocket:
         """Wait for the next connection; return it and the address of its device.
 
         Raises:
-            OSError: The system's reason; ``ConnectionError`` where the device has gone again.
+            OSError: The system's reason; ``ConnectionError`` where the device has left again.
         """
         while True:
             try:
@@ -151,7 +151,7 @@ class RfcommSockets:
     ) -> socket.socket:
         """Connect to a channel of a device.
 
-        Without pairing it may wait as long as a person takes to agree: whoever calls bounds it.
+        Without pairing it may wait as long as a person takes to agree: the caller bounds it.
 
         Args:
             device: Address of the other device.
@@ -176,8 +176,8 @@ class RfcommSockets:
         """Listen at a channel of an adapter.
 
         Args:
-            adapter: Its address, or :data:`ANY_ADAPTER` for all. The kernel takes any address: one
-                that no adapter has is heard by nobody.
+            adapter: Its address, or :data:`ANY_ADAPTER` for all. The kernel takes any address;
+                no connection arrives at one that no adapter has.
             channel: 1 to 30, or :data:`FREE_CHANNEL`.
             security: What links must have.
 

@@ -27,10 +27,10 @@ class ChannelCounters:
         frame_bytes_sent: Exchange frames, those sent again included; ``frame_bytes_received``.
         link_bytes_sent: With the link's own messages; ``link_bytes_received``.
         tls_bytes_sent: With TLS, its handshake included; ``tls_bytes_received``.
-        wire_bytes_sent: With the network's headers and what it repeated; None where the system
-            does not tell; ``wire_bytes_received``.
+        wire_bytes_sent: With the network's headers and retransmissions; None where the system
+            does not count them; ``wire_bytes_received``.
         links: Links that came about; all but the first are reconnects.
-        last_met_unix_s: When the peer was last heard over it; None: never.
+        last_met_unix_s: When the peer last sent anything over it; None: never.
     """
 
     blocks_sent: int = 0
@@ -52,7 +52,7 @@ class ChannelCounters:
         return max(0, self.links - 1)
 
     def add_wire(self, sent: int | None, received: int | None) -> None:
-        """Add what a stream had on the wire; one that is not told makes the sum unknown."""
+        """Add what a stream had on the wire; one unknown number makes the sum unknown."""
         self.wire_bytes_sent = _sum(self.wire_bytes_sent, sent)
         self.wire_bytes_received = _sum(self.wire_bytes_received, received)
 
@@ -65,11 +65,11 @@ class PeerReport:
         client: Client index.
         is_connected: Whether there is a link.
         channel: Of the link, or of the last one; empty if there was none.
-        last_met_unix_s: When the peer was last heard, over any channel; None: never.
-        next_look_s: Seconds until it is looked for; None: there is a link, or nobody needs one.
+        last_met_unix_s: When the peer last sent anything, over any channel; None: never.
+        next_look_s: Seconds until the next attempt; None: there is a link, or none is needed.
         channels: What passed, by channel.
         refusals: How often something of this peer was refused, by reason.
-        last_error: Why the last link ended or could not come about; empty: nothing to tell.
+        last_error: Why the last link ended or could not come about; empty: no error.
     """
 
     client: int
@@ -99,7 +99,7 @@ class NetworkReport:
 
 @dataclass(slots=True, kw_only=True)
 class PeerAccount:
-    """What is kept of one peer; see :class:`PeerReport`. ``wall_clock`` tells the Unix time."""
+    """What is kept of one peer; see :class:`PeerReport`. ``wall_clock`` returns the Unix time."""
 
     client: int
     wall_clock: Callable[[], float] = time.time

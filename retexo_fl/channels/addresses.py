@@ -21,7 +21,7 @@ DATAGRAM_SCHEMES: Final = ("udp", "xdp", "af-xdp", "auto")
 _MAX_PORT: Final = 65_535
 #: Channels of RFCOMM; the kernel does not refuse others.
 _MAX_CHANNEL: Final = 30
-#: At this address an agent listens where there is Bluetooth, and goes on without where not.
+#: At this address an agent listens where there is Bluetooth, and continues without where not.
 AUTOMATIC_BLUETOOTH: Final = "bluetooth:"
 _ANY_ADAPTER: Final = "any"
 _BLUETOOTH: Final = re.compile(
@@ -67,7 +67,7 @@ class BluetoothAddress:
 class DatagramAddress:
     """Where vectors are taken as datagrams.
 
-    To those who send there all schemes are one; to the agent that listens they say who takes the
+    For senders all schemes are one; for the agent that listens they decide what takes the
     datagrams: ``udp`` its own process, ``xdp`` a program in the kernel, ``af-xdp`` its own process
     by a way around most of the kernel, ``auto`` the program in the kernel where there can be one.
 
@@ -127,7 +127,7 @@ def check_address(address: str) -> None:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """Say whether resolvers take a name at all: each of its parts has 1 to 63 letters."""
+    """Return whether resolvers take a name at all: each of its parts has 1 to 63 letters."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""What every channel does: take a block for a peer, and hand out what has arrived."""
+"""What every channel does: take a block for a peer, and return what has arrived."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Channel(Protocol):
         """Take over whole frames for ``key.receiver`` and return at once.
 
         Returns:
-            Bytes handed to the transport, 0 for a block that is already there, or None where the
-            transport does not tell.
+            Bytes passed to the transport, 0 for a block that is already there, or None where the
+            transport does not count them.
 
         Raises:
             ChannelError: The block could not be taken over; nothing of it is visible to the peer.

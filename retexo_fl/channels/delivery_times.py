@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from retexo_fl.channels.base import BlockKey
 
-#: Jobs of which deliveries are told, the latest ones.
+#: Jobs whose deliveries are kept, the latest ones.
 _JOBS_KNOWN: Final = 8
 
 
@@ -18,9 +18,9 @@ class Deliveries:
     Attributes:
         blocks: How many were acknowledged.
         size_bytes: Bytes of their frames.
-        seconds: Time in which one of them was owed, or several, from handing over to the
+        seconds: Time in which one or several of them were not acknowledged, from sending to the
             acknowledgement; with everything between: connections, waits, the peer's disk.
-        longest_s: The longest that one was owed.
+        longest_s: The longest that one was not acknowledged.
     """
 
     blocks: int = 0
@@ -36,13 +36,13 @@ class Deliveries:
         return not self._owed
 
     def begin(self, key: BlockKey, size_bytes: int, now_s: float) -> None:
-        """Note that a block is owed from now on."""
+        """Note that a block waits for its acknowledgement from now on."""
         if not self._owed:
             self._since_s = now_s
         self._owed.setdefault(key, (now_s, size_bytes))
 
     def end(self, key: BlockKey, now_s: float, *, delivered: bool) -> bool:
-        """Note that a block is owed no more; return whether it was, since :meth:`begin`."""
+        """Note that a block waits no more; return whether it did, since :meth:`begin`."""
         if key not in self._owed:
             return False
         begun_s, size_bytes = self._owed.pop(key)
@@ -56,16 +56,16 @@ class Deliveries:
 
 
 class DeliveryTimes:
-    """Deliveries by job and layer, of this process alone: what a killed one owed is not timed.
+    """Deliveries by job and layer, of this process alone: those of a killed one are not timed.
 
-    They stay when a job is over, for whoever looks at them then.
+    They stay when a job is over, for a later report.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Deliveries] = {}
 
     def begin(self, key: BlockKey, size_bytes: int, now_s: float) -> None:
-        """Note that a block was handed over; of old jobs nothing is known any more then."""
+        """Note that a block was sent; the oldest jobs beyond the limit are then dropped."""
         found = self._found.setdefault((key.job, key.layer), Deliveries())
         jobs = list(dict.fromkeys(job for job, _ in self._found))
         for job in jobs[:-_JOBS_KNOWN]:
@@ -73,7 +73,7 @@ class DeliveryTimes:
         found.begin(key, size_bytes, now_s)
 
     def end(self, key: BlockKey, now_s: float, *, delivered: bool = True) -> Deliveries | None:
-        """Note that a block was acknowledged or dropped; return its layer's, None if not known."""
+        """Note that a block was acknowledged or dropped; return its layer's, None if unknown."""
         found = self._found.get((key.job, key.layer))
         if found is None or not found.end(key, now_s, delivered=delivered):
             return None

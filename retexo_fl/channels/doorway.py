@@ -1,4 +1,4 @@
-"""Takes connections of whoever comes, and lets in who proves to be a client of the roster."""
+"""Accepts all connections, and admits those that prove to be a client of the roster."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Crowd:
 
 
 class Doorway:
-    """Bounds the connections that nobody has proved yet, for each listener by itself.
+    """Bounds the connections that are not proved yet, for each listener by itself.
 
     Args:
         limits: How many and for how long.

@@ -1,4 +1,4 @@
-"""Which blocks may arrive: the agent knows the plan, the depot asks."""
+"""Which blocks may arrive: the agent has the plan, the depot asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Admission:
     """What an arriving block must be.
 
     Attributes:
-        header: What its HELLO must say exactly; None where that is not known yet, as for the
+        header: Exactly what its HELLO must contain; None where that is not known yet, as for the
             exchanges inside a round: it is then compared when the block is decoded.
         max_bytes: Of the whole stream, frame headers included.
     """

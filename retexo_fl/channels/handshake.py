@@ -38,7 +38,7 @@ async def prove(stream: ByteStream, secure: SecureStream, *, within_s: float) ->
     """Do the handshake.
 
     Raises:
-        PeerRefused: It is nobody that may be there, or was too slow.
+        PeerRefused: It is not in the roster, or was too slow.
         ChannelClosed: The stream broke.
     """
     try:
@@ -54,7 +54,7 @@ async def _prove(stream: ByteStream, secure: SecureStream) -> Proved:
         try:
             client = secure.handshake()
         except RetexoError:
-            # OpenSSL has written an alert that tells the other end why.
+            # OpenSSL has written an alert with the reason for the other end.
             with suppress(ChannelClosed):
                 await stream.write(secure.data_to_send())
             raise

@@ -16,7 +16,7 @@ class LinkLimits:
         session: Of each link.
         connect_s: For a connection to come about.
         handshake_s: For TLS to prove both ends.
-        stall_s: For the operating system to take a piece; a peer that reads nothing is gone.
+        stall_s: For the operating system to take a piece; a peer that reads nothing is lost.
         max_unproved: Connections of strangers that have not proved who they are, all together, and
         max_unproved_each: of one source address. One more is closed, unless the oldest is older
             than
@@ -24,13 +24,13 @@ class LinkLimits:
             for each of its clients.
         max_streams: Connections of one peer, of which one is used.
         both_at_once_s: Two links that begin within this time were opened by both ends at once.
-        awaited_only_s: How long a client that owes nothing leaves it to its peer to connect.
+        awaited_only_s: How long a client with nothing to send leaves it to its peer to connect.
         retry_first_s: Wait after the first failure to connect, or after a refused block; it
             doubles with each failure up to
         retry_most_s: this.
         look_every_s: The same for peers that cannot be reached, on all channels; None leaves it to
             the channel.
-        idle_s: A link of which nobody had any use for so long is ended.
+        idle_s: A link that neither end has used for so long is closed.
         penalty_first_s: How long a peer that misbehaved is refused at first; it doubles up to
         penalty_most_s: this.
         log_every_s: Least time between two lines of one reason and peer in the log.
@@ -79,20 +79,20 @@ class LinkLimits:
             session=session,
             handshake_s=_CARRIED_S,
             stall_s=_CARRIED_S,
-            # Whose they are is the server's word: more than one source, and each of one client.
+            # The server alone says whose they are: more than one source, and each of one client.
             max_unproved=_MAX_CARRIED,
             max_unproved_each=2,
             patience_s=_CARRIED_PATIENCE_S,
         )
 
     def _by_radio(self) -> Self:
-        """Return what fits 0.1 MB/s, shared by all links, and 5 s to find that nobody is near."""
+        """Return what fits 0.1 MB/s, shared by all links, and 5 s to find that no peer is near."""
         session = replace(
             self.session,
             greeting_s=max(self.session.greeting_s, _RADIO_S),
             message_s=max(self.session.message_s, 2 * _RADIO_S),
             least_bytes_per_s=min(self.session.least_bytes_per_s, _RADIO_BYTES_PER_S),
-            # The adapter itself misses a device that walked away after 20 s, some never.
+            # The adapter notices that a device left after 20 s; some adapters never do.
             ping_after_s=min(self.session.ping_after_s, _RADIO_PING_S),
             pong_within_s=min(self.session.pong_within_s, _RADIO_S),
         )
@@ -117,7 +117,7 @@ _NEVER_S: Final = 1e9
 _CARRIED_PATIENCE_S: Final = 300.0
 #: Of streams that the server carries; each takes up to 0.4 MB until it is proved.
 _MAX_CARRIED: Final = 64
-#: To page a device, to prove both ends, and for whoever shares the radio; twice what it takes.
+#: To page a device, to prove both ends, and for others on the radio; twice what it takes.
 _RADIO_S: Final = 30.0
 _RADIO_PING_S: Final = 10.0
 _RADIO_BYTES_PER_S: Final = 1024.0

@@ -1,4 +1,4 @@
-"""What a running link does with blocks: offers what is owed, answers what is offered, keeps it."""
+"""What a running link does with blocks: offers those to send, answers offers, keeps what comes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _SMALL_BYTES: Final = 2**16
 #: Frames that wait for the disk while more come: two keep both busy.
 _FRAMES_AHEAD: Final = 2
-#: Jobs of which the peer is told as soon as they are known; of more it hears when it tries again.
+#: Jobs that are announced to the peer once admitted; of more it learns when it tries again.
 _MAX_UNKNOWN_JOBS: Final = 64
 #: Blocks that a peer had and may ask for once more
 _MAX_LOST: Final = 64
@@ -56,8 +56,8 @@ class LinkBlocks:
         depot: This client's blocks.
         holds: What the peer refused, on this link or an earlier one.
         counters: Where blocks and frames are counted.
-        told: Called with what was refused, by this end or by the peer.
-        said: Called when the session has something to send.
+        told: Callback for what was refused, by this end or by the peer.
+        said: Callback for when the session has something to send.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class LinkBlocks:
 
     @staticmethod
     def is_news(event: LinkEvent) -> bool:
-        """Say whether something may be offered now that could not be before."""
+        """Return whether something may be offered now that could not be before."""
         return isinstance(event, BlockWanted | BlockDelivered | BlockRefused | JobAdmitted)
 
     async def load_frame(self) -> bool:
-        """Give the session the frame that it wants next; return False if it wants none."""
+        """Give the session the frame that it needs next; return False if it needs none."""
         wanted = self._session.frame_wanted()
         if wanted is None:
             return False
@@ -154,7 +154,7 @@ class LinkBlocks:
         if isinstance(event, FrameArrived):
             await self._arrived.put(event)
             return
-        # What is said of a block may depend on its frames that came before.
+        # The answer to a block may depend on its frames that came before.
         await self._arrived.join()
         match event:
             case BlockOffered():
@@ -220,7 +220,7 @@ class LinkBlocks:
         following = self._session.frame_after()
         if following is not None:
             reading = asyncio.create_task(asyncio.to_thread(self._depot.read_frame, *following))
-            # If the link ends first, nobody asks how it went.
+            # If the link ends first, the result is never read.
             reading.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead = (following, reading)
 

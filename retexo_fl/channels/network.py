@@ -38,7 +38,7 @@ class PeerNetwork:
             datagrams are left out.
         limits: What peers and strangers are granted.
         transports: By scheme of the address; ``tcp`` if not given.
-        wall_clock: Tells the Unix time, for the report; waits go by the clock of the event loop.
+        wall_clock: Returns the Unix time, for the report; waits use the clock of the event loop.
 
     Raises:
         IdentityError: Identity, roster and depot do not belong together.
@@ -116,7 +116,7 @@ class PeerNetwork:
         )
 
     def addresses_of(self, client: int) -> tuple[str, ...]:
-        """Return where a peer can be reached, as the roster says; may be called from any thread."""
+        """Return a peer's addresses in the roster; may be called from any thread."""
         peer = self._peers.get(client)
         return () if peer is None else peer.member.addresses
 
@@ -212,7 +212,7 @@ class PeerNetwork:
                 self._diallers[client] = self._tasks.create_task(self._dial(peer))
 
     async def _dial(self, peer: Peer) -> None:
-        """Connect to one peer whenever something is owed and there is no link."""
+        """Connect to one peer whenever blocks wait for it and there is no link."""
         while True:
             peer.woken.clear()
             wait_s = peer.connect_in_s()
@@ -241,7 +241,7 @@ class PeerNetwork:
         return False
 
     def _turn(self, address: str) -> AbstractAsyncContextManager[object]:
-        """Wait until nobody else is looked for by the same radio: it pages one device at a time."""
+        """Wait until the same radio looks for no other device: it pages one at a time."""
         return self._radio if scheme_of(address) == "bluetooth" else nullcontext()
 
     async def _reach(self, peer: Peer, address: str) -> Proved | None:

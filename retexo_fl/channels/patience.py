@@ -14,14 +14,14 @@ from retexo_fl.exchange.link_messages import RefusalCode
 
 
 def loop_time_s() -> float:
-    """Return the time of the running event loop: who makes the loop says what a second is."""
+    """Return the time of the running event loop, which may be virtual."""
     return asyncio.get_running_loop().time()
 
 
 def looks_every_s(limits: LinkLimits, addresses: Sequence[str]) -> float:
     """Return how often a peer that is away and wanted is looked for in the long run.
 
-    One look tries all addresses, so the channel that wants the most looks decides.
+    One attempt tries all addresses, so the channel with the most frequent attempts decides.
 
     Args:
         limits: Of this client's network.
@@ -64,7 +64,7 @@ class Backoff:
 class Holds:
     """Blocks that a peer refused: when each may be offered again.
 
-    Of a job that the peer does not know, one block is offered now and then; when that is wanted,
+    Of a job that the peer has not admitted, one block is offered now and then; when it is wanted,
     all are.
     """
 
@@ -82,7 +82,7 @@ class Holds:
             self._blocks.setdefault(key, self._backoff(name)).failed(now_s)
 
     def may_offer(self, key: BlockKey, now_s: float) -> bool:
-        """Say whether a block may be offered now; of a held job it is then the only one."""
+        """Return whether a block may be offered now; of a held job it is then the only one."""
         block, job = self._blocks.get(key), self._jobs.get(key.job)
         if block is not None and now_s < block.until_s:
             return False
@@ -95,17 +95,17 @@ class Holds:
         return True
 
     def released(self, key: BlockKey) -> None:
-        """Note that the peer wants or has a block."""
+        """Note that the peer requested or has a block."""
         self._jobs.pop(key.job, None)
         self._blocks.pop(key, None)
 
     def release_job(self, job: str) -> None:
-        """Note that the peer knows a job."""
+        """Note that the peer has admitted a job."""
         self._jobs.pop(job, None)
         self._blocks = {key: held for key, held in self._blocks.items() if key.job != job}
 
     def keep_only(self, keys: Collection[BlockKey]) -> None:
-        """Forget blocks that are not owed any more, and jobs of which none is."""
+        """Forget blocks that need not be sent any more, and jobs without any."""
         jobs = {key.job for key in keys}
         self._blocks = {key: held for key, held in self._blocks.items() if key in keys}
         self._jobs = {job: held for job, held in self._jobs.items() if job in jobs}

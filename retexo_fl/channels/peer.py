@@ -31,7 +31,7 @@ class Peer:
         depot: This client's blocks.
         limits: What peers are granted.
         log: Where refusals are written.
-        wall_clock: Tells the Unix time.
+        wall_clock: Returns the Unix time.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Peer:
         return f"client {self.member.client}"
 
     def wake(self) -> None:
-        """Look at the depot again; for what is newly owed, the peer is looked for at once."""
+        """Look at the depot again; for new blocks, try to connect at once."""
         num_owed = self._depot.num_owed(self.member.client)
         if num_owed > self._num_owed:
             self._dialling.succeeded()
@@ -78,7 +78,7 @@ class Peer:
             self.link.wake()
 
     def connect_in_s(self) -> float:
-        """Return how long to wait before connecting; infinity while nobody needs a link."""
+        """Return how long to wait before connecting; infinity while no link is needed."""
         now_s = loop_time_s()
         self._next_look_at_s = self._connect_at_s(now_s)
         return self._next_look_at_s - now_s
@@ -121,7 +121,7 @@ class Peer:
         self._log.write(self.name, Reason.CONNECTION, sentence, now_s, level=logging.INFO)
 
     def not_found(self, sentence: str) -> None:
-        """Keep why it could not be reached; whoever is looked for in vain is seldom logged."""
+        """Keep why it could not be reached; peers that stay away are seldom logged."""
         self._account.last_error = sentence
         self._log.write(
             f"{self.name}, looked for",
@@ -162,11 +162,11 @@ class Peer:
                         self._dialling.succeeded()
                 self.woken.set()
         is_steady = loop_time_s() - begun_s >= _STEADY_S
-        # What a peer does not want now is offered later, by a link that it may soon end again.
+        # A block that a peer holds off is offered later, by a link that it may soon end again.
         return is_steady and link is not None and link.has_greeted and not link.ended_idle
 
     def _may_hurry(self) -> bool:
-        """Say whether to look at once: not where links break as soon as they stand."""
+        """Return whether to retry at once: not where links break as soon as they are made."""
         now_s, before_s = loop_time_s(), self._hurried_at_s
         self._hurried_at_s = now_s
         return now_s - before_s >= _STEADY_S
@@ -192,7 +192,7 @@ class Peer:
         """End the link that a new one replaces; return False if the new one must not be.
 
         Both ends must choose alike: of two links that were opened at once, the one that the lower
-        client opened; else the newer one, since whoever connects has lost the older.
+        client opened; else the newer one, since the end that connects has lost the older.
 
         Raises:
             PeerRefused: The peer has to wait, or has enough connections.

@@ -21,9 +21,9 @@ from retexo_fl.exchange.link_reasons import Reason
 
 #: How long a goodbye may take.
 _GOODBYE_S: Final = 1.0
-#: What a client says that has no use for the link.
+#: Reason that a client gives when it has no use for the link.
 _IDLE: Final = "nothing is owed any more"
-#: What a peer is told of an error that has no name.
+#: Reason sent to a peer for an error that has no name.
 _FAULT: Final = "an error inside the agent"
 #: No sign of life is longer.
 _SIGN_OF_LIFE_BYTES: Final = 64
@@ -117,7 +117,7 @@ class PeerLink:
             await self._say_goodbye()
 
     async def leave(self, reason: str) -> None:
-        """End the link and wait until whoever runs it has closed its stream."""
+        """End the link and wait until its stream is closed."""
         self._goodbye = reason
         self._leaving.set()
         await self.ended.wait()
@@ -129,7 +129,7 @@ class PeerLink:
         raise ChannelClosed(self._goodbye)
 
     async def _rest(self) -> None:
-        """Return when nobody has had any use for the link for a while."""
+        """Return once the link has been idle for its limit."""
         while True:
             left_s = self._busy_at_s + self._limits.idle_s - loop_time_s()
             if self._blocks.is_needed:
@@ -200,7 +200,7 @@ class PeerLink:
                     await self._woken.wait()
 
     async def _send_piece(self, now_s: float) -> bool:
-        """Send what the session has to say; return False if it has nothing."""
+        """Send what the session has to send; return False if it has nothing."""
         left_bytes = self._limits.piece_bytes
         while left_bytes and (data := self._session.data_to_send(left_bytes, now_s)):
             self._secure.write(data)
@@ -220,7 +220,7 @@ class PeerLink:
         return True
 
     async def _say_goodbye(self) -> None:
-        """Tell the peer why, as far as it still listens."""
+        """Send the peer the reason, if it still reads."""
         with suppress(RetexoError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 self._session.leave(self._goodbye or "the agent stops")

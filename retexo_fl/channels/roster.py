@@ -26,7 +26,7 @@ class Member:
 
     Attributes:
         client: Client index.
-        certificate_pem: What it must show; everybody who shows it is this client.
+        certificate_pem: What it must show; whoever proves its key is this client.
         addresses: Where its agent can be reached, the best first; none if only it can connect.
     """
 

@@ -1,7 +1,7 @@
 """TLS 1.3 over any stream of bytes, sans-IO: both ends show the certificate that the roster holds.
 
 The roster's certificates are the only trust anchors. The accepting end takes any of them and learns
-from the digest which client it is; the connecting end takes that of the client it wants to meet.
+from the digest which client it is; the connecting end takes that of the client it connects to.
 There is no session resumption: every link proves both ends anew.
 """
 
@@ -70,10 +70,10 @@ class SecureStream:
         return self._outgoing.read()
 
     def handshake(self) -> int | None:
-        """Go on with the handshake; return who is at the other end once it is done.
+        """Continue the handshake; return the client at the other end once it is done.
 
         Raises:
-            PeerRefused: It is nobody that may be there, or does not know this end.
+            PeerRefused: It is not in the roster, or refuses this end.
             ChannelClosed: It left during the handshake.
         """
         if self._peer is not None:
@@ -98,7 +98,7 @@ class SecureStream:
         They stand in a buffer that the next call writes over.
 
         Raises:
-            PeerRefused: The peer does not know this end's certificate, which it says only now.
+            PeerRefused: The peer refuses this end's certificate, which TLS 1.3 reports only now.
             ChannelClosed: The wire ended without a goodbye, or was altered.
         """
         if self._error is not None:
@@ -138,7 +138,7 @@ class SecureStream:
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            # The other end has not said goodbye yet, or never will: nobody waits for it.
+            # The other end has not said goodbye yet, or never will: do not wait for it.
             return
 
 

@@ -10,14 +10,14 @@ from retexo_fl.exchange.frames import Buffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireCounters:
-    """Bytes of one stream on the wire, with the headers of its network; None: not told."""
+    """Bytes of one stream on the wire, with the headers of its network; None: unknown."""
 
     sent_bytes: int | None
     received_bytes: int | None
 
 
 class ByteStream(Protocol):
-    """A reliable stream of bytes in both directions; nobody has proved who is at its other end."""
+    """A reliable stream of bytes in both directions; its other end is not authenticated."""
 
     @property
     def channel(self) -> str:

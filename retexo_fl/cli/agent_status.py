@@ -12,14 +12,14 @@ from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_duration
 
-#: Peers of whom a terminal shows a line each; the others are summed up.
+#: Peers that a terminal shows in a line each; the others are summed up.
 _MOST_PEERS: Final = 40
 
 Facts = Mapping[str, Any]
 
 
 def show_status(facts: Facts) -> None:
-    """Print what an agent told of itself."""
+    """Print what an agent reported about itself."""
     show(_agent(facts), *_jobs(facts["jobs"]), *_peers(facts["peers"]), *_notes(facts))
 
 
@@ -77,7 +77,7 @@ def _peers(peers: Sequence[Facts]) -> list[Table | str]:
 
 
 def _meetings(peers: Sequence[Facts]) -> str:
-    """Say in a line who was met last, and what is owed to how many."""
+    """Return one line: which peer was met last, and how much waits for how many peers."""
     met = [peer for peer in peers if peer.get("last_met") is not None]
     near = [peer for peer in peers if peer.get("connected")]
     line = "no peer was met yet"
@@ -143,7 +143,7 @@ def _notes(facts: Facts) -> list[str]:
 
 
 def _datagram_notes(datagrams: Facts | None) -> list[str]:
-    """Return what there is to say of vectors that come as datagrams, bad news last."""
+    """Return lines about vectors that come as datagrams, failures last."""
     if not datagrams:
         return []
     counted = datagrams["counters"]
@@ -203,7 +203,7 @@ def _last_met(peer: Facts) -> str:
 
 
 def _next_look(peer: Facts) -> str:
-    """Return when the peer is looked for next; nobody looks for one that is owed nothing."""
+    """Return when the peer is looked for next; never while nothing waits for it."""
     wait_s = peer.get("next_look_s")
     if wait_s is None:
         return UNKNOWN

@@ -267,7 +267,7 @@ def _checked(address: str) -> str:
 
 
 def _compare(device: str, digits: str) -> bool:
-    """Ask the person at this device; whoever cannot answer has not agreed."""
+    """Ask the person at this device; no answer counts as no."""
     try:
         return typer.confirm(f"{device} shows {digits}, too?", err=True)
     except (typer.Abort, EOFError):

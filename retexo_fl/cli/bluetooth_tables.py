@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def waiting(adapter: Adapter, seconds: float) -> str:
-    """Return what whoever waits needs to do at the other device."""
+    """Return what to do at the other device while this one waits."""
     return (
         f"{adapter.name} waits for {seconds:g} s; on the other device: "
         f"retexo bluetooth pair {adapter.address}"

@@ -60,7 +60,7 @@ def run_deployed(
 
     check_superlink(address)
     if config.resume:
-        # Let go at once: the ServerApp takes it.
+        # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
     with tempfile.TemporaryDirectory(prefix="retexo-") as name:
         folder = Path(name)
@@ -110,7 +110,7 @@ def check_superlink(address: Address) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Shows what a run tells: its events where its directory is here, until then Flower's log."""
+    """Shows a run: its events where its directory is here, until then Flower's log."""
 
     run_path: Path
     before: object
@@ -130,7 +130,7 @@ class _Watch:
         history, checkpoint = (
             self.run_path / name for name in ("metrics.jsonl", "checkpoint.safetensors")
         )
-        # A resumed run cuts its history back to the checkpoint before it goes on.
+        # A resumed run cuts its history back to the checkpoint before it continues.
         begin = read_checkpoint(checkpoint).facts["metrics_bytes"] if checkpoint.exists() else 0
         self._events = follow(history, self.table.handle, begin=int(begin))
 
@@ -167,7 +167,7 @@ class _Watch:
 
     @property
     def expects_more(self) -> bool:
-        """Whether a run that has ended may still have something to tell."""
+        """Whether there may still be something to show of a run that has ended."""
         return self.state == "running" or (not self.is_here and self._streams())
 
     @property
@@ -177,7 +177,7 @@ class _Watch:
 
     def _take(self, line: str) -> None:
         self._lines.append(line)
-        # What follows a line of an error is its traceback, which is told in one line at the end.
+        # What follows a line of an error is its traceback; one line at the end sums it up.
         self._failed = self._failed or line.startswith("ERROR")
         if not (self.is_here or self.quiet or self._failed) and line.strip():
             complain(line)
@@ -207,7 +207,7 @@ def _watch_to_end(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
 
 
 def _note_silence(failure: EngineFailed, silent_s: float) -> None:
-    """Go on while a SuperLink may only be out of reach for a moment."""
+    """Continue while a SuperLink may only be out of reach for a moment."""
     if "not found" in str(failure):
         raise EngineFailed(
             "the SuperLink does not know the run any longer; was it started again without "
@@ -220,7 +220,7 @@ def _note_silence(failure: EngineFailed, silent_s: float) -> None:
 
 
 def _judge(state: RunState, watch: _Watch) -> None:
-    """Wait for what the ServerApp wrote last, then say how the run ended."""
+    """Wait for the ServerApp's last lines, then report how the run ended."""
     deadline = time.monotonic() + _END_GRACE_S
     while time.monotonic() < deadline and watch.expects_more:
         watch.look()
@@ -251,7 +251,7 @@ def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
 
 
 def _wait_until_free(watch: _Watch) -> None:
-    """Wait for the end of the ServerApp's process: whoever resumes at once finds the run free."""
+    """Wait for the end of the ServerApp's process, so that a resume at once finds the run free."""
     from retexo_fl.federation.file_lock import lock_run
 
     config_path = watch.run_path / "config.toml"
@@ -273,7 +273,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _explained(error: Exception) -> Exception:
-    """Say who writes a run directory, where it could not be written."""
+    """Say which user writes a run directory, where it could not be written."""
     if isinstance(error, RunDirectoryError):
         return RunDirectoryError(f"{error} (by the user that the SuperLink runs as, and there)")
     return error

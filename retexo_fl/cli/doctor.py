@@ -90,7 +90,7 @@ def _show(finding: Finding) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        # Nothing is cut or broken for a width that nobody sees.
+        # Nothing is cut or broken where there is no terminal's width.
         console.width = _PIPE_WIDTH
     console.print(_line(finding))
 

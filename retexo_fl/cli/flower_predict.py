@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def predict_on_flower(
     config: RunConfig, task: PredictionTask, place: Workshop, table: PredictionTable
 ) -> None:
-    """Run an inference in Flower's simulation, and show how it goes on.
+    """Run an inference in Flower's simulation, and show its progress.
 
     Raises:
         RetexoError: A named failure of the inference.

@@ -1,4 +1,4 @@
-"""``retexo run --engine flower``: input checked before Flower starts, its failures told by name."""
+"""``retexo run --engine flower``: input checked before Flower starts, its failures named."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def named_error(failure: EngineFailed, run_path: Path, before: object) -> Retexo
     """Return the error that ended a run in Flower's processes, in one line.
 
     Args:
-        failure: What Flower's engine said: a line, then the end of its log.
+        failure: The error of Flower's engine: a line, then the end of its log.
         run_path: Run directory; it may not have been made.
         before: :func:`mark_of` its ``status.json`` when this attempt began.
 
@@ -139,9 +139,9 @@ def follow(
     kinds: Mapping[str, type[Event]] = EVENTS,
     begin: int | None = None,
 ) -> Callable[[], None]:
-    """Return a function that hands on the events which a file has gained since its last call.
+    """Return a function that passes on the events which a file has gained since its last call.
 
-    The first call hands on what is new since now, or what lies beyond ``begin`` bytes.
+    The first call passes on what is new since now, or what lies beyond ``begin`` bytes.
     """
     now = path.stat().st_size if path.exists() else 0
     position = now if begin is None else begin
@@ -151,7 +151,7 @@ def follow(
         if not path.exists():
             return
         with path.open("rb") as file:
-            # A resumed run cuts its history back to the checkpoint before it goes on.
+            # A resumed run cuts its history back to the checkpoint before it continues.
             file.seek(min(position, path.stat().st_size))
             lines = file.read()
             whole = lines[: lines.rfind(b"\n") + 1]

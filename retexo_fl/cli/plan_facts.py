@@ -1,4 +1,4 @@
-"""What `retexo plan` knows: predicted bytes of every algorithm, boundary plan and codec."""
+"""The facts of `retexo plan`: predicted bytes of every algorithm, boundary plan and codec."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FirstExchange:
 
 
 def plan_facts(config: RunConfig) -> dict[str, Any]:
-    """Return everything that `retexo plan` tells, as JSON has it.
+    """Return everything that `retexo plan` shows, as JSON has it.
 
     Raises:
         RetexoError: The parts cannot be made or read.

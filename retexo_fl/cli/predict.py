@@ -64,7 +64,7 @@ class Inference:
         out: Folder of the predictions.
         form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
         allow_plugins: What the run's configuration names is imported.
-        identity: What the summary says of predictions that need not be made again.
+        identity: What the summary must hold for predictions that need not be made again.
     """
 
     model: TrainedModel
@@ -197,7 +197,7 @@ def _parts_digest(folder: Path) -> str:
 
 
 def _make(inference: Inference, again: str, *, quiet: bool) -> dict[str, Any]:
-    """Make the predictions; return what is said of them.
+    """Make the predictions; return the facts about them.
 
     Raises:
         Interrupted: The user stopped it; says how to start ``again``, as a named failure does.
@@ -248,7 +248,7 @@ def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str,
 
 
 def _facts(inference: Inference) -> dict[str, Any]:
-    """Return what the summary says of model and parts."""
+    """Return the summary's facts about model and parts."""
     shape = inference.model.shape
     return {
         "run": inference.model.run.name,

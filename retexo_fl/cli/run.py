@@ -133,7 +133,7 @@ def _check_plugins(config: RunConfig) -> None:
 
 
 def _check_devices(config: RunConfig) -> None:
-    """Check what a text's form does not tell."""
+    """Check what a text's form does not show."""
     from retexo_fl.devices.names import parse_devices
 
     parse_devices(config.devices)

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one sentence; and how anything is told on a terminal."""
+"""What is wrong with a command line, in one sentence; and how lines are printed on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tell(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print one line to standard error."""
-    # Where the terminal is gone, or the reader of the pipe, nobody is left to tell.
+    # The terminal, or the reader of the pipe, has gone: the line cannot be shown.
     with suppress(OSError):
         typer.echo(f"retexo: {printable(text)}", err=True)
 

@@ -16,11 +16,11 @@ from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 
 #: A resume takes everything from the run but these.
 _MOVABLE: Final = FREE_KEYS - {"out"}
-#: What only a deployment knows.
+#: Keys of a deployment only.
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
 _OF_PARTS = frozenset({"dataset", "data-dir", "nodes", "edges", "partitioner", "split"})
-#: What says where a graph lies; a deployment's clients know that themselves.
+#: Keys with a graph's place; a deployment's clients have their own.
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 #: What stands for the tables of a graph.
 _OF_TABLES = frozenset({"dataset", "data-dir"})
@@ -94,10 +94,10 @@ def _refuse(contradicting: Set[str], others: str) -> None:
 
 
 def resumed(values: Values, file: Path | None) -> RunConfig:
-    """Return the configuration of the run that is gone on with, moved where the options say.
+    """Return the configuration of the run to resume, moved where the options say.
 
     Raises:
-        InputError: There is no run to go on with, or an option would train something else.
+        InputError: There is no run to resume, or an option would train something else.
     """
     from retexo_fl.federation.checkpoints import named_damage, read_checkpoint
     from retexo_fl.federation.resume_checks import check_unchanged

@@ -65,7 +65,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """What a SuperLink says of a run.
+    """What a SuperLink reports about a run.
 
     Attributes:
         status: ``pending``, ``starting``, ``running``, or ``finished`` with how.
@@ -111,7 +111,7 @@ class SuperLink:
         """Start a run of a bundle and return its id.
 
         Raises:
-            EngineFailed: The SuperLink did not take it; the message says why in Flower's words.
+            EngineFailed: The SuperLink did not take it; the message holds Flower's reason.
         """
         return str(self._ask("run", str(bundle), _CONNECTION)["run-id"])
 
@@ -119,7 +119,7 @@ class SuperLink:
         """Return how a run is.
 
         Raises:
-            EngineFailed: The SuperLink does not answer, or does not know the run.
+            EngineFailed: The SuperLink does not answer, or has no such run.
         """
         (row,) = self._ask("list", "--run-id", run_id, _CONNECTION)["runs"]
         return RunState(status=str(row["status"]), details=str(row["status-details"]))

@@ -63,7 +63,7 @@ class HelloRequest(Request["HelloAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloAnswer:
-    """What a client tells of itself: sizes and counts, no keys, no edges, no labels.
+    """What a client reports about itself: sizes and counts, no keys, no edges, no labels.
 
     Attributes:
         version: :data:`MESSAGE_VERSION` of the client.
@@ -125,7 +125,7 @@ class PeerTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest(Request["PublishAnswer"]):
-    """Make the rows of stage ``ticket.stage`` and hand every peer its vectors.
+    """Make the rows of stage ``ticket.stage`` and send every peer its vectors.
 
     Attributes:
         ticket: ``weights_digest`` must be :func:`chain_digest` of what follows.
@@ -140,7 +140,7 @@ class PublishRequest(Request["PublishAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAnswer:
-    """Vectors sent, and their bytes as they left; an agent tells all of the attempt.
+    """Vectors sent, and their bytes as they left; an agent counts the whole attempt.
 
     ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most.
     """
@@ -172,8 +172,8 @@ class CollectAnswer:
     Attributes:
         complete: Every vector has arrived.
         missing: Vectors that have not.
-        missing_peers: How many peers owe them.
-        traffic: Bytes that arrived since the last answer; an agent tells all of the attempt.
+        missing_peers: How many peers have not sent theirs.
+        traffic: Bytes that arrived since the last answer; an agent counts the whole attempt.
     """
 
     complete: bool
@@ -252,7 +252,7 @@ class EvaluateAnswer:
 class PredictRequest(Request["PredictAnswer"]):
     """Predict all inner nodes with the last layer, and write that down where the client lives.
 
-    The server is told counts only; the client then forgets the job.
+    The server gets counts only; the client then forgets the job.
 
     Attributes:
         ticket: The last stage.
@@ -300,7 +300,7 @@ class IntroduceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRequest(Request["RelayAnswer"]):
-    """Take parcels from peers, and hand out those for them.
+    """Take parcels from peers, and return those for them.
 
     Attributes:
         ticket: Names job and attempt.
@@ -395,7 +395,7 @@ class Answering:
         """See :class:`ClientApi`.
 
         Raises:
-            LocalProtocolError: It has no such method: it lives in a simulation, where nobody needs
+            LocalProtocolError: It has no such method: in a simulation no client needs
                 to be found.
         """
         question = question_of(request)

@@ -106,7 +106,7 @@ class GraphClient(Answering):
         return self._shape
 
     def watch_exchanges(self, watch: WatchBlocks) -> None:
-        """Have ``watch`` told of every block of an exchange that leaves or has come."""
+        """Call ``watch`` with every block of an exchange that was sent or has arrived."""
         self._mailbox.watch = watch
 
     def use_codec(self, codec: UpdateCodec) -> None:
@@ -230,7 +230,7 @@ class GraphClient(Answering):
             self._trainers.clear()
 
     def close(self) -> None:
-        """Let go of devices; a later message gets them again."""
+        """Release devices; a later message gets them again."""
         self._made.close()
 
     def _forget(self) -> None:

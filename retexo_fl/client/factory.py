@@ -30,7 +30,7 @@ from retexo_fl.updates import PLAIN, UpdateCodec
 
 #: Set by the command line to a folder that it removes when the run is over.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
-#: The folder of parts in it; whoever makes it first, the command line or a worker, serves all.
+#: The folder of parts in it, made once, by the command line or by the first worker.
 PARTS_NAME: Final = "parts"
 _LOCK_NAME: Final = "parts.lock"
 #: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
@@ -80,7 +80,7 @@ class InProcessClients:
         return self._clients[key]
 
     def close(self) -> None:
-        """Let go of all devices."""
+        """Release all devices."""
         for client in self._clients.values():
             client.close()
         if self._log is not None:
@@ -160,7 +160,7 @@ def scratch_folder(run_id: int) -> Path:
     """Return the folder that the workers of one Flower run share; only its owner may enter it.
 
     Raises:
-        ConfigurationError: The folder belongs to somebody else.
+        ConfigurationError: The folder belongs to another user.
     """
     named = os.environ.get(SCRATCH_VARIABLE)
     if named:

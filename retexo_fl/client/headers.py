@@ -1,4 +1,4 @@
-"""What the frames of an exchange say of it: built alike by both ends, and by whoever admits blocks.
+"""Headers of an exchange's frames, built alike by both ends and where blocks are admitted.
 
 An exchange before a stage is named by its plan. One inside a round is named by its label and its
 place in the round, since what crosses then need not be all that the plan lists.
@@ -63,7 +63,7 @@ class StageExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundName:
-    """What the frames of a round say of it.
+    """What the headers of a round's frames contain.
 
     Attributes:
         job: Name of the training.

@@ -35,7 +35,7 @@ class RoundMessage:
     """The message that a round's blocks belong to; equal on all clients.
 
     Attributes:
-        name: What the frames say.
+        name: Its name in the frames.
         ticket: Of the message.
         message: ``train``, or what is evaluated.
         weights_hash: 32 bytes over the weights that it carries.
@@ -143,7 +143,7 @@ class RoundRunner(Generic[Answer]):
         return True
 
     def send(self) -> frozenset[BlockKey]:
-        """Send what the exchange owes; return the blocks that it needs.
+        """Send the blocks of the exchange; return those that it needs.
 
         Raises:
             RetexoError: As :meth:`advance`.

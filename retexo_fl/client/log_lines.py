@@ -12,7 +12,7 @@ from typing import Final
 
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
-#: Of what is said about devices and the balance between them.
+#: Of lines about devices and the balance between them.
 _OF_DEVICES: Final = (
     "retexo_fl.client.trainers",
     "retexo_fl.training.balance_log",
@@ -25,7 +25,7 @@ _DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
 def logged_to_stderr(environment: Mapping[str, str] = os.environ) -> Generator[None]:
     """Write the log of the whole library to standard error, and leave logging as it was.
 
-    Under systemd the journal knows level and time already.
+    Under systemd the journal has level and time already.
     """
     handler = logging.StreamHandler(sys.stderr)
     under_systemd = bool(environment.get("JOURNAL_STREAM"))

@@ -66,7 +66,7 @@ class Mailbox:
         """Hand every peer its vectors of (N, H) ``rows``; return the bytes that left.
 
         Raises:
-            ChannelError: A block could not be handed over.
+            ChannelError: The channel did not take a block.
             LocalProtocolError: A vector is not finite.
         """
         fixed = self.fixed(rows) if self._codec == FIXED else None

@@ -36,7 +36,7 @@ WatchPeers: TypeAlias = Callable[[int, Traffic, str], None]
 
 
 class PeerExchange:
-    """Sends what is owed, takes what has arrived; never waits.
+    """Sends what is not sent yet, takes what has arrived; never waits.
 
     Args:
         exchange_id: Job, stage and digest.
@@ -88,7 +88,7 @@ class PeerExchange:
         Args:
             datagrams: The job's; None for none.
             targets: By peer, (n,) int64 what each of its vectors is summed into, -1 for nothing.
-            all_needed: No peer may stay away; None: as the job says.
+            all_needed: No peer may stay away; None: as set for the job.
             kept: Put what arrives on disk: a restarted process does not get it again.
         """
         if datagrams is None:
@@ -127,7 +127,7 @@ class PeerExchange:
             rows: By peer, (n,) int64 the inner node whose row each vector is, -1 for none.
 
         Raises:
-            ChannelError: A block could not be handed over.
+            ChannelError: The channel did not take a block.
             LocalProtocolError: A vector is not finite.
         """
         traffic = Traffic()
@@ -181,7 +181,7 @@ class PeerExchange:
         try:
             decoded = decode_block(expected, stream) if stream else None
         except RemoteProtocolError as error:
-            # One peer's fault is no other's: the exchange goes on as if it had sent nothing.
+            # One peer's fault must not stop the others: continue as if it had sent nothing.
             _LOG.warning("refused: %s", error)
             self.refused[expected.sender] = error
             return None
@@ -193,7 +193,7 @@ class PeerExchange:
     def _send_block(self, header: BlockHeader, vectors: Vectors) -> Traffic:
         block = encode_block(header, vectors, codec=wire_codec(self._codec))
         moved = self._channel.send_block(header.key, block.frames)
-        # Told also where a process that was killed has sent it: its answer was never read.
+        # Also where a killed process had sent it already: its answer was never read.
         whole = _counted(block.traffic, block.traffic.wire_bytes)
         self._watch(header.receiver, whole, "out")
         return Traffic() if moved == 0 else _counted(block.traffic, moved)
@@ -216,7 +216,7 @@ class PeerExchange:
 
 
 def _counted(traffic: BlockTraffic, moved: int | None) -> Traffic:
-    """Split a block's bytes by kind; ``moved`` is what the transport took, None if not told."""
+    """Split a block's bytes by kind; ``moved`` is what the transport took, None if unknown."""
     control = traffic.control_bytes
     return Traffic(
         boundary=Volume(

@@ -15,7 +15,7 @@ Addressed = tuple[int, bytes]
 
 
 def relay_request(ticket: Ticket, trip: int, parcels: Sequence[Addressed]) -> RelayRequest:
-    """Return the question that hands parcels to a client."""
+    """Return the question that brings a client parcels."""
     return RelayRequest(
         ticket=ticket,
         trip=trip,
@@ -26,7 +26,7 @@ def relay_request(ticket: Ticket, trip: int, parcels: Sequence[Addressed]) -> Re
 
 
 def relay_answer(parcels: Sequence[Addressed]) -> RelayAnswer:
-    """Return the answer that hands parcels out."""
+    """Return the answer that brings the server parcels."""
     return RelayAnswer(
         peers=tuple(peer for peer, _ in parcels),
         sizes=tuple(len(content) for _, content in parcels),

@@ -94,7 +94,7 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
     Raises:
         LocalProtocolError: There is no such form.
         PartitionError: A node key is not text, which the form demands.
-        CheckpointError: The folder is gone, or the file could not be written.
+        CheckpointError: The folder is missing, or the file could not be written.
     """
     if form not in _WRITERS:
         raise LocalProtocolError(
@@ -103,7 +103,7 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
     check_keys(predictions.keys, form, source=f"client {client}")
     path = folder / predictions_name(client, form)
     if not folder.is_dir():
-        # Made by who asked for predictions; gone when that process was ended and another began.
+        # The process that asked made it; it is removed when that process ends and another starts.
         raise CheckpointError(f"{path}: could not be written (its folder is gone)")
     try:
         write_whole(path, _WRITERS[form](predictions), durable=True)

@@ -28,7 +28,7 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
     """Load the graph that a configuration names, split it, and cut it into parts.
 
     Args:
-        config: Names the graph, and says how to cut it.
+        config: Names the graph, and how to cut it.
         quiet: Show no progress of a download.
 
     Raises:
@@ -136,7 +136,7 @@ def open_parts(folder: Path) -> list[GraphPartition]:
 def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) -> None:
     """Check that a part stands in its owner's place and is of the same partitioning as the first.
 
-    What two parts say of each other's nodes is left to `retexo partition check`; in a training the
+    What two parts hold on each other's nodes is left to `retexo partition check`; in a training the
     digests of the exchange prove it.
     """
     if part.partitioning != parts[0].partitioning:

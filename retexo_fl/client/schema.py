@@ -23,7 +23,7 @@ Record = TypeVar("Record")
 
 #: Metadata of a field whose dataclass adds no name of its own to keys.
 FLAT: Final = types.MappingProxyType({"prefix": ""})
-#: More bytes or nodes than there are; sums of what all clients tell stay exact in float64.
+#: More bytes or nodes than there are; sums over all clients stay exact in float64.
 MAX_COUNT: Final = 2**48
 _MOST_SHOWN: Final = 60
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: One worker in the client's own process: nothing to look for, and nobody to share with.
+#: One worker in the client's own process: nothing to look for, and no other to share with.
 _ALONE: Final = "cpu"
 
 
@@ -138,7 +138,7 @@ class ClientTrainers:
         return made
 
     def close(self) -> None:
-        """Let all devices go; whoever trains on gets them again."""
+        """Release all devices; further training starts them again."""
         self._let_go()
         if self._devices is not None:
             self._devices.close()

@@ -1,7 +1,7 @@
 """The seam between an agent and what carries its vectors in another way than as blocks.
 
-An agent works without any. One is given to it by whoever starts it (``retexo_fl/kernel_path``): the
-agent knows these protocols and the numbers of a carrier's control blocks alone.
+An agent works without any. One is passed in by the code that starts it (``retexo_fl/kernel_path``):
+the agent depends on these protocols and the numbers of a carrier's control blocks alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def split_layer(layer: int) -> tuple[int, int]:
 
 
 def is_control(kind: int) -> bool:
-    """Say whether a kind of :func:`split_layer` is a notice or a grant."""
+    """Return whether a kind of :func:`split_layer` is a notice or a grant."""
     return 0 < kind < FIRST_GRANT + MOST_GRANTS
 
 
@@ -58,7 +58,7 @@ class VectorCarrier(Protocol):
     """One job's end."""
 
     def reaches(self, peer: int) -> bool:
-        """Say whether vectors for a peer, and from it, go this way."""
+        """Return whether vectors for a peer, and from it, go this way."""
         ...
 
     def refuse_strangers(
@@ -132,7 +132,7 @@ class VectorCarrier(Protocol):
         ...
 
     def carries(self, key: BlockKey) -> bool:
-        """Say whether a peer's vectors come this way, and not as a block."""
+        """Return whether a peer's vectors come this way, and not as a block."""
         ...
 
     def untaken(self, exchanges: set[ExchangeId]) -> list[int]:

@@ -30,7 +30,7 @@ class Announcements:
         return keep, tuple(coming[keep:])
 
     def order(self, share: Share) -> Share | int:
-        """Return how a worker is told to compute ``share``: see ``messages.Step``."""
+        """Return the order that has a worker compute ``share``: see ``messages.Step``."""
         for place, announced in enumerate(self._shares):
             if announced.same_as(share):
                 del self._shares[: place + 1]

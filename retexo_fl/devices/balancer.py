@@ -1,4 +1,4 @@
-"""How much of every mini-batch each device gets, from how fast it was. Knows no clock.
+"""How much of every mini-batch each device gets, from how fast it was. Uses no clock.
 
 Source: Lin, Deng, Prasanna, "A Unified CPU-GPU Protocol for GNN Training" (CF'24), section 4.2. The
 rule is theirs, a device's share is its part of the sum of speeds, with three additions: speeds are

@@ -1,4 +1,4 @@
-"""What host and worker processes say to each other, over the pipe that only these two have.
+"""Messages between host and worker process, over a pipe that only these two have.
 
 They are objects of this library in two processes of one user: ``multiprocessing`` writes and reads
 them. An :class:`Open` is followed by two descriptors: of the arrays, and of weights and sums.
@@ -24,7 +24,7 @@ class WorkerSettings:
     """What a worker process is.
 
     Attributes:
-        name: Of its device, as the user knows it: ``cpu:1``.
+        name: Of its device, as users write it: ``cpu:1``.
         place: Its row among the sums.
         threads: That it computes with.
         ahead: Announced shares that it prepares ahead.
@@ -75,7 +75,7 @@ class Step:
 
     Attributes:
         task: Number of the task.
-        order: The share, or how many announced shares to drop before the one that is meant.
+        order: The share, or how many announced shares to drop before the one to compute.
     """
 
     task: int
@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """Let go of a task."""
+    """Release a task."""
 
     task: int
 
@@ -118,7 +118,7 @@ class Failed:
 
     Attributes:
         kind: Name of the error's class.
-        text: What it says, on one line.
+        text: Its message, on one line.
         trace: Where it was raised.
     """
 

@@ -1,4 +1,4 @@
-"""Device lists: what ``devices`` says, and what of it this machine has."""
+"""Device lists: the key ``devices``, and which of them this machine has."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceList:
-    """What ``devices`` says.
+    """The parsed key ``devices``.
 
     Attributes:
         gpus: Numbers of the GPUs asked for, in order.

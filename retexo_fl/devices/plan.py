@@ -52,7 +52,7 @@ class EpochPlan:
         )
 
     def announced(self) -> list[list[Share]]:
-        """Return the shares of each worker in all mini-batches, as a task is told them."""
+        """Return the shares of each worker in all mini-batches, as a task announces them."""
         batches = [self.shares(batch) for batch in range(self.num_batches)]
         return [list(shares) for shares in zip(*batches, strict=True)]
 

@@ -20,7 +20,7 @@ from retexo_fl.devices.timings import StepSums
 from retexo_fl.devices.worker_process import START_TIMEOUT_S, WorkerProcess, answers_of
 from retexo_fl.errors import DeviceFailed
 
-#: How long workers may take over one step, unless told.
+#: How long workers may take over one step, by default.
 DEFAULT_TIMEOUT_S: Final = 3600.0
 
 

@@ -73,7 +73,7 @@ class Prefetcher:
 
         Args:
             order: A share that was not announced, or how many announced ones to drop before the
-                one that is meant.
+                one to compute.
         """
         begun = time.perf_counter()
         entry = self._made_now(order) if isinstance(order, Share) else self._announced(order)
@@ -134,6 +134,6 @@ class Prefetcher:
             try:
                 entry.content = self._prepare(entry.share)
             except BaseException as error:
-                # Raised where the share is asked for; whoever waits there must not wait for ever.
+                # Raised where the share is asked for; the caller there must not wait for ever.
                 entry.error = error
             entry.prepare_s = time.perf_counter() - begun

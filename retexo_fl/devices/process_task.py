@@ -114,9 +114,9 @@ class ProcessTask:
         )
 
     def close(self) -> None:
-        """Have the workers let go; nothing happens where they have ended."""
+        """Have the workers release the task; nothing happens where they have ended."""
         if self._workers and self._workers == self._pool.workers:
-            # A worker that has ended meanwhile holds nothing; the pool knows of it from now on.
+            # A worker that has ended meanwhile holds nothing; the pool has marked it by now.
             with suppress(DeviceFailed), self._pool.in_use():
                 for worker in self._workers:
                     worker.send(Close(task=self._number))

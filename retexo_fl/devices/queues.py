@@ -32,7 +32,7 @@ class CudaQueue:
         return torch.cuda.stream(self._stream)
 
     def synchronize(self) -> None:
-        """Wait for it; the device's other streams go on."""
+        """Wait for it; the device's other streams continue."""
         self._stream.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""One device at work: prepares ahead, computes, and says where the time went."""
+"""One device at work: prepares ahead, computes, and reports where the time went."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShareResult:
         has_gradient: The gradient's sum was written.
         numbers: Further sums by name.
         times: Where the time went.
-        notes: What the task said.
+        notes: Of the task.
     """
 
     has_gradient: bool

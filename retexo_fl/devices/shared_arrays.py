@@ -1,7 +1,7 @@
 """Arrays in memory that worker processes read without a copy: one file without a name.
 
 On Linux a memfd, which needs no ``/dev/shm`` (a container's may hold 64 MB) and vanishes with its
-last user; elsewhere a temporary file that is unlinked at once. Processes hand on its descriptor.
+last user; elsewhere a temporary file that is unlinked at once. Processes pass on its descriptor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from retexo_fl.errors import DeviceFailed
 
-#: Each array begins on a cache line, which vector instructions want.
+#: Each array begins on a cache line, which vector instructions need.
 ALIGNMENT_BYTES: Final = 64
 _MEMORY_FACTS: Final = Path("/proc/meminfo")
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
@@ -57,7 +57,7 @@ Layout = tuple[Place, ...]
 
 
 class SharedArrays:
-    """Arrays in memory that other processes can map; a context manager that lets go of it."""
+    """Arrays in memory that other processes can map; a context manager that releases it."""
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
         self.descriptor = descriptor
@@ -96,7 +96,7 @@ class SharedArrays:
         return {place.name: _array_at(memory, place) for place in self.layout}
 
     def close(self) -> None:
-        """Let go of the memory; it is freed once nobody has it mapped."""
+        """Release the memory; it is freed once no process has it mapped."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -174,7 +174,7 @@ def _reserve(descriptor: int, total_bytes: int) -> None:
 
 
 def _available_bytes() -> int | None:
-    """Return what can be claimed without swapping; None where the system does not tell.
+    """Return what can be claimed without swapping; None where that is unknown.
 
     Asked first, since claiming too much makes Linux end some process instead of saying no.
     """

@@ -1,7 +1,7 @@
 """What a device is given to compute: a share of a mini-batch, and the sums that come back.
 
-A task knows how to prepare a share (sample, gather, move to its device) and how to form the sums of
-losses and gradients over it. The room knows nothing else of it: no graph, no layer, no model.
+A task can prepare a share (sample, gather, move to its device) and form the sums of
+losses and gradients over it. The room depends on nothing else of it: no graph, no layer, no model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Share:
         epoch: Number of the epoch; keys randomness, as do the next three.
         batch: Number of the mini-batch within the epoch.
         items: (n,) int64, what to compute: roots, rows, or numbers of units.
-        purpose: What for; a task may know others than ``train``.
+        purpose: What for; a task may have others than ``train``.
         numbers: Further whole numbers that the task needs (round, step).
     """
 
@@ -33,7 +33,7 @@ class Share:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def same_as(self, other: Share) -> bool:
-        """Say whether another share asks for the same."""
+        """Return whether another share asks for the same."""
         return self is other or (
             (self.epoch, self.batch, self.purpose) == (other.epoch, other.batch, other.purpose)
             and dict(self.numbers) == dict(other.numbers)

@@ -39,7 +39,7 @@ class StepSums:
         times: Of each worker, in worker order; zeros where the share was empty.
         reduce_s: What the host spent on adding gradients.
         step_s: The whole step, seen by the host.
-        notes: What devices said, each with its name in front.
+        notes: Of devices, each with its name in front.
     """
 
     gradient_sum: np.ndarray | None

@@ -110,7 +110,7 @@ class Unified:
             preparers: Threads of each GPU's worker that prepare; with more than one,
                 ``source.prepare`` is called by several at once.
             timeout_s: How long the devices may take over one mini-batch.
-            tell: Called with a sentence on the devices that are used.
+            tell: Called with a sentence about the devices that are used.
 
         Raises:
             ConfigurationError: An argument is out of its range, or the model cannot be trained so.

@@ -39,7 +39,7 @@ _SET_NAME: Final = 15
 
 
 def work(connection: Connection, settings: WorkerSettings) -> None:
-    """Serve the host until it lets go of the connection."""
+    """Serve the host until it closes the connection."""
     # The host is interrupted too, and ends its workers when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _settle_in(settings)
@@ -100,9 +100,9 @@ class _Worker:
 
 
 def _read(connection: Connection, messages: queue.SimpleQueue[Callable[[_Worker], None]]) -> None:
-    """Take what the host says, also while a share is computed, so that it never has to wait.
+    """Take the host's messages, also while a share is computed, so that it never has to wait.
 
-    The process ends here, at once, whatever it is computing, when the host has gone.
+    The process ends here, at once, whatever it is computing, when the host has ended.
     """
     while True:
         try:

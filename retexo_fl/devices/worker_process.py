@@ -52,7 +52,7 @@ class WorkerProcess:
         self._pipe, theirs = context.Pipe(duplex=True)
         _bound_sending(self._pipe)
         # Linux sends the signal when the *thread* that started the child ends; only the main
-        # thread ends with the process. The pipe's end tells the child in any case.
+        # thread ends with the process. The pipe's end reaches the child in any case.
         is_main_thread = threading.current_thread() is threading.main_thread()
         settings = WorkerSettings(
             name=name,
@@ -97,7 +97,7 @@ class WorkerProcess:
             raise self._ended() from error
 
     def hang_up(self) -> None:
-        """Let go of the pipe, upon which the process ends by itself."""
+        """Close the pipe, upon which the process ends by itself."""
         self._pipe.close()
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ def answers_of(
 
 
 def _raised_again(name: str, failed: Failed) -> RetexoError:
-    """Make of what a worker said the error that is raised here, with its trace as a note."""
+    """Return the error to raise here for a worker's failure, with its trace as a note."""
     known = getattr(errors, failed.kind, None)
     if isinstance(known, type) and issubclass(known, RetexoError):
         error = known(f"{name}: {failed.text}")

@@ -1,1 +1,1 @@
-"""Looks at a machine and says what keeps it from training."""
+"""Examines a machine and reports what keeps it from training."""

@@ -1,6 +1,6 @@
 """The audit: does an agent's account of its peers agree with what the interfaces carried?
 
-The agent computes bytes on the wire from what TCP tells of each connection. Here the kernel counts
+The agent computes bytes on the wire from TCP's counters of each connection. Here the kernel counts
 the same bytes once more, at the interface, by the peer's address. Both are read one after the
 other, so what passes in between is allowed for.
 
@@ -106,7 +106,7 @@ def _sum_of(accounts: Sequence[ByteAccount]) -> dict[Flow, FlowVolume]:
 def ledger_of(
     peers: Iterable[Mapping[str, Any]],
 ) -> dict[int, tuple[int | None, int | None]]:
-    """Return by peer what an agent's status tells of bytes of TCP on the wire."""
+    """Return by peer the bytes of TCP on the wire in an agent's status."""
     found = {}
     for peer in peers:
         counted = peer.get("channels", {}).get(_CHANNEL, {})

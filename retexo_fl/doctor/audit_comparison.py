@@ -17,7 +17,7 @@ TOLERANCE: Final = 0.001
 TOLERANCE_BYTES: Final = 60
 #: Of datagrams, so many packets may wait in a socket's buffer while both are read.
 WAITING_PACKETS: Final = 256
-#: The protocol of which the agent tells bytes by peer.
+#: The protocol whose bytes the agent counts by peer.
 _TOLD: Final = "tcp"
 _PROTOCOLS: Final = {"tcp": socket.IPPROTO_TCP, "udp": socket.IPPROTO_UDP}
 
@@ -27,7 +27,7 @@ class Count:
     """Bytes or packets of one direction between this client and some peers.
 
     Attributes:
-        ledger: As the agent counted; None where it does not, or the system did not tell it.
+        ledger: As the agent counted; None where it, or the system, does not.
         least: At the interface, without what passed while both were read.
         most: With it.
         slack: So much is no difference.
@@ -40,7 +40,7 @@ class Count:
 
     @property
     def interface(self) -> int:
-        """What the interface counted: of what is possible, that which is nearest to the ledger."""
+        """What the interface counted: of what is possible, the value nearest to the ledger."""
         return self.most if self.ledger is None else max(self.least, min(self.ledger, self.most))
 
     @property
@@ -50,7 +50,7 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """Whether both say the same, within the tolerance; nothing is said where one is silent."""
+        """Whether both agree within the tolerance; true where the ledger's is unknown."""
         if self.ledger is None or self.difference is None:
             return True
         allowed = max(TOLERANCE * max(self.ledger, self.interface), self.slack)
@@ -59,11 +59,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLine:
-    """One peer, or several that an address does not tell apart.
+    """One peer, or several with one address.
 
     Attributes:
         protocol: ``tcp`` or ``udp``.
-        clients: Client indices; empty for conversations with nobody known.
+        clients: Client indices; empty for conversations with unknown machines.
         addresses: IPv4 addresses; empty if none is known.
         sent: Bytes to them; ``received`` from them.
         received: See ``sent``.
@@ -103,12 +103,12 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the agent told, and what the interfaces had counted before and after it was asked.
+    """What the agent reported, and the interfaces' counts before and after that.
 
     Attributes:
         process: The agent's.
-        ledger: By peer, bytes of TCP sent and received; None where they are not told.
-        datagrams: Of its endpoint: port, packets sent and received; None for what is not told.
+        ledger: By peer, bytes of TCP sent and received; None where they are unknown.
+        datagrams: Of its endpoint: port, packets sent and received; None for what is unknown.
         earlier: At the interfaces, before; ``later`` after.
         later: See ``earlier``.
     """
@@ -121,7 +121,7 @@ class Look:
 
 
 def compare(peers: AuditedPeers, before: Look, after: Look) -> Iterator[AuditLine]:
-    """Compare what was told with what passed, for each peer and protocol."""
+    """Compare what was reported with what passed, for each peer and protocol."""
     clients = {*before.ledger, *after.ledger}
     for owners, addresses in peers.groups(clients):
         for protocol, number in _PROTOCOLS.items():
@@ -192,7 +192,7 @@ def passed(
 
 
 def _grown(before: Look, after: Look, owners: Iterable[int], way: int) -> int | None:
-    """Return by how much the ledger's bytes of some clients have grown; None if it is not told."""
+    """Return by how much the ledger's bytes of some clients have grown; None if unknown."""
     total = 0
     for client in owners:
         begun, ended = (look.ledger.get(client, (0, 0))[way] for look in (before, after))

@@ -1,4 +1,4 @@
-"""How many datagrams an agent says that it sent and received by its socket."""
+"""How many datagrams an agent reports as sent and received by its socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DatagramLedger:
 
     Attributes:
         port: UDP port.
-        sent: Packets that left by its socket; None where the counters do not tell.
+        sent: Packets that left by its socket; None where they were not counted.
         received: Packets that its socket brought.
     """
 
@@ -26,7 +26,7 @@ class DatagramLedger:
 
 
 def datagram_ledger(facts: Mapping[str, Any] | None) -> DatagramLedger | None:
-    """Return the packets that an agent's status tells of; None where it takes no datagrams.
+    """Return the packets counted in an agent's status; None where it takes no datagrams.
 
     Args:
         facts: ``datagrams`` of the status.

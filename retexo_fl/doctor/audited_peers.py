@@ -21,9 +21,9 @@ _UDP: Final = socket.IPPROTO_UDP
 
 
 class AuditedPeers:
-    """Who is reached at which IPv4 address, as the roster says.
+    """Which clients are reached at which IPv4 address, by the roster.
 
-    Agents that share a machine, and so an address, are told apart by their ports alone.
+    Agents that share a machine, and so an address, differ in their ports alone.
 
     Args:
         settings: The agent's.
@@ -58,7 +58,7 @@ class AuditedPeers:
         return tuple(sorted(found))
 
     def has(self, flow: Flow) -> bool:
-        """Say whether a conversation is one of the agent with a peer."""
+        """Return whether a conversation is one of the agent with a peer."""
         by_peer = (flow.peer, flow.protocol, flow.peer_port) in self._ports
         return by_peer or (flow.protocol, flow.local_port) in self._own
 
@@ -66,7 +66,7 @@ class AuditedPeers:
         """Return clients and their addresses, together those that share one.
 
         Args:
-            clients: All peers that the agent tells of; the last group are those without address.
+            clients: All peers in the agent's status; the last group are those without address.
         """
         found: list[tuple[set[int], set[str]]] = []
         for address, owners in sorted(self.owners.items()):

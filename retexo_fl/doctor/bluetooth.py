@@ -37,7 +37,7 @@ def examine_bluetooth(*, wanted: bool) -> Iterator[Finding]:
 
 
 def judge_listening(address: str) -> Finding:
-    """Say whether an agent that does not run yet could listen at a Bluetooth address.
+    """Return whether an agent that does not run yet could listen at a Bluetooth address.
 
     Raises:
         IdentityError: It is none.

@@ -28,7 +28,7 @@ _SOON = datetime.timedelta(days=60)
 
 
 def open_part(settings: AgentSettings) -> tuple[GraphPartition | None, Finding]:
-    """Open the client's part, and say what it is or why it cannot be used."""
+    """Open the client's part, and report what it is or why it cannot be used."""
     try:
         part = open_partition(Path(settings.partition))
     except InputError as error:
@@ -53,7 +53,7 @@ def examine_folders(settings: AgentSettings) -> Iterator[Finding]:
 
 
 def load_identity(settings: AgentSettings, client: int | None) -> tuple[Identity | None, Finding]:
-    """Load key and certificate, and say whose they are or why they cannot be used.
+    """Load key and certificate, and report whose they are or why they cannot be used.
 
     Args:
         settings: Names their files.

@@ -34,7 +34,7 @@ def examine(
 
     Args:
         config: The ``agent.toml`` of a client; None on a machine without an agent.
-        superlink: HOST:PORT of the server; empty: as ``config`` says, if it does.
+        superlink: HOST:PORT of the server; empty: from ``config``, if it is set there.
         root_certificates: The server's CA.
 
     Raises:
@@ -73,13 +73,13 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
     yield from examine_ports(settings, running=status is not None)
     if identity is not None and roster is not None and part is not None:
         adapter = ""
-        with suppress(IdentityError):  # which was told with the ports
+        with suppress(IdentityError):  # which was reported with the ports
             adapter = own_adapter(settings.listen)
         yield from examine_peers(identity, roster, part.peers, adapter=adapter)
 
 
 def _wants_bluetooth(settings: AgentSettings, roster: Roster | None) -> bool:
-    """Say whether the client listens at a Bluetooth address, or another has one."""
+    """Return whether the client listens at a Bluetooth address, or another has one."""
     addresses = list(settings.listen)
     if roster is not None:
         addresses += [address for one in roster.members.values() for address in one.addresses]

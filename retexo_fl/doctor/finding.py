@@ -9,12 +9,12 @@ from enum import Enum, unique
 
 @unique
 class Verdict(Enum):
-    """How a thing stands; the values are what JSON says."""
+    """The state of a thing; the values are those in JSON."""
 
     GOOD = "good"
     #: Not wanted, or not needed here.
     ABSENT = "absent"
-    #: A training can go on, but somebody should look.
+    #: A training can continue, but the owner should look.
     DOUBTFUL = "doubtful"
     BAD = "bad"
 
@@ -47,12 +47,12 @@ def absent(thing: str, seen: str, advice: str = "") -> Finding:
 
 
 def doubtful(thing: str, seen: str, advice: str) -> Finding:
-    """Return that a training can go on, but somebody should look."""
+    """Return that a training can continue, but the owner should look."""
     return Finding(thing=thing, verdict=Verdict.DOUBTFUL, seen=seen, advice=advice)
 
 
 def bad(thing: str, seen: str, advice: str) -> Finding:
-    """Return that a training cannot go on as it is."""
+    """Return that a training cannot continue as it is."""
     return Finding(thing=thing, verdict=Verdict.BAD, seen=seen, advice=advice)
 
 

@@ -22,9 +22,9 @@ def why_no_kernel_path() -> str:
 
 
 def examine_kernel_path(listen: Iterable[str]) -> Finding:
-    """Load the program, have it take one packet, and let go of it; no interface is touched.
+    """Load the program, have it take one packet, and unload it; no interface is touched.
 
-    It tells of the user who asks: an agent may hold privileges that this user lacks.
+    The result holds for the user who runs it: an agent may have privileges that this user lacks.
 
     Args:
         listen: Addresses that the client listens at.

@@ -1,4 +1,4 @@
-"""The way to peers: each answers at an address of the roster, and both ends know each other."""
+"""The way to peers: each answers at an address of the roster, and both ends accept each other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
         if scheme == "relay":
             return _by_relay(thing, failures)
         if scheme in DATAGRAM_SCHEMES:
-            # Nobody answers there before an exchange has begun.
+            # Nothing answers there before an exchange has begun.
             continue
         if is_own_scheme(scheme):
             failures.append(f"{address}: not examined, the transport is the owner's")
@@ -81,7 +81,7 @@ def _shake_hands(identity: Identity, member: Member, address: str, adapter: str)
 
     Raises:
         OSError: Nobody answers.
-        PeerRefused: One end does not know the other.
+        PeerRefused: One end does not accept the other.
         ChannelError: The connection ended.
     """
     stream = SecureStream(
@@ -93,7 +93,7 @@ def _shake_hands(identity: Identity, member: Member, address: str, adapter: str)
         deadline = time.monotonic() + _TIMEOUT_S
         while stream.handshake() is None:
             _pump(wire, stream, deadline)
-        # Whether the peer took our certificate is known from the first thing that it says.
+        # Whether the peer took our certificate is known from its first message.
         while stream.read() is None:
             _pump(wire, stream, deadline)
         stream.close()
@@ -115,7 +115,7 @@ async def _by_radio(address: str, adapter: str) -> socket.socket:
 
 
 def _is_busy(error: OSError | ChannelError) -> bool:
-    """Say whether there is a connection already: Bluetooth has one at most."""
+    """Return whether there is a connection already: Bluetooth has one at most."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EBUSY
 
 

@@ -46,7 +46,7 @@ class DownloadBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the bars as they are; an error of the body goes on."""
+        """Leave the bars as they are; an error of the body is raised again."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

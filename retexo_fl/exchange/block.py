@@ -24,7 +24,7 @@ _DTYPE_BY_ITEMSIZE: Final = {4: "float32", 8: "float64"}
 # layer, sender, receiver, num_edges, num_vectors, width u32 | itemsize, job length u8
 # | weights, plan | job
 _HELLO: Final = struct.Struct("<IIIIIIBB32s32s")
-#: What each end says of the edges between the two clients.
+#: What each end sends about the edges between the two clients.
 _EDGE_FIELDS: Final = ("num_edges", "plan_digest")
 MIN_HELLO_BYTES: Final = _HELLO.size + 1
 MAX_HELLO_BYTES: Final = _HELLO.size + MAX_JOB_CHARS
@@ -34,7 +34,7 @@ MAX_HELLO_BYTES: Final = _HELLO.size + MAX_JOB_CHARS
 class BlockHeader:
     """The identity of one block: vectors of one layer from one client to one peer.
 
-    Both ends build it from what they know; the receiver compares field by field.
+    Both ends build it by themselves; the receiver compares field by field.
 
     Attributes:
         job: Name of the job, 1 to 64 printable ASCII characters.
@@ -174,7 +174,7 @@ def parse_hello(payload: bytes) -> BlockHeader:
 
 
 def check_same_block(received: BlockHeader, expected: BlockHeader) -> None:
-    """Compare what HELLO says with what this end knows.
+    """Compare HELLO with what this end expects.
 
     Raises:
         PartitionError: The two ends do not list the same edges, which comes before everything that

@@ -39,7 +39,7 @@ class BlockProgress:
         num_rows: Vectors in them.
         traffic: Their bytes.
         is_whole: DONE was the last of them.
-        block: What HELLO says, None before it.
+        block: From HELLO, None before it.
         seed: CRC-32 of HELLO's payload, from which the checksums of the others start.
     """
 
@@ -64,7 +64,7 @@ def check_frame(
         data: Whole frame.
         progress: What came before it.
         key: The block.
-        expected: What its HELLO must say, None while this end does not know.
+        expected: What its HELLO must contain, None while that is unknown.
 
     Raises:
         RemoteProtocolError: They are not.
@@ -111,7 +111,7 @@ def sound_prefix(key: BlockKey, stream: Buffer) -> BlockProgress:
 def located(
     error: RemoteProtocolError, progress: BlockProgress, key: BlockKey
 ) -> RemoteProtocolError:
-    """Return an error that says in which block and frame."""
+    """Return an error that names block and frame."""
     return RemoteProtocolError(
         f"block of layer {key.layer} from client {key.sender} to {key.receiver}, "
         f"frame {progress.num_frames}: {error}"

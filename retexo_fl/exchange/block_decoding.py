@@ -21,7 +21,7 @@ from retexo_fl.exchange.frames import (
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
 from retexo_fl.exchange.vectors import Vectors, count_nonzeros, to_csr, to_dense
 
-#: A block is handed over as CSR if less than one value in so many is not zero: CSR then takes less
+#: A block is returned as CSR if less than one value in so many is not zero: CSR then takes less
 #: than half of the dense memory (8 bytes per non-zero float32 against 4 per value).
 VALUES_PER_NONZERO: Final = 4
 
@@ -32,8 +32,8 @@ def decode_block(
     """Return the vectors of a block and its bytes, None while it is not whole.
 
     Args:
-        expected: The block as this end knows it.
-        stream: Whole frames from the first on, as a channel hands them out: their checksums were
+        expected: The block as this end expects it.
+        stream: Whole frames from the first on, as a channel returns them: their checksums were
             checked where they arrived.
         max_frame_bytes: What the rows of a frame may take uncoded.
 

@@ -50,7 +50,7 @@ def encode_block(
         max_frame_bytes: Payload limit of a frame; the receiver's must be at least this.
 
     Raises:
-        LocalProtocolError: The vectors are not what the header says, hold NaN or infinity, a row
+        LocalProtocolError: The vectors do not match the header, hold NaN or infinity, a row
             does not fit a frame, there is no such codec, or the limit is out of range.
 
     Shapes:

@@ -1,6 +1,6 @@
 """How the rows of one frame become bytes: the same bits come out, whatever the coding.
 
-A coding says where the non-zero values are (*positions*) and what they are (*values*)::
+A coding holds where the non-zero values are (*positions*) and what they are (*values*)::
 
     DENSE    every value, little-endian             (only with FULL)
     BITS     per row ceil(width / 8) bytes: column c is bit c % 8 (least first) of byte c // 8

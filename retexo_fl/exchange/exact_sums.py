@@ -134,7 +134,7 @@ class _Groups:
 
 
 def _summed_dense(whole: npt.NDArray[Any], groups: _Groups) -> npt.NDArray[Any]:
-    """Sum in place, in an array that is nobody else's."""
+    """Sum in place, in an array that has no other user."""
     sums = np.concatenate(list(groups.sums(whole)))
     whole[groups.members] = 0
     whole[groups.firsts] = sums

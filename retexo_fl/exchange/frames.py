@@ -55,7 +55,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeader:
-    """What the first 24 bytes of a frame say; the checksum is kept beside the payload."""
+    """The first 24 bytes of a frame; the checksum is kept beside the payload."""
 
     kind: FrameKind
     positions: int = 0
@@ -111,7 +111,7 @@ class Frame:
     """One whole frame as it arrived.
 
     Attributes:
-        header: What its first 24 bytes say.
+        header: Its first 24 bytes.
         data: All its bytes.
     """
 
@@ -124,7 +124,7 @@ class Frame:
         return memoryview(self.data)[HEADER_BYTES:]
 
     def has_checksum(self, block_seed: int) -> bool:
-        """Say whether header and payload are as they were sent, in the block of ``block_seed``."""
+        """Return whether header and payload are as sent, in the block of ``block_seed``."""
         return self.header.checksum == _checksum(self.header, self.payload, block_seed)
 
 

@@ -1,8 +1,8 @@
-"""A link between two agents, sans-IO: both ends owe each other blocks over one stream of bytes.
+"""A link between two agents, sans-IO: both ends send each other blocks over one stream of bytes.
 
 It owns no socket, no clock, no thread and no file. The stream must be reliable and its two ends
-proved to each other, as TLS does. Every new link begins with nothing: each end offers what it owes,
-and the other says from which frame on it is wanted, or that it has it.
+proved to each other, as TLS does. Every new link starts afresh: each end offers its blocks,
+and the other answers from which frame on it wants one, or that it has it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LinkSession:
             self._reader.give(data)
 
     def next_event(self, now_s: float) -> LinkEvent | None:
-        """Return what the bytes so far say next, None when more are needed.
+        """Return the next event from the bytes so far, None when more are needed.
 
         Raises:
             RemoteProtocolError: The peer broke the protocol; the link is of no more use.
@@ -157,7 +157,7 @@ class LinkSession:
         self._outgoing.add(offer)
 
     def offers(self, key: BlockKey) -> bool:
-        """Say whether a block is on offer or waits to be."""
+        """Return whether a block is on offer or waits to be."""
         return self._outgoing.holds(key)
 
     def withdraw(self, key: BlockKey) -> None:
@@ -165,15 +165,15 @@ class LinkSession:
         self._outgoing.withdraw(key)
 
     def withdraw_waiting(self, job: str) -> None:
-        """Do not make the waiting offers of a job that the peer does not know."""
+        """Withdraw the waiting offers of a job that the peer has not admitted."""
         self._outgoing.withdraw_waiting(job)
 
     def ask(self, key: BlockKey) -> None:
-        """Tell the peer that one of its blocks is missing here."""
+        """Report to the peer that one of its blocks is missing here."""
         self._tell(encode(MessageKind.ASK, encode_key(key)))
 
     def admit_job(self, job: str) -> None:
-        """Tell the peer that a job of which blocks were refused is known now."""
+        """Report to the peer that a job whose blocks were refused is admitted now."""
         self._tell(encode(MessageKind.ADMITTED, job.encode("ascii")))
 
     def leave(self, reason: str) -> None:
@@ -212,7 +212,7 @@ class LinkSession:
 
         Raises:
             PeerRefused: The peer was too slow.
-            ChannelTimedOut: It is gone.
+            ChannelTimedOut: The peer is silent.
         """
         if self._clock.check(now_s):
             self._tell(encode(MessageKind.PING))

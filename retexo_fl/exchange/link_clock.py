@@ -70,7 +70,7 @@ class LinkClock:
 
         Raises:
             PeerRefused: It was too slow.
-            ChannelTimedOut: It is gone.
+            ChannelTimedOut: The peer is silent.
         """
         if now_s >= self._greet_by_s:
             raise refused(Reason.SLOW, f"no greeting within {self._limits.greeting_s:g} s")

@@ -11,14 +11,14 @@ from retexo_fl.exchange.link_messages import Offer, RefusalCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGreeted:
-    """The peer speaks this protocol and is who it must be."""
+    """The peer speaks this protocol and is the expected client."""
 
     client: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockOffered:
-    """The peer owes a block: answer with ``want``, ``have`` or ``refuse`` before going on."""
+    """The peer offers a block: answer with ``want``, ``have`` or ``refuse`` before continuing."""
 
     ref: int
     offer: Offer
@@ -66,7 +66,7 @@ class BlockAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAdmitted:
-    """The peer knows a job now of which it refused blocks."""
+    """The peer has admitted a job whose blocks it had refused."""
 
     job: str
 

@@ -113,9 +113,9 @@ class IncomingOffers:
             )
 
     def frame(self, ref: int, frame: memoryview) -> FrameArrived | None:
-        """Take a frame; return None if nobody wants it any more.
+        """Take a frame; return None if it is not wanted any more.
 
-        Frames are counted, and looked at by whoever keeps them.
+        Frames are counted here; the code that keeps them checks them.
 
         Raises:
             RemoteProtocolError: No frame of this offer was asked for.
@@ -147,7 +147,7 @@ class IncomingOffers:
 
     def _count_unwanted(self, num_bytes: int) -> None:
         self._unwanted_bytes += num_bytes
-        # A link may live for weeks: who brings much may have much on its way in vain.
+        # A link may live for weeks: a peer that sends much may have much on its way unwanted.
         if self._unwanted_bytes > self._limits.max_unwanted_bytes + self._wanted_bytes:
             unwanted = counted(self._unwanted_bytes, "byte")
             raise refused(Reason.FLOOD, f"{unwanted} that nobody asked for")

@@ -16,8 +16,8 @@ class SessionLimits:
         greeting_s: A peer that has not greeted by then is refused.
         message_s: A message that has begun must be whole after this long, and
         least_bytes_per_s: as much longer as its size takes at this rate.
-        ping_after_s: Silence after which the peer is asked for a sign.
-        pong_within_s: It is gone if none comes for so long.
+        ping_after_s: Silence after which the peer is sent a PING.
+        pong_within_s: It is lost if nothing comes for so long after that.
         max_open_offers: Offers of one end that wait for HAVE or REFUSE.
         max_pending_bytes: Bytes of these together, unless it is one only.
         eager_bytes: Frames that may follow an eager offer before the peer has answered.

@@ -48,7 +48,7 @@ _WANT: Final = struct.Struct("<II")
 _REFUSE: Final = struct.Struct("<IB")
 _KEY: Final = struct.Struct(f"<III{DIGEST_BYTES}s")
 MESSAGE_HEADER_BYTES: Final = MESSAGE_HEADER.size
-#: The number of an offer, before whatever else a message says of it.
+#: The number of an offer, before a message's other fields about it.
 REF_BYTES: Final = _REF.size
 
 
@@ -82,7 +82,7 @@ class RefusalCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One block that its sender owes its receiver.
+    """One block that its sender has for its receiver.
 
     Attributes:
         key: The block.

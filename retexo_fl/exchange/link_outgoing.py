@@ -33,9 +33,9 @@ class _Open:
 
 
 class OutgoingOffers:
-    """Numbers the offers and knows which frame is to be sent next.
+    """Numbers the offers and selects the frame to send next.
 
-    Never more is open than the limits say: the peer would close the link.
+    Never more offers are open than the limits allow: the peer would close the link.
 
     Args:
         limits: Those of both ends.
@@ -64,7 +64,7 @@ class OutgoingOffers:
             self._make_offers()
 
     def holds(self, key: BlockKey) -> bool:
-        """Say whether a block is offered or waits to be."""
+        """Return whether a block is offered or waits to be."""
         return key in self._refs or key in self._waiting
 
     def withdraw(self, key: BlockKey) -> None:

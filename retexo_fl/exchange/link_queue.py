@@ -8,7 +8,7 @@ from retexo_fl.exchange.frames import Buffer
 
 
 class MessageQueue:
-    """Holds messages in the order in which they are told; nothing follows the last one."""
+    """Holds messages in the order in which they were added; nothing follows the last one."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()

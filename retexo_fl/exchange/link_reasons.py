@@ -20,13 +20,13 @@ from retexo_fl.errors import (
 class Reason(StrEnum):
     """The word that a refusal is counted under; its sentence begins with it."""
 
-    #: The other end of a connection is not who it must be, or nobody in the roster.
+    #: The other end of a connection is not the expected client, or not in the roster.
     CERTIFICATE = "certificate"
     #: No handshake, greeting or whole message in time.
     SLOW = "slow"
-    #: Nothing was heard for too long.
+    #: Nothing arrived for too long.
     SILENT = "silent"
-    #: Too many offers that had to be refused, or bytes that nobody asked for.
+    #: Too many offers that had to be refused, or bytes that were not asked for.
     FLOOD = "flood"
     #: More bytes than a frame, a message or a block may have.
     OVERSIZE = "oversize"
@@ -48,7 +48,7 @@ class Reason(StrEnum):
     BY_PEER = "by-peer"
     #: It could not be reached, or the connection broke.
     CONNECTION = "connection"
-    #: Something here went wrong that has no name: a bug of ours, whoever caused it.
+    #: An error here without a name: a bug of ours, whichever end caused it.
     FAULT = "fault"
 
 

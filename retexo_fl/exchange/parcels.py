@@ -1,4 +1,4 @@
-"""Parcels: pieces of a byte stream between two clients, carried by somebody else, sans-IO.
+"""Parcels: pieces of a byte stream between two clients, carried by a third party, sans-IO.
 
 Where two clients cannot reach each other, the server passes pieces of their stream on, inside its
 own messages. It may pass one twice; one that is lost breaks the stream, which then begins anew
@@ -40,7 +40,7 @@ class ParcelKind(IntEnum):
     DATA = 2
     #: No more data comes from this end.
     CLOSE = 3
-    #: This end knows no such stream, or no more: its process is another one.
+    #: This end has no such stream, or no longer: its process was restarted.
     RESET = 4
 
 
@@ -118,12 +118,12 @@ class ParcelStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end has said that it sends no more."""
+        """Whether this end has announced that it sends no more."""
         return self._closed_here
 
     @property
     def has_parcels(self) -> bool:
-        """Whether :meth:`take` has anything to hand out."""
+        """Whether :meth:`take` has anything to return."""
         opens = self._opens and not self._next_out
         return opens or bool(self._outgoing) or (self._closing and not self._closed_here)
 

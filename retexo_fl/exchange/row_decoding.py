@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsShape:
-    """What the receiver knows of a frame's rows before it looks at them.
+    """What the receiver expects of a frame's rows before it decodes them.
 
     Attributes:
         num_rows: Rows in the frame, at least 1.

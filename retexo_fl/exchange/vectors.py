@@ -100,7 +100,7 @@ def slice_rows(vectors: Vectors, first: int, end: int) -> Vectors:
 
 
 def is_ascending(columns: Integers, counts: Integers) -> bool:
-    """Say whether the column numbers of every row are strictly ascending.
+    """Return whether the column numbers of every row are strictly ascending.
 
     Shapes:
         columns: ``[num_nonzeros]``, counts: ``[num_rows]``.
@@ -113,7 +113,7 @@ def is_ascending(columns: Integers, counts: Integers) -> bool:
 
 
 def check_vectors(vectors: Vectors, header: BlockHeader) -> Vectors:
-    """Check that vectors are what their header says and can be sent.
+    """Check that vectors match their header and can be sent.
 
     Args:
         vectors: The block.

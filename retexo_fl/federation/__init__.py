@@ -22,7 +22,7 @@ def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:
 
     Args:
         run: Directory of the run.
-        folder: Existing folder for what the server tells of the inference.
+        folder: Existing folder for the server's reports on the inference.
         form: What clients write: ``csv``, ``parquet`` or ``npz``.
     """
     from retexo_fl.federation.prediction_app import PredictionTask, make_prediction_app

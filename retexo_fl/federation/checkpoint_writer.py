@@ -16,13 +16,13 @@ MOST_LOST_S: Final = 1.0
 class CheckpointWriter:
     """Writes states of a training, in order, one at a time.
 
-    After a crash the training goes on from a state that is at most :data:`MOST_LOST_S` older than
+    After a crash the training continues from a state that is at most :data:`MOST_LOST_S` older than
     its last finished round. Rounds that take longer than half of that are therefore all written,
-    shorter ones at intervals. Where a write may not be done in time, the training waits for it.
+    shorter ones at intervals. Where a write might end too late, the training waits for it.
 
     Args:
         write: Called in the thread; returns when the checkpoint is on the disk.
-        now_s: A clock that never goes back.
+        now_s: A monotonic clock.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class CheckpointWriter:
         self._now_s = now_s
         self._thread: ThreadPoolExecutor | None = None
         self._under_way: Future[float] | None = None
-        #: When the states were reached that were handed over last, and that are on the disk.
+        #: Times of the last state that was given to :meth:`write`, and of the last one on the disk.
         self._handed_s = self._safe_s = float("-inf")
         self._last_took_s = 0.0
 
     def is_due(self) -> bool:
-        """Say whether a state that has just been reached should be written.
+        """Return whether a state that has just been reached should be written.
 
         Raises:
             CheckpointError: An earlier one could not be.
@@ -49,7 +49,7 @@ class CheckpointWriter:
         return self._under_way is None or self._now_s() - self._safe_s >= MOST_LOST_S
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Hand over a state, whose arrays may change afterwards.
+        """Write a state in the thread; its arrays may change afterwards.
 
         Raises:
             CheckpointError: It, or an earlier one, could not be written.
@@ -66,7 +66,7 @@ class CheckpointWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Return when everything that was handed over is on the disk.
+        """Return when everything given to :meth:`write` is on the disk.
 
         Raises:
             CheckpointError: It could not be written.

@@ -27,7 +27,7 @@ class Checkpoint:
     """A training after ``round`` rounds of ``stage``.
 
     Attributes:
-        facts: What JSON can say: job, attempt, stage, round, best score, history, ledger.
+        facts: The part in JSON: job, attempt, stage, round, best score, history, ledger.
         tensors: ``weights``, ``best`` (absent before the first candidate), ``adam.*``.
     """
 
@@ -109,7 +109,7 @@ def metadata_of(content: bytes) -> Mapping[str, str]:
 
 
 def checksum(facts: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return a CRC-32 over everything that a file of tensors says, against damage on the disk."""
+    """Return a CRC-32 over the content of a file of tensors, against damage on the disk."""
     crc = zlib.crc32(facts.encode())
     for name in sorted(tensors):
         item = tensors[name]

@@ -26,14 +26,14 @@ _PAUSE_S: Final = 1.0
 class Exchanges:
     """Runs exchanges, and repeats them for clients that were away when they were closed.
 
-    Only where rounds may be closed without some clients is anybody ever behind.
+    A client is behind only where rounds may be closed without some clients.
 
     Args:
         messenger: The way to the clients.
-        clients: What rounds know of them.
+        clients: What rounds need of them.
         config: Of the run.
         job: Its finished stages make the rows of the next one.
-        watch: The clock, and who is told of exchanges that stay open.
+        watch: The clock, and what is called for exchanges that stay open.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Exchanges:
                 logger.warning("client %d is back in stage %d", client, stage)
 
     def _repeat(self, stage: int, client: int) -> bool:
-        """Repeat one exchange for one client; say whether it has closed it."""
+        """Repeat one exchange for one client; return whether it has closed it."""
         request = self._request(stage)
         sending = publish(self._clients, request, [client], counted=frozenset())
         if client not in self._messenger.run(sending):

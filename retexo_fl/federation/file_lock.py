@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file that the system lets go when its process ends."""
+"""One process at a time: a lock on a file that the system releases when its process ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lock_run(path: Path, *, within_s: float = 0.0) -> BinaryIO:
 
     Args:
         path: The file.
-        within_s: How long to wait for another process to let go.
+        within_s: How long to wait for another process to release it.
 
     Raises:
         RunDirectoryError: Another process holds it.
@@ -40,7 +40,7 @@ def lock_run(path: Path, *, within_s: float = 0.0) -> BinaryIO:
 
 
 def _holder(path: Path) -> str:
-    """Say which process holds a file, where the system tells (Linux, on the same machine)."""
+    """Say which process holds a file, where the system shows that (Linux, on the same machine)."""
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -52,7 +52,7 @@ class Federation:
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:
-        """By client, ascending, what it said of itself."""
+        """By client, ascending, its hello."""
         return {answer.client: answer for answer in self.answers}
 
 
@@ -78,7 +78,7 @@ def greet(
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
             train node.
-        RemoteProtocolError: A client says of itself what cannot be.
+        RemoteProtocolError: A client's hello holds impossible values.
         RoundIncomplete: Not all clients were there in time.
     """
     found = _ask_all(messenger, ticket, clients)
@@ -101,7 +101,7 @@ def greet(
 def _ask_all(
     messenger: Messenger, ticket: Ticket, clients: int
 ) -> dict[int, tuple[int, HelloAnswer]]:
-    """Return, by client index, the Flower node and what it told."""
+    """Return, by client index, the Flower node and its answer."""
     found: dict[int, tuple[int, HelloAnswer]] = {}
     replies = messenger.ask_whoever_comes(
         HelloRequest(ticket=ticket), count=clients, purpose="hello"

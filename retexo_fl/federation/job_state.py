@@ -29,7 +29,7 @@ class JobState:
     Attributes:
         job: Its name, for its whole life.
         attempt: The present start or resume, from 1.
-        partitioning: Name of the partitioning that is trained on; empty until clients told it.
+        partitioning: Name of the partitioning that is trained on; empty until clients report it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
@@ -56,7 +56,7 @@ class JobState:
 
     @classmethod
     def resume(cls, checkpoint: Checkpoint) -> Self:
-        """Go on with the job of a checkpoint, one attempt later.
+        """Continue the job of a checkpoint, one attempt later.
 
         Raises:
             CheckpointError: It does not say what :meth:`checkpoint` does.
@@ -83,7 +83,7 @@ class JobState:
         return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
 
     def check_partitioning(self, told: str) -> None:
-        """Go on only with the parts that the job began with.
+        """Continue only with the parts that the job began with.
 
         Raises:
             PartitionError: They are others.
@@ -112,7 +112,7 @@ class JobState:
             "weights_digest": ticket.weights_digest.hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
             "ledger": self.ledger.to_csv(),
-            # Copies: they are written while the training goes on.
+            # Copies: they are written while the training continues.
             "missing": dict(self.missing),
             "absences": dict(self.absences),
             "absent": list(state.absent),
@@ -157,7 +157,7 @@ class JobState:
             self.absences[client] = self.absences.get(client, 0) + 1
 
     def is_restored(self, stage: int) -> bool:
-        """Say whether an earlier attempt has told of this stage's exchange already."""
+        """Return whether an earlier attempt has recorded this stage's exchange already."""
         return self._restored is not None and str(stage) in self._restored.facts["missing"]
 
     def stage_state(self, stage: int) -> StageState | None:

@@ -1,4 +1,4 @@
-"""A trained layer on disk: a safetensors file that says what it is for and whether it is whole."""
+"""A trained layer on disk: a safetensors file with what it is for and a check that it is whole."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEY: Final = "retexo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """What the tensors of a layer do not say.
+    """What the tensors of a layer do not hold.
 
     Attributes:
         stage: Stage index.

@@ -1,4 +1,4 @@
-"""What a grid may tell of a network that it models: no other grid has anything to say."""
+"""What a grid that models a network reports of it; other grids report nothing."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def network_facts(grid: Grid) -> Network | None:
 
 
 def check_links(grid: Grid, config: RunConfig) -> None:
-    """Refuse links that nobody would model.
+    """Refuse links that would not be modelled.
 
     Raises:
-        ConfigurationError: ``links`` is not ideal, and the grid's network is as it is.
+        ConfigurationError: ``links`` is not ideal, and the grid models no network.
     """
     if config.links != "ideal" and network_facts(grid) is None:
         raise ConfigurationError(

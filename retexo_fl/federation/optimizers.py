@@ -28,7 +28,7 @@ class ServerOptimizer(Protocol):
         ...
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`state` of another instance that held the same weights."""
+        """Continue from :meth:`state` of another instance that held the same weights."""
         ...
 
 

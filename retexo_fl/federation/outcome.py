@@ -39,12 +39,12 @@ from retexo_fl.training.volume import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutcome:
-    """What the loop knows at the end.
+    """The result of the loop.
 
     Attributes:
         config: The configuration.
         shape: Sizes of the model.
-        answers: What each client told of itself.
+        answers: The hello of each client.
         test: The selected model on the test nodes of all clients.
         network: What the grid modelled of the network in the last attempt; None where nothing was.
     """

@@ -1,7 +1,7 @@
-"""The ServerApp of an inference, and the files by which it tells how that went.
+"""The ServerApp of an inference, and the files in which it reports how that went.
 
 They lie in a folder of the server: ``events.jsonl`` grows while the clients work, ``outcome.json``
-comes at the end and holds what the server knows, or the named error that ended it.
+comes at the end and holds the result, or the named error that ended it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     for each stage m:
         publish   every client embeds its nodes with the trained layer m - 1 and sends its vectors
         collect   until every vector has arrived, or the deadline decides
-    predict       every client writes down what the last layer says of its nodes, and forgets
+    predict       every client writes the last layer's predictions of its nodes, and forgets
 
-The server is told counts. What is predicted, of which node, stays with the client.
+The server gets counts. What is predicted, of which node, stays with the client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BETWEEN_EVENTS_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionOutcome:
-    """What the server knows at the end of an inference.
+    """The server's result of an inference.
 
     Attributes:
         answers: What each client wrote, by client index.
@@ -55,7 +55,7 @@ class PredictionOutcome:
     ledger: TrafficLedger
 
     def facts(self) -> dict[str, Any]:
-        """Return the outcome as JSON can say it."""
+        """Return the outcome as JSON."""
         return {
             "nodes": {client: answer.nodes for client, answer in self.answers.items()},
             "labelled": {
@@ -79,7 +79,7 @@ class PredictionLoop:
         config: That of the run, with the clients and the policies of this inference.
         model: The trained layers.
         form: What clients write: ``csv``, ``parquet`` or ``npz``.
-        tell: Called with every event.
+        tell: Callback for every event.
     """
 
     grid: Grid
@@ -155,7 +155,7 @@ class PredictionLoop:
         return answers
 
     def _note_answer(self, stage: int, purpose: str) -> None:
-        """Count the answers of a step, and tell of some of them."""
+        """Count the answers of a step, and report some of them."""
         if self._step != (stage, purpose):
             self._step, self._answers = (stage, purpose), 0
         self._answers += 1

@@ -24,7 +24,7 @@ from retexo_fl.ledger import Volume
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
-#: Record of a reply that says by name why there is no answer.
+#: Record of a reply that holds a named error in place of an answer.
 FAILURE: Final = "failure"
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
@@ -39,7 +39,7 @@ def request_content(request: Request[Any]) -> RecordDict:
 
 
 def read_request(message: Message) -> Request[Any]:
-    """Read a request; the message's type says which.
+    """Read a request; the message's type is its kind.
 
     Raises:
         RemoteProtocolError: Something in it is not as expected.
@@ -56,7 +56,7 @@ def answer_content(answer: object) -> RecordDict:
     values, weights = _flatten(answer)
     if any(isinstance(value, str | bytes) for value in values.values()):
         return _content(ConfigRecord(values), _SETTINGS, weights)
-    # Flower's metrics know no truth values.
+    # Flower's metrics have no truth values.
     numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
     return _content(MetricRecord(numbers), _METRICS, weights)
 
@@ -139,13 +139,13 @@ def weights_of(record: ArrayRecord) -> np.ndarray:
 
 
 def failure_content(error: RetexoError) -> RecordDict:
-    """Return the content of a reply that says by name why there is no answer."""
+    """Return the content of a reply that holds a named error in place of an answer."""
     failure = ConfigRecord({"name": type(error).__name__, "message": str(error)})
     return RecordDict({FAILURE: failure})
 
 
 def raise_failure(reply: Message, who: str) -> None:
-    """Raise what a reply says went wrong at ``who`` (such as ``client 3``), if anything did.
+    """Raise the error in a reply of ``who`` (such as ``client 3``), if there is one.
 
     Raises:
         RetexoError: The client's own named error, its sentence preceded by the client; or
@@ -170,7 +170,7 @@ def raise_failure(reply: Message, who: str) -> None:
 def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
     """Return the bytes of a message's weights and of everything else in it.
 
-    Flower tells nobody what its transport adds, so neither is measured on the wire.
+    Flower does not report what its transport adds, so neither is measured on the wire.
     """
     weights = 0
     other = 0

@@ -1,4 +1,4 @@
-"""What a resume compares before it goes on: the configuration, and the rounds told of so far."""
+"""What a resume compares before it continues: the configuration, and the rounds recorded so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> No
 
     Args:
         path: The run directory.
-        stored: What its ``config.toml`` says.
+        stored: Its ``config.toml``.
         checkpoint: Its checkpoint.
 
     Raises:
@@ -39,7 +39,7 @@ def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> No
 
 
 def told_rounds(facts: Mapping[str, Any]) -> dict[int, int]:
-    """Return how many rounds of each stage a checkpoint's history tells of."""
+    """Return how many rounds of each stage a checkpoint's history records."""
     told = {int(outcome["stage"]): int(outcome["rounds"]) for outcome in facts["outcomes"]}
-    # A round is told of when its weights have been validated, with the next one.
+    # A round is recorded once its weights have been validated, with the next one.
     return {int(facts["stage"]): max(int(facts["round"]) - 1, 0), **told}

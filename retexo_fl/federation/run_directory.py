@@ -1,4 +1,4 @@
-"""What a run leaves on disk, written so that an interrupted run can go on."""
+"""What a run leaves on disk, written so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 class RunDirectory:
     """A folder with ``config.toml``, ``metrics.jsonl``, ``ledger.csv``, ``model``, ``result.json``.
 
-    ``status.json`` says whether the run is going on, finished, failed or was interrupted;
-    ``checkpoint.safetensors`` is what a resume goes on from.
+    ``status.json`` says whether the run is active, finished, failed or was interrupted;
+    ``checkpoint.safetensors`` is what a resume starts from.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class RunDirectory:
         return checkpoint
 
     def _cut_history(self, checkpoint: Checkpoint) -> None:
-        """Cut ``metrics.jsonl`` back to a checkpoint; a shorter one is noticed and gone on with."""
+        """Cut ``metrics.jsonl`` back to a checkpoint; a shorter one is noticed and continued."""
         named_bytes = int(checkpoint.facts["metrics_bytes"])
         left_bytes = self._log.cut_back(named_bytes)
         self.lost_rounds = self._log.lacking(told_rounds(checkpoint.facts))
@@ -128,15 +128,15 @@ class RunDirectory:
         return self.path / "checkpoint.safetensors"
 
     def _lock(self) -> None:
-        """Hold the run for this process; the system lets go when the process ends."""
+        """Hold the run for this process; the system releases it when the process ends."""
         self._held = lock_run(self.path / "config.toml")
 
     def remove(self) -> None:
-        """Take the folder away, with a run that came to nothing."""
+        """Remove the folder of a run that did not start."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the run, once what is being written is on the disk."""
+        """Release the run, once what is being written is on the disk."""
         self._writer.close()
         if self._held is not None:
             self._held.close()
@@ -154,7 +154,7 @@ class RunDirectory:
         self._listeners.append(listener)
 
     def record(self, event: Event) -> None:
-        """Append an event to ``metrics.jsonl`` and tell the listeners.
+        """Append an event to ``metrics.jsonl`` and call the listeners.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -166,7 +166,7 @@ class RunDirectory:
             listener(event)
 
     def wants_checkpoint(self) -> bool:
-        """Say whether a state that has just been reached should be written.
+        """Return whether a state that has just been reached should be written.
 
         Raises:
             CheckpointError: An earlier one could not be.
@@ -174,7 +174,7 @@ class RunDirectory:
         return self._writer.is_due()
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, in a thread that goes on while clients compute.
+        """Replace the checkpoint, in a thread that works while clients compute.
 
         Raises:
             CheckpointError: It, or the one before, could not be written.

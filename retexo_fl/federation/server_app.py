@@ -45,7 +45,7 @@ def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = make_config(dict(context.run_config))
         if listeners is None and config.engine == "inline":
-            # Flower runs this app, whatever the default of a key says that nobody gave.
+            # Flower runs this app, whatever the default of a key that was not given.
             config = replace(config, engine="flower")
         if listeners is not None:
             run_training(grid, config, listeners)
@@ -74,7 +74,7 @@ def run_training(
     *,
     clock: Clock = THIS_MACHINE,
 ) -> Path:
-    """Train, or go on training, and return the run directory.
+    """Train, or resume a training, and return the run directory.
 
     Nothing is written before every client has answered and their parts fit together. A run that
     ends early says so in ``status.json`` and can be resumed from its last checkpoint. What only the
@@ -82,9 +82,9 @@ def run_training(
 
     Args:
         grid: The way to the clients' Flower nodes.
-        config: What to train; ``resume`` names a run to go on with.
+        config: What to train; ``resume`` names a run to continue.
         listeners: Called with every event.
-        clock: By which exchanges are waited for.
+        clock: For the deadlines of exchanges.
 
     Raises:
         RetexoError: Any named failure.
@@ -130,7 +130,7 @@ def _train(loop: ServerLoop, run: RunDirectory) -> None:
         run.write_status("failed", f"{type(error).__name__}: {error}")
         raise
     except BaseException:
-        # Ctrl-C, or Flower ends its ServerApp: because of `flwr stop`, or its SuperLink is gone.
+        # Ctrl-C, or Flower ends its ServerApp: after `flwr stop`, or because its SuperLink ended.
         run.write_status("interrupted")
         raise
     finally:

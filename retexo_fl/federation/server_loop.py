@@ -170,7 +170,7 @@ class ServerLoop:
         return StageState.first(weights)
 
     def _record_silence(self, silence: Silence) -> None:
-        """Tell whom the clients that have answered wait for."""
+        """Report whom the clients that have answered wait for."""
         asked = silence.question
         if asked.stage < 0:
             # Before the first stage nothing is written.
@@ -186,7 +186,7 @@ class ServerLoop:
         )
 
     def _record_wait(self, exchange: OpenExchange) -> None:
-        """Tell whom an open exchange waits for."""
+        """Report whom an open exchange waits for."""
         self.run.record(
             Waiting(
                 stage=exchange.stage,

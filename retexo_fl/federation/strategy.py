@@ -49,12 +49,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The clients of an attempt, and what follows from what they said of themselves.
+    """The clients of an attempt, and what follows from their hellos.
 
     Attributes:
         job: Its finished stages, and its bytes so far.
         messenger: The way to the clients by their indices.
-        clients: What rounds know of them.
+        clients: What rounds need of them.
         federation: Who takes part in what.
         exchanges: Those before stages.
         schedule: Which layers each stage trains.
@@ -303,8 +303,8 @@ class LazyMessagePassing(Strategy):
         Args:
             server_round: Round of the stage.
             arrays: The weights.
-            config: ``nodes``: ``validation`` or ``test``; nobody is asked without it, since every
-                round validates the weights of the one before.
+            config: ``nodes``: ``validation`` or ``test``; without it no client is asked, since
+                every round validates the weights of the one before.
             grid: Not used.
         """
         del server_round, grid

@@ -86,7 +86,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     """Read configuration and layers of a finished run.
 
     Args:
-        run: Its directory, whoever wrote it.
+        run: Its directory.
         allow_plugins: Import the plug-ins that its configuration names.
 
     Raises:
@@ -119,7 +119,7 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
 
 
 def _check_no_plugins(config: RunConfig, run: Path) -> None:
-    """Refuse a configuration that would have this process import what somebody else has named."""
+    """Refuse a configuration that would have this process import plug-ins that it names."""
     named = [f"{key} {name!r}" for key, name in client_plugins(config).items()]
     if named:
         raise PluginError(

@@ -1,4 +1,4 @@
-"""Node keys: the bytes by which every client knows a node, and their hashes."""
+"""Node keys: the bytes by which every client names a node, and their hashes."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class NpzArchive:
         )
 
     def header(self, name: str) -> ArrayHeader:
-        """Return what the archive says about an array, without reading it."""
+        """Return an array's header, without reading the array."""
         with self._member(name) as (file, size_bytes):
             return self._header(name, file, size_bytes)
 

@@ -133,7 +133,7 @@ def _split_cells(
     shares: Shares,
     generator: np.random.Generator,
 ) -> Split:
-    """Shuffle the labelled nodes of each cell and hand out its shares."""
+    """Shuffle the labelled nodes of each cell and assign its shares."""
     shuffled = generator.permutation(len(labelled))
     order = shuffled[np.argsort(cells[shuffled], kind="stable")]
     _, first, size = np.unique(cells[order], return_index=True, return_counts=True)

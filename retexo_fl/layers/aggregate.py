@@ -35,7 +35,7 @@ class AggregatedInput:
 
 
 class AggregatedLayer(GraphLayer):
-    """A linear map of rows that were aggregated once; subclasses say how.
+    """A linear map of rows that were aggregated once; subclasses define how.
 
     Dropout acts after the aggregation: before it, one mask would be frozen for the whole stage.
     """

@@ -158,7 +158,7 @@ class KeyedDropout:
         return high_halves(splitmix_on_device(hashes ^ stream, _SPLITMIX))
 
     def _stream(self, purpose: str) -> np.ndarray:
-        """Return the (1,) uint64 by which hashes are told apart."""
+        """Return the (1,) uint64 that keeps hashes apart."""
         text = f"{self.seed}/{self.stage}/{self.round}/{self.step}/{purpose}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return np.frombuffer(digest, dtype="<u8")

@@ -1,8 +1,8 @@
 """Largest entry of each column over segments of rows, with the gradient to one winner.
 
-``torch.segment_reduce`` and ``torch.scatter_reduce`` want a row gathered for every entry, (Z, D)
+``torch.segment_reduce`` and ``torch.scatter_reduce`` need a row gathered for every entry, (Z, D)
 values, and look at all of them again for the gradient. PyTorch's sparse product with maxima in
-place of sums reads the table where it is and tells the winners; the gradient then touches R D
+place of sums reads the table where it is and returns the winners; the gradient then touches R D
 values. (Its own gradient sorts the entries in every step, which is why there is one here.) That
 kernel is one for CPUs; other devices gather, some columns at a time.
 
@@ -113,7 +113,7 @@ class _SegmentMax(torch.autograd.Function):
             maxima: torch.Tensor = torch.sparse.mm(segments.matrix, table, "amax")
             return maxima
         with torch.enable_grad():
-            # The kernel tells winners, by entry, only for a table that asks for a gradient.
+            # The kernel returns winners, by entry, only for a table that requires a gradient.
             leaf = table.detach().requires_grad_()
             found, winners = torch.ops.aten._sparse_mm_reduce_impl(segments.matrix, leaf, "amax")
         assert isinstance(found, torch.Tensor)

@@ -1,4 +1,4 @@
-"""A picture that a terminal shows while something goes on; in a pipe, lines."""
+"""A picture that a terminal shows while work is under way; in a pipe, lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LiveView(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the last state on the screen; an error of the body goes on."""
+        """Leave the last state on the screen; an error of the body is raised again."""
         if self._live is not None:
             self.stop()
             self._live.stop()
@@ -61,7 +61,7 @@ class LiveView(ABC):
 
     @property
     def wants_lines(self) -> bool:
-        """Whether events are told by lines: there is no terminal, and no wish for quiet."""
+        """Whether events are written as lines: no terminal, and quiet was not asked for."""
         return not self._quiet and self._live is None
 
     def write_line(self, line: str | None) -> None:

@@ -102,7 +102,7 @@ class PredictionTable(LiveView):
         return self._end
 
     def stop(self) -> None:
-        """Show an inference that does not go on."""
+        """Show an inference that has stopped."""
         self._end = self._end or f"{self._so_far()}, stopped"
 
     def picture(self) -> Group:

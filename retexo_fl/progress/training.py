@@ -75,7 +75,7 @@ class LiveTable(LiveView):
         return _picture(self._course, self._names)
 
     def stop(self) -> None:
-        """Show a run that does not go on."""
+        """Show a run that has stopped."""
         self._course.stopped = True
 
 

@@ -10,7 +10,7 @@ from retexo_fl.report.read import RunRecord
 from retexo_fl.run_log.result import ClientRow
 from retexo_fl.units import format_count
 
-#: Above this many clients the table is cut, and a summary says what all of them are like.
+#: Above this many clients the table is cut, and a summary covers all of them.
 CLIENTS_LISTED: Final = 200
 
 

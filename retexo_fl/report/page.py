@@ -12,7 +12,7 @@ from retexo_fl.report import clients, curves, network, sections
 from retexo_fl.report.read import RunRecord, read_run
 from retexo_fl.run_status import correct_status
 
-# The page says of itself that it loads nothing from anywhere.
+# The page declares that it loads nothing from anywhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 

@@ -18,7 +18,7 @@ from retexo_fl.run_log.result import Result, read_result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything a report says about a run.
+    """Everything a report shows of a run.
 
     Attributes:
         name: Name of the run directory.

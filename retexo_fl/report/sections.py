@@ -74,7 +74,7 @@ def notes(run: RunRecord) -> str:
             "when exchanges were closed."
         )
     if run.result and run.result.absences:
-        # Only where rounds may be closed early is anybody absent.
+        # Clients are absent only where rounds may be closed early.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
     if run.course.lost:
         spans = ", ".join(
@@ -145,7 +145,7 @@ def _duration(run: RunRecord) -> tuple[str, str, str]:
         for key, name in (("train", "training"), ("exchange", "exchange"))
         if (part := seconds.get(key)) is not None and (total := seconds.get("total"))
     ]
-    # Beside a modelled network, what took time here must say that it is something else.
+    # Beside a modelled network, time measured here must be labelled as such.
     name = "Duration" if run.result.network is None else "Compute (measured)"
     return name, format_duration(seconds.get("total")), ", ".join(parts)
 

@@ -1,1 +1,1 @@
-"""What a run tells of itself: events, their course, and the result."""
+"""What a run records of itself: events, their course, and the result."""

@@ -1,4 +1,4 @@
-"""The course of a run as its events tell it: folded once, for progress, report and ``--json``."""
+"""The course of a run, from its events: folded once, for progress, report and ``--json``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StageCourse:
 
     @property
     def latest(self) -> RoundClosed | None:
-        """The round that was told last."""
+        """The last round in the events."""
         return self._latest
 
     @property
@@ -148,7 +148,7 @@ class RunCourse:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> RunCourse:
-        """Return the course that events tell, in file order."""
+        """Return the course of events in file order."""
         course = cls()
         for event in events:
             course.take(event)
@@ -177,7 +177,7 @@ class RunCourse:
 
     @property
     def begun(self) -> list[StageCourse]:
-        """The stages of which anything has been told."""
+        """The stages with any event."""
         return [stage for stage in self.stages if stage.moved_bytes is not None]
 
     def take(self, event: Event) -> None:

@@ -1,7 +1,7 @@
 """What happens in a run: the lines of ``metrics.jsonl``, and what listeners are handed.
 
 Names and keys of the lines stand in :data:`EVENTS` and in the fields. A field with a default may be
-absent from a line: earlier versions did not write it, or there is nothing to say.
+absent from a line: earlier versions did not write it, or it has no value.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved(Event):
-    """Base of events that say how many payload bytes the run has moved so far."""
+    """Base of events with the payload bytes that the run has moved so far."""
 
     bytes_payload: int
 
@@ -208,14 +208,14 @@ _NAMES: Final = {
 
 
 def event_values(event: Event) -> dict[str, Any]:
-    """Return an event as its line says it."""
+    """Return an event in the form of its line."""
     return {"event": _NAMES[type(event)], **to_json(event)}
 
 
 def event_of(
     values: Mapping[str, object], place: str, kinds: Mapping[str, type[Event]] = EVENTS
 ) -> Event | None:
-    """Return the event of a line; None for a kind that this version does not know.
+    """Return the event of a line; None for a kind that this version does not have.
 
     Raises:
         RunDirectoryError: A key is absent or of the wrong kind; names the place.

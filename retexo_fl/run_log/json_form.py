@@ -1,6 +1,6 @@
 """Dataclasses as JSON objects and back; what is wrong is named with its file and key.
 
-A field's metadata may rename its key (:func:`key`), leave it out where it says nothing
+A field's metadata may rename its key (:func:`key`), leave it out where it has no value
 (:data:`OMITTED`), or spread a mapping over keys with a suffix (:func:`spread`). A key that is
 absent takes the field's default, so that files of earlier versions stay readable.
 """
@@ -84,7 +84,7 @@ def parse_object(text: str, place: str) -> dict[str, object]:
 
 
 def read(kind: type[T], values: Mapping[str, object], place: str) -> T:
-    """Make a dataclass of a JSON object; keys that it does not know are passed over.
+    """Make a dataclass of a JSON object; keys that it does not have are skipped.
 
     Args:
         kind: The class; its fields are numbers, texts, dataclasses, or tuples or mappings of them,
@@ -132,7 +132,7 @@ def _key_of(field: Field[Any]) -> str:
 
 
 def _read(hint: Any, value: object, name: str, place: str) -> Any:
-    """Check and convert one value to what its field's type says."""
+    """Check and convert one value to its field's type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (hint,) = (part for part in parts if part is not type(None))

@@ -88,7 +88,7 @@ class Adjacency:
         return ordered
 
     def digest(self) -> bytes:
-        """Return what tells this graph from every other: 32 bytes, SHA-256 of both arrays."""
+        """Return the identity of this graph: 32 bytes, SHA-256 of both arrays."""
         digest = hashlib.sha256(f"{self.num_nodes} {self.num_edges} {self.indices.dtype} ".encode())
         for array in (self.indptr, self.indices):
             digest.update(np.ascontiguousarray(array).data)

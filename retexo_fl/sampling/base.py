@@ -55,7 +55,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class CountingSampler(Sampler, Protocol):
-    """A sampler that knows what roots cost without making their samples."""
+    """A sampler that can compute what roots cost without making their samples."""
 
     def count_aggregations(self, roots: np.ndarray, *, epoch: int, batch: int) -> np.ndarray:
         """Return (B,) int64: ``sample([root]).num_aggregations`` of each root."""

@@ -23,7 +23,7 @@ class ReusedBuffer:
         width: D.
         dtype: Of the values.
         device: Where it lies.
-        pinned: Page-locked, so that a GPU copies from it while this thread goes on.
+        pinned: Page-locked, so that a GPU copies from it while this thread continues.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FeatureStore:
         rows: (N, D) float32 or float64, C-contiguous; may be read-only, and is not copied.
 
     Attributes:
-        rows_read: Rows handed out so far.
+        rows_read: Rows returned so far.
 
     Raises:
         DatasetError: The array is of another form.
@@ -96,7 +96,7 @@ class FeatureStore:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of all rows handed out so far."""
+        """Bytes of all rows returned so far."""
         return self.rows_read * self.row_bytes
 
     def buffer(self, *, pinned: bool = False) -> ReusedBuffer:
@@ -121,5 +121,5 @@ class _Writable:
 
 
 def _shared(rows: np.ndarray) -> torch.Tensor:
-    """Return a tensor on the array's own memory, which nobody writes to."""
+    """Return a tensor on the array's own memory, which must not be written to."""
     return torch.from_numpy(rows if rows.flags.writeable else np.asarray(_Writable(rows)))

@@ -16,7 +16,7 @@ _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 def free_bytes(device: torch.device) -> int:
     """Return the bytes that can be taken now, on a GPU or of the machine's memory.
 
-    Files that Linux keeps in memory and would give up count as free. A system that does not tell
+    Files that Linux keeps in memory and would evict count as free. A system that does not report
     what is free is taken for empty.
     """
     if device.type == "cuda":

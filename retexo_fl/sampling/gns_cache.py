@@ -137,7 +137,7 @@ def cache_mass(
 def walk_mass(adjacency: Adjacency, fanouts: Sequence[int], train_nodes: np.ndarray) -> np.ndarray:
     """Return how often each node is drawn on average when every train node is a root once.
 
-    A node with mass m and d neighbours hands ``m min(fanout, d) / d`` to each, once for each layer;
+    A node with mass m and d neighbours gives ``m min(fanout, d) / d`` to each, once for each layer;
     what all layers have brought is added up, train nodes included.
 
     Source: KDD'21, section 3.2, the probabilities for few train nodes.

@@ -29,7 +29,7 @@ class NeighbourSampler:
 
     A target with no more neighbours than its fanout has all of them, ascending by id; of any other
     each set of ``fanout`` neighbours is equally likely, in the order drawn. Draws are keyed by
-    (seed, epoch, batch, layer, target), so a target draws the same whoever else is there.
+    (seed, epoch, batch, layer, target), so a target's draw does not depend on the other targets.
     """
 
     def __init__(self, adjacency: Adjacency, fanouts: Sequence[int], *, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What a sampler hands on: blocks of edges between rows of consecutive layers.
+"""What a sampler returns: blocks of edges between rows of consecutive layers.
 
 Symbols: B roots, S source rows, R target rows, E edges of a block.
 """

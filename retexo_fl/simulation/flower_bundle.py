@@ -104,7 +104,7 @@ def _project(run_config: Mapping[str, Scalar]) -> dict[str, object]:
     return {
         "project": {
             "name": BUNDLE_NAME,
-            # The bundle lives for one run, so its version tells nothing.
+            # The bundle lives for one run, so its version has no meaning.
             "version": "0.0.0",
             "description": "One run of retexo_fl",
             "license": "Apache-2.0",

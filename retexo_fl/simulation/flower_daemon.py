@@ -68,7 +68,7 @@ class Outcome:
     """How the run ended: ``failure`` is empty when it completed.
 
     Attributes:
-        failure: What happened, in one line or as Flower told it.
+        failure: What happened, in one line or in Flower's words.
         log: The last lines of the logs.
         left: Ids of processes that could not be ended.
     """
@@ -210,14 +210,14 @@ class Run:
         return f" ({how(codes[0])})" if codes else ""
 
     def last_words(self) -> str:
-        """Return the end of the log that tells most: the run's, if the SuperLink lived."""
+        """Return the end of the more useful log: the run's, if the SuperLink lived."""
         words = tail(self.run_log, LOG_LINES)
         if not words or self.superlink in self.household.ended:
             words = "\n".join(filter(None, (words, tail(self.superlink_log, LOG_LINES))))
         return words
 
     def _query_status(self) -> tuple[str, str]:
-        """Return the run's status and its details, as ``flwr list`` knows them."""
+        """Return the run's status and its details, from ``flwr list``."""
         answer = self.directory / "status.json"
         answer.unlink(missing_ok=True)
         query = self.household.spawn(
@@ -235,14 +235,14 @@ class Run:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Say whether a SuperLink answers on the port."""
+    """Return whether a SuperLink answers on the port."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:
         connection.request("GET", "/health")
@@ -254,7 +254,7 @@ def answers(port: int) -> bool:
 
 
 def tail(log: Path, lines: int) -> str:
-    """Return the last lines of a log that say something, without colours."""
+    """Return the last lines of a log that hold text, without colours."""
     if not log.exists():
         return ""
     with log.open("rb") as file:

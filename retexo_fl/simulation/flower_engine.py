@@ -69,7 +69,7 @@ def run_flower_simulation(
     Args:
         run_config: Flat kebab-case keys, as the components find them in ``context.run_config``.
         num_clients: Number of SuperNodes; as many ClientApps run at once as there are CPUs.
-        tick: Called about every 0.2 s while the run goes on, and once when it has ended. What it
+        tick: Called about every 0.2 s during the run, and once when it has ended. What it
             raises ends the run.
         start_timeout_s: Bound on the time until Flower's simulation process stands.
         extra_environment: Variables for all of Flower's processes; they win over the engine's,
@@ -190,7 +190,7 @@ def _supervise(
             stdin=subprocess.PIPE,
             stdout=report,
             stderr=complaints,
-            # Ctrl-C goes to this process alone, which then lets go of the lifeline.
+            # Ctrl-C goes to this process alone, which then closes the lifeline.
             start_new_session=True,
         ) as supervisor,
     ):

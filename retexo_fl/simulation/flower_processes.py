@@ -27,7 +27,7 @@ class Process:
         parent: Id of the parent.
         started: Time of the start, in the system's own words: with the id it names a process.
         dead: It has ended and waits to be reaped.
-        wait_status: How it ended, as ``waitpid`` tells it; 0 where that is not known.
+        wait_status: How it ended, as ``waitpid`` returns it; 0 where that is not known.
     """
 
     parent: int
@@ -129,7 +129,7 @@ class Household:
         return process.pid
 
     def reap(self) -> bool:
-        """Collect the children that ended; say whether any child is left."""
+        """Collect the children that ended; return whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -160,7 +160,7 @@ class Household:
             time.sleep(_BETWEEN_KILLS_S)
 
     def write(self, record: Path) -> None:
-        """Write down what was seen, for whoever survives this process."""
+        """Write down what was seen, for a process that outlives this one."""
         partial = record.with_suffix(".partial")
         partial.write_text(json.dumps(self.seen), encoding="utf-8")
         partial.replace(record)

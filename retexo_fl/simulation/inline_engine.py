@@ -78,7 +78,7 @@ def run_clients(
     """Train in this process with clients that the caller makes.
 
     Args:
-        config: The configuration; ``clients`` tells how many there are.
+        config: The configuration; ``clients`` is their number.
         find: Returns a client by job and index; called at every message.
         listeners: Called with every event of the run.
         network: From :func:`make_network`, with clients whose channel is of :func:`make_channel`.
@@ -106,7 +106,7 @@ def predict_inline(
     Args:
         config: The configuration; ``clients`` equals the number of parts.
         parts: One for each client.
-        task: What to predict with; its folder is told how that went.
+        task: What to predict with; its folder gets the events and the outcome.
         predictions: Existing folder that the clients write to.
         listeners: Called with every event of the inference.
 

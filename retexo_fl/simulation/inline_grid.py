@@ -136,7 +136,7 @@ class InlineGrid(Grid):
 
 
 def _size_bytes(message: Message) -> int:
-    """Return what the ledger counts of a message: its content, since Flower tells no more."""
+    """Return what the ledger counts of a message: its content, since Flower reports no more."""
     return sum(volume.payload for volume in content_volumes(message.content))
 
 

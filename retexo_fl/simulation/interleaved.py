@@ -1,7 +1,7 @@
 """Runs one round of an algorithm that exchanges inside it, all clients interleaved in one process.
 
 Every client runs its steps as a resident agent does (:mod:`retexo_fl.client.inner_exchanges`),
-up to its next exchange; all send, then all go on. No step ever waits.
+up to its next exchange; all send, then all continue. No step ever waits.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class _Meeting(Generic[AnyRequest, AnyAnswer]):
 
 
 def _is_same(known: RoundRequest | None, request: RoundRequest) -> bool:
-    """Say whether two messages of a round ask for the same."""
+    """Return whether two messages of a round ask for the same."""
     return (
         known is not None
         and known.ticket == request.ticket

@@ -8,7 +8,7 @@ A file gives every link one of these texts::
     "0-3" = "bluetooth"                 # between clients 0 and 3, both ways
     "2>server" = "rate:256kbit"         # one way
 
-The line that says most about a link decides: one way, both ways, client, server, default. Between
+The most specific line for a link decides: one way, both ways, client, server, default. Between
 two clients with a line each, the worse figure of either counts.
 """
 
@@ -60,7 +60,7 @@ class Link:
         return Fraction(0) if self.rate_bit_s is None else 8 / self.rate_bit_s
 
     def facts(self) -> Line:
-        """Return the link as the run's result says it."""
+        """Return the link in the form of the run's result."""
         rate = None if self.rate_bit_s is None else float(self.rate_bit_s)
         return Line(rate_bit_s=rate, delay_s=float(self.delay_s), loss=self.loss)
 
@@ -135,7 +135,7 @@ class Links:
         return self.lines["default"]
 
     def facts(self) -> dict[str, Line]:
-        """Return every line as the run's result says it."""
+        """Return every line in the form of the run's result."""
         return {name: link.facts() for name, link in self.lines.items()}
 
 

@@ -1,4 +1,4 @@
-"""A channel that tells the modelled network of every block which passes."""
+"""A channel that reports every block that passes to the modelled network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retexo_fl.simulation.virtual_network import VirtualNetwork
 
 
 class ModelledChannel:
-    """Hands everything to another channel; a block counts when it is sent and when it is taken."""
+    """Passes everything to another channel; a block counts when it is sent and when it is taken."""
 
     def __init__(self, channel: Channel, network: VirtualNetwork) -> None:
         self._channel = channel

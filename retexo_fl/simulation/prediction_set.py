@@ -63,7 +63,7 @@ class Workshop:
         """Put the set in place of what is there, the summary last.
 
         Args:
-            summary: What to say of the set, besides its version and its files.
+            summary: Facts about the set, besides its version and its files.
             rows: Predicted nodes of each client.
             form: Ending of the files.
         """
@@ -75,7 +75,7 @@ class Workshop:
         said = {"version": SUMMARY_VERSION, **summary, "files": files}
         text = json.dumps({**said, "sha256": _seal(said)}, indent=1)
         write_whole(self.path / SUMMARY_NAME, [f"{text}\n".encode()], durable=True)
-        # From here on the hidden folder stays until all is done: it tells the next process that
+        # From here on the hidden folder stays until all is done: it shows the next process that
         # files without a summary are ours.
         self._settling = True
         (self.out / SUMMARY_NAME).unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def locked_folder(out: Path) -> Iterator[None]:
 
 
 def _lock(handle: int, out: Path) -> None:
-    """Hold an open folder; the system lets go when the process ends."""
+    """Lock an open folder; the system unlocks it when the process ends."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -133,7 +133,7 @@ def finished_summary(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] |
 
     Args:
         out: Folder of the set; held by :func:`locked_folder`.
-        identity: What a summary must say for the set to be the one that is asked for.
+        identity: What a summary must hold for the set to be the one that is asked for.
 
     Returns:
         The summary; None where there is no set, or one that a killed process did not finish.
@@ -208,7 +208,7 @@ def _check_place(out: Path) -> None:
 
 
 def _seal(summary: Mapping[str, Any]) -> str:
-    """Return 64 hex digits over what a summary says, against changes by hand."""
+    """Return 64 hex digits over a summary's content, against changes by hand."""
     return hashlib.sha256(json.dumps(summary, sort_keys=True).encode()).hexdigest()
 
 

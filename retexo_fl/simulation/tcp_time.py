@@ -1,7 +1,7 @@
 """How long TCP and TLS take to move bytes over a link: arithmetic, no clock and no socket.
 
 The model with its symbols and sources stands in docs/links.md, section "Network time of a
-deployment". It knows nothing of losses.
+deployment". It does not model losses.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class VirtualNetwork:
     # ---- results --------------------------------------------------------------------------------
 
     def facts(self) -> Network:
-        """Return what the run's result says of the network; every number is modelled."""
+        """Return the network's part of the run's result; every number is modelled."""
         spent = {name: self._spent.get(name, Moment()) for name in (*_PHASES, *self._spent)}
         total = self._clocks[SERVER]
         return Network(

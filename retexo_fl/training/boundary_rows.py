@@ -50,7 +50,7 @@ class BoundaryRows:
         self._returning_targets = plan.returning_targets
 
     def draw(self, slot_hashes: np.ndarray, round_number: int) -> Steps[BoundaryDraw | None]:
-        """Draw the vectors of a round and tell their owners which; None where all cross."""
+        """Draw the vectors of a round and ask their owners for them; None where all cross."""
         if self._sampling is None:
             return None
         mine = self._sampling.draw(self.plan, slot_hashes, round_number)

@@ -99,7 +99,7 @@ class ClientDevices:
         )
 
     def close(self) -> None:
-        """Let go of the workers, who end when no other client holds them."""
+        """Release the workers, which end when no other client holds them."""
         held, self._held = self._held, None
         if held is None:
             return

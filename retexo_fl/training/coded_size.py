@@ -13,7 +13,7 @@ every row are equal, else z s. A frame holds as many rows as fit its limit dense
 with all values, whichever is more. Only the bits of +0 are no value.
 
 ``fixed`` writes them likewise, once they are multiples of 2**-e, with the largest e at which none
-of a sender's has more than 2**24 of them; what rounds to 0 is gone.
+of a sender's has more than 2**24 of them; what rounds to 0 is not written.
 """
 
 from __future__ import annotations

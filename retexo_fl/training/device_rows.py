@@ -65,7 +65,7 @@ class DeviceRows:
         self._notes: deque[str] = deque()
         self._is_unsure = False
         fitting = budget_bytes(device) // choice.sharers // store.row_bytes
-        # One thread at a time asks the cache; what was handed out is its own.
+        # One thread at a time asks the cache; the returned rows are its own.
         self._lock = threading.Lock()
         self._open(min(fitting, self._most_rows()))
 
@@ -96,7 +96,7 @@ class DeviceRows:
                 raise
 
     def retreat(self) -> bool:
-        """Keep half as many rows, so that a mini-batch finds memory; say whether there were any."""
+        """Keep half as many rows, to free memory for a batch; return whether there were any."""
         with self._lock:
             before = self._cache.capacity
             if before:
@@ -104,7 +104,7 @@ class DeviceRows:
             return before > 0
 
     def notes(self) -> tuple[str, ...]:
-        """Return what the user should know that was not told yet."""
+        """Return notes for the user that were not reported yet."""
         return tuple(self._notes.popleft() for _ in range(len(self._notes)))
 
     def _most_rows(self) -> int:

@@ -186,7 +186,7 @@ class EndToEndTrainer:
         """Return the train nodes' summed loss and its gradient at the (R, C) logits."""
         labels, loss = self._labels("train"), self._plan.recipe.loss
         if not len(labels):
-            # A loss of the user's own need not know what no nodes cost.
+            # A loss of the user's own need not be defined for no nodes.
             return 0.0, torch.zeros_like(logits)
         if not self._loss_checked:
             check_loss(loss, logits, labels)

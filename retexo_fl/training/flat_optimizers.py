@@ -80,7 +80,7 @@ class FlatAdam:
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`state` of another instance that held the same weights."""
+        """Continue from :meth:`state` of another instance that held the same weights."""
         if state:
             self._first.copy_(torch.from_numpy(state["adam.exp_avg"].copy()))
             self._second.copy_(torch.from_numpy(state["adam.exp_avg_sq"].copy()))

@@ -93,7 +93,7 @@ class LayerTrainer:
         return self._all_rows(weights, lambda batch: self._facts.model.classify(batch, None))
 
     def close(self) -> None:
-        """Let go of what is held outside this process: nothing."""
+        """Release what is held outside this process: nothing."""
 
     def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
         """Return the gradient at the incoming weights, and their validation."""

@@ -29,14 +29,14 @@ from retexo_fl.training.tally import PassSums, Tally
 
 
 def is_linear(model: StageModel) -> bool:
-    """Say whether a stage's layer is one matrix product and nothing else."""
+    """Return whether a stage's layer is one matrix product and nothing else."""
     layer = model.layer
     names = [name for name, _ in layer.named_parameters()]
     return type(layer).forward is AggregatedLayer.forward and names == ["weight", "bias"]
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """Say whether no value is infinite or not a number."""
+    """Return whether no value is infinite or not a number."""
     # A finite sum has finite terms, and is a third of the cost; large terms may overflow it.
     return bool(np.isfinite(float(torch.from_numpy(values).sum())) or np.isfinite(values).all())
 

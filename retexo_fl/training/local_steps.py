@@ -13,7 +13,7 @@ from retexo_fl.training.recipe import LocalSteps
 from retexo_fl.training.rounds import Steps
 from retexo_fl.training.tally import PassSums
 
-#: Returns the sums at some weights; ``step`` of the place tells steps of a round apart.
+#: Returns the sums at some weights; ``step`` of the place distinguishes the steps of a round.
 SumsAt = Callable[[np.ndarray, KeyedDropout], Steps[PassSums]]
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from retexo_fl.devices.balancer import Balancer
 from retexo_fl.training.balance_log import log_decision
 
-#: Rounds and epochs of a small graph take milliseconds, which say more of the system than of the
+#: Rounds and epochs of a small graph take milliseconds, which depend more on the system than on the
 #: devices.
 LEAST_MEASURED_S: Final = 0.5
 
 
 class MeasuredBalance:
-    """A client's balancer, told of rounds or epochs together until they make up a measurement."""
+    """A client's balancer; rounds or epochs are added up until they make a measurement."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class MeasuredBalance:
         self._balancer = Balancer(num_workers, mode=mode, speeds=given)
         self._client = client
         self._unit = unit
-        #: (W,) since the balancer was last told: seconds, and cost of what was computed in them.
+        #: (W,) since the last measurement: seconds, and cost of what was computed in them.
         self._busy_s, self._done = np.zeros((2, num_workers))
 
     @property

@@ -15,7 +15,7 @@ from retexo_fl.plugins import is_plugin, load_callable
 class Metric(ABC):
     """A number over all nodes of a set, computed from sums that every client can form alone.
 
-    The server is told each client's sums; choose some that tell no more than they must.
+    The server gets each client's sums; choose some that reveal no more than they must.
     """
 
     @abstractmethod

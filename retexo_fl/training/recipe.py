@@ -22,7 +22,7 @@ class LocalSteps:
 
     Attributes:
         count: 1 sends the gradient of the incoming weights; more send a change of weights.
-        optimizer: ``adam`` or ``sgd``, begun anew in every round.
+        optimizer: ``adam`` or ``sgd``, with a new state in every round.
         learning_rate: Its step size.
         weight_decay: Coupled L2; with one step the server adds it instead.
     """

@@ -59,7 +59,7 @@ def without_exchange(result: Result) -> Steps[Result]:
 
 
 def run_alone(steps: Steps[Result]) -> Result:
-    """Run a client's steps to their end where there is nobody to exchange with."""
+    """Run a client's steps to their end where there is no peer to exchange with."""
     try:
         exchange = next(steps)
         while True:

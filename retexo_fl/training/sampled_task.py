@@ -31,7 +31,7 @@ STEP: Final = "step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledSettings:
-    """What a device must know beside the arrays.
+    """What a device needs beside the arrays.
 
     Attributes:
         shape: Of the model.
@@ -101,11 +101,11 @@ class Rows(Protocol):
         ...
 
     def retreat(self) -> bool:
-        """Make room for a mini-batch; say whether there was any to be made."""
+        """Free memory for a mini-batch; return whether any could be freed."""
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """Return what the user should know that was not told yet."""
+        """Return notes for the user that were not reported yet."""
         ...
 
 

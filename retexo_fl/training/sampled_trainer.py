@@ -3,7 +3,7 @@
 The mini-batches of a client are an endless sequence: its train nodes in an order that is drawn for
 each epoch, cut into batches of equal size. Step k of round r, both from 0, takes batch ``r L + k``
 with L local steps a round. So a round is a function of its number and the configuration, and a
-resumed training goes on where it was.
+resumed training continues where it was.
 
 Validation and test are exact: over all edges, as without a sampler.
 
@@ -180,7 +180,7 @@ class SampledTrainer:
         )
 
     def _plan_of(self, epoch: int, batch: int, step: int) -> EpochPlan:
-        """Return the plan of an epoch; the devices are told what comes, so that they prepare it."""
+        """Return the plan of an epoch; it is announced to the devices, so that they prepare it."""
         is_new = self._plan is None or self._plan.epoch != epoch
         if self._plan is None or is_new:
             self._plan = epoch_plan(
@@ -219,7 +219,7 @@ class SampledTrainer:
         self._balance.learn(plan.epoch, seconds=seconds, work=plan.work.tolist())
 
     def _costs(self) -> np.ndarray | None:
-        """Return the (n,) workload of each train node, where there is somebody to share it with."""
+        """Return the (n,) workload of each train node, where several devices share it."""
         if self._devices.num_workers == 1:
             return None
         if self._workloads is None:

@@ -44,10 +44,10 @@ class Score:
         return self.loss_sum / self.count if self.count else None
 
     def beats(self, other: Score) -> bool:
-        """Say whether these weights are to be preferred to earlier ones.
+        """Return whether these weights are to be preferred to earlier ones.
 
         Higher accuracy (or the metric's value) wins, then lower loss; at a full tie the earlier
-        weights stay. Without validation nodes later weights win, since nothing speaks against
+        weights stay. Without validation nodes later weights win, as there is no reason against
         training longer.
         """
         if not self.count:
@@ -88,7 +88,7 @@ class BestWeights:
     score: Score | None = None
 
     def offer(self, weights: np.ndarray, round_number: int, score: Score) -> bool:
-        """Keep ``weights`` if they beat the best so far; say whether they did."""
+        """Keep ``weights`` if they beat the best so far; return whether they did."""
         if self.score is not None and not score.beats(self.score):
             return False
         self.weights, self.round_number, self.score = weights.copy(), round_number, score

@@ -171,7 +171,7 @@ class _Borrowed:
 
 
 def borrowed(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares an array's memory, be it read-only; nobody may write to it."""
+    """Return a tensor that shares an array's memory, be it read-only; it must not be written to."""
     contiguous = np.ascontiguousarray(array)
     return torch.from_numpy(
         contiguous if contiguous.flags.writeable else np.asarray(_Borrowed(contiguous))

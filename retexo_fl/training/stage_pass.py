@@ -118,7 +118,7 @@ class StagePass:
         total = Tally()
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
-            # A metric of the user's own may know no other device.
+            # A metric of the user's own may not work on another device.
             total += tally(back(logits), back(batch.labels), facts.recipe)
         facts.flat.release()
         return total

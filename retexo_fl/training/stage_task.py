@@ -1,6 +1,6 @@
 """What one device does in the training of a stage: some of its units, each by itself.
 
-A unit is a fixed piece of the labelled nodes. Sums are told unit by unit and added in their order,
+A unit is a fixed piece of the labelled nodes. Sums are returned by unit and added in their order,
 so that the bits of a training depend on no device's share. Their number is bounded, since each has
 a gradient of its own.
 
@@ -41,7 +41,7 @@ _USES: Final = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
-    """What a device must know beside the arrays.
+    """What a device needs beside the arrays.
 
     Attributes:
         shape: Of the model.
@@ -152,7 +152,7 @@ def make_stage_task(
 
 
 def unit_tally(unit: int, numbers: Mapping[str, float], count: int) -> Tally:
-    """Read the tally of a unit with ``count`` nodes: the inverse of how a device tells it."""
+    """Read the tally of a unit with ``count`` nodes: the inverse of how a device writes it."""
     metric: list[Any] = []
     while (name := unit_number(unit, f"metric-{len(metric)}")) in numbers:
         metric.append(numbers[name])

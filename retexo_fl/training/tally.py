@@ -13,7 +13,7 @@ from retexo_fl.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What a client tells of a set of nodes.
+    """What a client reports about a set of nodes.
 
     Attributes:
         count: Labelled nodes of the set.

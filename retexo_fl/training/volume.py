@@ -18,7 +18,7 @@ import numpy as np
 
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 
-#: What BNS draws in a round is told as float64 numbers.
+#: What BNS draws in a round is sent as float64 numbers.
 _ID_BYTES: Final = 8
 
 

@@ -66,7 +66,7 @@ class ArrivingBlock:
 
         Args:
             admission: What it must be.
-            num_frames: What its sender says that the whole block has.
+            num_frames: Of the whole block, as its sender offered it.
 
         Raises:
             PartitionError: Both ends do not list the same edges; HELLO is kept, which shows it.
@@ -140,7 +140,7 @@ class ArrivingBlock:
             self._path.unlink(missing_ok=True)
 
     def _is_of(self, admission: Admission) -> bool:
-        """Say whether what has arrived is of the block that is expected."""
+        """Return whether what has arrived is of the block that is expected."""
         if self._progress.block is None or admission.header is None:
             return True
         try:

@@ -110,13 +110,13 @@ class BlockDepot(DepotState):
         self._files.empty_waste()
 
     def admit_job(self, job: str, gate: Gate) -> None:
-        """Let blocks of a job arrive from now on, as ``gate`` says."""
+        """Let blocks of a job arrive from now on, as ``gate`` admits them."""
         with self._changed:
             self._gates[job] = gate
         self._wake()
 
     def drop_blocks(self, job: str, keys: Iterable[BlockKey]) -> None:
-        """Remove blocks of a job that nobody needs any more, in both directions.
+        """Remove blocks of a job that are no longer needed, in both directions.
 
         Raises:
             ChannelUnavailable: A file could not be removed.
@@ -143,7 +143,7 @@ class BlockDepot(DepotState):
             return self._times.facts()
 
     def on_outgoing(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, from any thread, when there is something new to say to a peer."""
+        """Call ``wake``, from any thread, when there is something new to send to a peer."""
         with self._changed:
             self._wakers.append(wake)
 
@@ -155,7 +155,7 @@ class BlockDepot(DepotState):
             return frozenset(key.job for key in (*self._outbox.blocks, *self._inbox.blocks))
 
     def knows_job(self, job: str) -> bool:
-        """Say whether blocks of a job may arrive."""
+        """Return whether blocks of a job may arrive."""
         with self._changed:
             return job in self._gates
 
@@ -197,7 +197,7 @@ class BlockDepot(DepotState):
                 raise
 
     def delivered(self, key: BlockKey, *, is_there: bool = True) -> bool:
-        """Note that the peer has a block, or has not; return whether it said otherwise before."""
+        """Note that the peer has a block, or has not; return whether that changed."""
         with self._changed:
             is_news = self._outbox.mark(key, delivered=is_there)
             if is_news:
@@ -213,12 +213,12 @@ class BlockDepot(DepotState):
         return is_news
 
     def asks(self, peer: int) -> frozenset[BlockKey]:
-        """Return the blocks of a peer that somebody here has looked for in vain."""
+        """Return the blocks of a peer that were looked for here before they had arrived."""
         with self._changed:
             return self._inbox.asks(peer)
 
     def awaits(self, peer: int) -> bool:
-        """Say whether a block of a peer was looked for in vain."""
+        """Return whether a block of a peer was looked for before it had arrived."""
         with self._changed:
             return self._inbox.asks_of(peer)
 
@@ -249,7 +249,7 @@ class BlockDepot(DepotState):
 
         Args:
             offer: The block.
-            admission: What :meth:`admission` said of it; asked again if not given.
+            admission: What :meth:`admission` returned for it; asked again if not given.
 
         Raises:
             PeerRefused: It may not come.
@@ -268,7 +268,7 @@ class BlockDepot(DepotState):
         return None if block.is_whole else block.next_sequence
 
     def add_frame(self, key: BlockKey, frame: Buffer) -> bool:
-        """Check and keep the next frame of a block that was begun; return whether it is whole.
+        """Check and keep the next frame of a block that is arriving; return whether it is whole.
 
         Raises:
             RetexoError: As :meth:`ArrivingBlock.add`.

@@ -87,7 +87,7 @@ class DepotFiles:
 
 
 def delivered_mark(path: Path) -> Path:
-    """Return the file beside an outgoing block that says that the peer has it."""
+    """Return the file beside an outgoing block that marks it as delivered."""
     return path.with_suffix(".delivered")
 
 

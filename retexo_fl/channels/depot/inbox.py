@@ -1,4 +1,4 @@
-"""Which blocks have arrived at a depot, and which were looked for in vain; not thread-safe."""
+"""Blocks that have arrived at a depot, and those looked for too early; not thread-safe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retexo_fl.channels.depot.files import DepotFiles
 
 
 class Inbox:
-    """Arriving blocks by key, and the keys that somebody asked for.
+    """Arriving blocks by key, and the keys that were asked for.
 
     Args:
         files: Where they are kept.
@@ -41,12 +41,12 @@ class Inbox:
         return self.blocks.setdefault(key, ArrivingBlock(key, self._files.incoming(key)))
 
     def pop(self, key: BlockKey) -> ArrivingBlock | None:
-        """Let go of a block; None if it is not here."""
+        """Take out a block and return it; None if it is not here."""
         self.asked_no_more(key)
         return self.blocks.pop(key, None)
 
     def has_whole(self, key: BlockKey) -> bool:
-        """Say whether all of a block has arrived."""
+        """Return whether all of a block has arrived."""
         block = self.blocks.get(key)
         return block is not None and block.is_whole
 
@@ -88,5 +88,5 @@ class Inbox:
         return frozenset(key for key in self._asked if key.sender == peer)
 
     def asks_of(self, peer: int) -> bool:
-        """Say whether a block of a peer is looked for."""
+        """Return whether a block of a peer is looked for."""
         return self._asked_by_peer[peer] > 0

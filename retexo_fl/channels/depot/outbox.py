@@ -1,4 +1,4 @@
-"""Which blocks a depot has for its peers, and which of them are still owed; not thread-safe."""
+"""Blocks that a depot has for its peers, and those not delivered yet; not thread-safe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outbox:
             self._owed[key.receiver][key] = block
 
     def pop(self, key: BlockKey) -> OutgoingBlock | None:
-        """Let go of a block; None if it is not here."""
+        """Take out a block and return it; None if it is not here."""
         self._owed[key.receiver].pop(key, None)
         return self.blocks.pop(key, None)
 

@@ -83,11 +83,11 @@ class OutgoingBlock:
         """Return one whole frame.
 
         Raises:
-            ChannelUnavailable: The file was damaged, or is gone.
+            ChannelUnavailable: The file is damaged or missing.
             OSError: It cannot be read now.
         """
         try:
-            # It is as its frames were made, unless somebody else wrote to it.
+            # It is as its frames were made, unless another program wrote to it.
             if file_stamp(self.path) != self._stamp:
                 self._check(key)
             with self.path.open("rb") as file:

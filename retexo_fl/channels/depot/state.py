@@ -50,17 +50,17 @@ class DepotState:
             self._load()
 
     def on_arrival(self, hear: Callable[[], None]) -> None:
-        """Call ``hear``, from any thread, when a block has arrived whole."""
+        """Call ``hear``, from any thread, for each block that has arrived whole."""
         with self._changed:
             self._hearers.append(hear)
 
     def has_sent(self, key: BlockKey) -> bool:
-        """Say whether a block of this client was sent, be it taken or not."""
+        """Return whether a block of this client was sent, be it taken or not."""
         with self._changed:
             return key in self._outbox.blocks
 
     def has_arrived(self, key: BlockKey) -> bool:
-        """Say whether a block has arrived whole; it is not asked for."""
+        """Return whether a block has arrived whole; it is not asked for."""
         with self._changed:
             return self._inbox.has_whole(key)
 

@@ -27,7 +27,7 @@ from retexo_fl.channels.streams import ByteStream, Listener
 from retexo_fl.channels.transports.rfcomm import PublishedListener, RfcommListener, RfcommStream
 from retexo_fl.errors import ChannelUnavailable
 
-#: A connection that has ended is gone within a moment; one whose device vanished takes longer.
+#: A connection that was closed ends at once; one whose device vanished takes longer.
 _BUSY_S: Final = 5.0
 _BUSY_PAUSE_S: Final = 0.1
 #: How often a machine without Bluetooth is looked at again.
@@ -80,7 +80,7 @@ class BluetoothTransport:
     async def listen(self, address: str) -> Listener:
         """See :class:`~retexo_fl.channels.streams.Transport`.
 
-        ``bluetooth:`` never fails: where a part is missing, ``accept`` of the listener says which,
+        ``bluetooth:`` never fails: where a part is missing, ``accept`` of the listener names it,
         and the machine is looked at again now and then.
         """
         if address == AUTOMATIC_BLUETOOTH:
@@ -131,7 +131,7 @@ def check_can_listen(wanted: BluetoothAddress) -> None:
     _check_parts(str(wanted), to_publish=wanted.channel is None)
     own = [adapter.address for adapter in local_adapters()]
     if wanted.adapter and wanted.adapter not in own:
-        # The kernel would listen there, and nobody would come.
+        # The kernel would listen there, and no connection would come.
         raise ChannelUnavailable(
             f"{wanted}: no adapter has this address, this machine has {', '.join(own)}"
         )

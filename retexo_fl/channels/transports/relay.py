@@ -26,11 +26,11 @@ Addressed = tuple[int, bytes]
 _MAX_WAITING_BYTES: Final = 2**23
 #: Data that leaves with one message of the server.
 MAX_MESSAGE_BYTES: Final = 2**23
-#: A stream breaks when so much waits for its reader: whoever sends on has not been listened to.
+#: A stream with so much unread data breaks: its reader does not keep up with its sender.
 _MAX_UNREAD_BYTES: Final = 2**26
 #: Streams that one peer may have open; a link needs one, a broken one may linger.
 _MAX_STREAMS: Final = 4
-#: Streams that peers have opened and nobody has taken yet: whose they are is the server's word.
+#: Streams that peers have opened and that are not accepted yet: the server alone says whose.
 _MAX_NOT_TAKEN: Final = 64
 #: Streams that this end has closed and the other has not; of more, the oldest are forgotten.
 _MAX_HALF_CLOSED: Final = 64
@@ -121,7 +121,7 @@ class RelayStream:
     def give(self, parcel: Parcel, size_bytes: int) -> None:
         """Take a parcel from the peer; one after a lost one, or too many unread, break the stream.
 
-        What comes after :meth:`close` is dropped: nobody will read it.
+        What comes after :meth:`close` is dropped: it will not be read.
         """
         self._received_bytes += size_bytes
         if self.is_broken:
@@ -215,7 +215,7 @@ class RelayTransport:
         self._streams.clear()
 
     def note_activity(self) -> None:
-        """Be told that a stream was read or written."""
+        """Note that a stream was read or written."""
         self._activity += 1
 
     def _deliver(self, peer: int, content: bytes) -> None:

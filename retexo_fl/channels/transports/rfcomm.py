@@ -1,4 +1,4 @@
-"""Streams and listeners over RFCOMM, whoever connected them."""
+"""Streams and listeners over RFCOMM, for both Bluetooth libraries."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class RfcommStream:
         try:
             data = await asyncio.get_running_loop().sock_recv(self._socket, max_bytes)
         except ConnectionResetError:
-            # The kernel says so once, for a stream that was closed as for one that broke: whoever
-            # needs to know reads a goodbye first. Later reads would wait for ever.
+            # The kernel reports this once, for a closed stream as for a broken one: the caller
+            # tells them apart by the goodbye. Later reads would wait for ever.
             data = b""
         except OSError as error:
             self._has_ended = True
@@ -121,7 +121,7 @@ class PublishedListener:
 
     Args:
         listener: Listens at it.
-        publication: Tells others of it.
+        publication: Its record in the directory for others.
     """
 
     def __init__(self, listener: RfcommListener, publication: Publication) -> None:

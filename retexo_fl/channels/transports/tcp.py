@@ -17,7 +17,7 @@ from retexo_fl.errors import ChannelClosed, ChannelUnavailable
 from retexo_fl.exchange.frames import Buffer
 
 _BACKLOG: Final = 128
-#: A peer that vanished is noticed by the link's own pings; these help when nobody pings.
+#: A peer that vanished is noticed by the link's own pings; these help where there are none.
 _KEEPALIVE_S: Final = 60
 _USER_TIMEOUT_MS: Final = 120_000
 #: How long the last bytes of both ends may take when a stream is closed.
@@ -120,7 +120,7 @@ class TcpListener:
             try:
                 return TcpStream(connection, is_accepting=True)
             except OSError:
-                # Whoever connected has gone again.
+                # The other end has disconnected again.
                 connection.close()
 
     async def close(self) -> None:
@@ -184,7 +184,7 @@ async def _resolve(target: TcpAddress) -> list[tuple[int, tuple[object, ...]]]:
 
 
 def _is_own_echo(connection: socket.socket) -> bool:
-    """Say whether a socket met itself: a free port may be given to the one that connects to it."""
+    """Return whether a socket met itself: a free port may go to the one that connects to it."""
     return bool(connection.getsockname() == connection.getpeername())
 
 

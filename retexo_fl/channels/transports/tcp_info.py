@@ -21,9 +21,9 @@ _SYN_OPTIONS: Final = 20
 
 
 def tcp_wire_counters(stream: socket.socket, *, is_accepting: bool) -> WireCounters | None:
-    """Return the bytes of a connection on the wire, with IP and TCP headers; None if not told.
+    """Return the bytes of a connection on the wire, with IP and TCP headers; None if unknown.
 
-    Segments that came twice are counted with their headers only, as the kernel tells no more.
+    Segments that came twice are counted with their headers only: the kernel counts no more.
 
     Args:
         stream: A connected TCP socket, not closed.
@@ -52,5 +52,5 @@ def tcp_wire_counters(stream: socket.socket, *, is_accepting: bool) -> WireCount
 def _ip_header_bytes(stream: socket.socket) -> int:
     if stream.family == socket.AF_INET:
         return 20
-    # The peer's own address is gone once both ends have closed.
+    # The peer's own address is unknown once both ends have closed.
     return 20 if str(stream.getsockname()[0]).startswith("::ffff:") else 40

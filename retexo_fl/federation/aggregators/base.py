@@ -34,7 +34,7 @@ class RoundFacts:
 class Aggregator(Protocol):
     """Makes one update of a round's updates.
 
-    What an update means (a gradient, a change of weights) is nothing it knows of. It is fed in
+    It does not depend on what an update means (a gradient, a change of weights). It is fed in
     client order, so that equal updates give equal bits, and keeps nothing from one round for the
     next, since a resumed training begins with a new one. What goes in has been checked.
 
@@ -57,8 +57,8 @@ class Aggregator(Protocol):
         Args:
             client: Its index, larger than that of the client before.
             update_sum: (P,) its mean update times ``count``; read-only.
-            count: Its train nodes, as it says; at least 1, or 0 where ``needs`` is ``sum`` and the
-                client hands on gradients of its peers' losses (end-to-end training).
+            count: Its train nodes, as reported; at least 1, or 0 where ``needs`` is ``sum`` and the
+                client passes on gradients of its peers' losses (end-to-end training).
         """
         ...
 
@@ -70,13 +70,13 @@ class Aggregator(Protocol):
 class EachUpdate(ABC):
     """Base of aggregators that look at single updates: it keeps every client's mean update.
 
-    The counts weigh nothing here: they are what clients say of themselves, and a client that lies
+    The counts are not used as weights: clients report them, and a client that lies
     about its update would lie about its count. A round holds one array for each client, and
     :meth:`combine` is to need little beside them.
 
     Attributes:
         least_clients: How many clients with train nodes it needs.
-        round: The round that was begun.
+        round: The present round.
     """
 
     needs: Literal["sum", "each"] = "each"

@@ -45,7 +45,7 @@ def make_aggregator(name: str, *, takes_uncounted: bool = False) -> CheckedAggre
             parameters (such as a class) of an :class:`Aggregator` or of a Flower ``Strategy``,
             whose aggregation is then used.
         takes_uncounted: Updates of clients without train nodes count as well: of algorithms in
-            which they hand on the gradients of their peers' losses.
+            which they pass on the gradients of their peers' losses.
 
     Raises:
         ConfigurationError: The text is none of these.

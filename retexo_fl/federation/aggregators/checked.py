@@ -80,7 +80,7 @@ class CheckedAggregator:
             raise RemoteProtocolError("no client has a train node: there is nothing to average")
         if self._clients < self.least_clients:
             raise RoundIncomplete(self._too_few(self._clients))
-        # What is not finite is told by name after the optimizer's step, not by a warning.
+        # What is not finite raises a named error after the optimizer's step, not a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             result = self._inner.finish()
         shape, dtype = self._form

@@ -21,7 +21,7 @@ class TrimmedMean(CoordinateWise):
     def __init__(self, share: Fraction) -> None:
         """Leave out ``share`` at each end, above 0 and below one half; exact, not a float."""
         self._share = share
-        #: With fewer, nobody would be left out.
+        #: With fewer, no update would be left out.
         self.least_clients = math.ceil(1 / share)
 
     def combine_sorted(self, values: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@
         answers = yield Ask.of(clients, HelloRequest(ticket=ticket), stage=-1, purpose="hello")
         return sum(answer.nodes for _, answer in answers)
 
-A round knows neither Flower nor time-outs: :meth:`.Messenger.run` carries it out, and Flower's own
+A round is free of Flower and time-outs: :meth:`.Messenger.run` carries it out, and Flower's own
 loop does so by the strategy's hooks. One that needs more, for example what the missing left behind,
 yields again.
 """
@@ -38,7 +38,7 @@ class Ask:
         purpose: For the ledger: ``introduce``, ``publish``, ``collect``, ``relay``, ``train``,
             ``evaluate``, ``predict``.
         counted: Clients of whom enough must answer; all that are asked if None.
-        within_s: In a deployment, go on then with who has answered; ``counted`` is empty.
+        within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
     """
 
     requests: Mapping[int, Request[Any]]

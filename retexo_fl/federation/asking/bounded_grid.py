@@ -2,7 +2,7 @@
 
 Flower's grid of a deployment repeats a call for ever while its SuperLink does not answer. A
 ServerApp that lives on another machine than its SuperLink would then hold its run directory for
-ever, and nobody could resume the run.
+ever, and the run could not be resumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 class BoundedGrid:
     """The three calls of a grid that the messenger makes, each within ``patience_s``.
 
-    A call runs in a thread of its own. One that is given up goes on until the process ends, which
+    A call runs in a thread of its own. One that is given up continues until the process ends, which
     it is about to do.
     """
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 #: Pauses before a client that was away is asked again; they grow while it stays so.
 _FIRST_RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 30.0
-#: Flower's error codes that say nothing about the question: the same one may be asked again.
+#: Flower's error codes that do not depend on the question: the same one may be asked again.
 _AWAY: Final[Mapping[int, str]] = MappingProxyType(
     {
         3: "the message was not fetched in time",
@@ -187,7 +187,7 @@ class Deliveries:
                 self._note_absence(delivery, _NOT_TAKEN)
 
     def _is_due(self, delivery: Delivery) -> bool:
-        """Say whether a delivery is to be sent: its client is free, and back if it was away."""
+        """Return whether a delivery is to be sent: its client is free, and back if it was away."""
         if _is_out(delivery):
             return False
         if not delivery.absence:

@@ -1,4 +1,4 @@
-"""Carries rounds out: sends messages to clients and hands out their answers in client order."""
+"""Runs rounds: sends messages to clients and returns their answers in client order."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _REPLIES_AHEAD: Final = 32
 
 
 class Messenger:
-    """Knows the clients by index, counts what passes, and waits no longer than it was told.
+    """Addresses clients by index, counts what passes, and waits no longer than its policy allows.
 
     Args:
         grid: The way to the clients' Flower nodes.
-        ledger: Told of every message.
+        ledger: Counts every message.
         policy: How long answers are waited for, and of how many clients.
         on_answer: Called with stage and purpose at every reply, for those who show progress.
         on_silence: Called every 30 s while a question waits for clients on other machines.
@@ -210,7 +210,7 @@ class Messenger:
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
 
-        Replies are handed on as soon as their turn comes, so that their consumer need not hold
+        Replies are yielded as soon as their turn comes, so that their consumer need not hold
         them all. Where the policy has a quorum, they come when all have answered or
         the deadline is over; ``absent`` then names those whose answers are not among them.
 
@@ -220,7 +220,7 @@ class Messenger:
             purpose: For the ledger: ``hello``, ``publish``, ``collect``, ``train``, ``evaluate``,
                 ``predict``.
             counted: Clients of whom enough must answer; all that are asked if None.
-            within_s: In a deployment, go on then with who has answered; ``counted`` is empty.
+            within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
 
         Raises:
             RoundIncomplete: Replies were missing when the time was over; names the clients.

@@ -101,11 +101,11 @@ class WaitPolicy:
 
     @property
     def may_close_early(self) -> bool:
-        """Whether a round may go on without some clients."""
+        """Whether a round may continue without some clients."""
         return self.quorum > 0
 
     def is_enough(self, answers: int, *, asked: int, after_s: float) -> bool:
-        """Say whether a question may be closed with so many answers of so many, after a time."""
+        """Return whether a question may be closed with so many answers of so many, after a time."""
         if not self.may_close_early or after_s < self.deadline_s:
             return False
         return answers >= min(self.quorum, asked)

@@ -1,6 +1,6 @@
-"""Answers of clients, compared with what each said of itself in its hello.
+"""Answers of clients, compared with the hello of each.
 
-The error names the client: whoever runs the training knows whom to ask, or to leave out.
+The error names the client, so that the operator can repair it, or leave it out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USES: Final = ("train", "validation", "test")
 
 
 def check_hello(hello: HelloAnswer, *, clients: int) -> None:
-    """Check what a client of this version says of itself.
+    """Check the hello of a client of this version.
 
     Args:
         hello: Its answer.
@@ -58,7 +58,7 @@ def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -
     """Check the answer to a ``train.layer``.
 
     Args:
-        hello: What the client said of itself.
+        hello: The client's hello.
         answer: What it answered.
         in_batches: A round may be of some of its train nodes.
 

@@ -1,4 +1,4 @@
-"""What rounds know of the clients that they ask."""
+"""What rounds need of the clients that they ask."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Clients:
     """The clients of an attempt, and the account of what they move between each other.
 
     Attributes:
-        hellos: By client, ascending, what it said of itself; its answers are compared with that.
+        hellos: By client, ascending, its hello; its answers are compared with that.
         policy: How long answers are waited for, and of how many.
-        ledger: Told of what clients say that they moved.
+        ledger: Counts what clients report as moved.
     """
 
     hellos: Mapping[int, HelloAnswer]
@@ -27,7 +27,7 @@ class Clients:
     def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
         """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.
 
-        An agent tells the sum of the attempt each time: an answer may be lost, or given again.
+        An agent sends the sum of the attempt each time: an answer may be lost, or sent again.
         """
         enter = self.ledger.raise_to if self.policy.clients_return else self.ledger.add
         for account, volume in _entries(ticket, client, traffic, direction, "exchange"):

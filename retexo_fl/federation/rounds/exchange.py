@@ -37,7 +37,7 @@ class Exchanged:
     Attributes:
         vectors: Vectors that clients sent.
         missing: Vectors that it was closed without.
-        closed: Clients that have closed it, so that they can go on.
+        closed: Clients that have closed it, so that they can continue.
         error_bound: Under the codec ``fixed``, how far any of its values may be from what it was
             before it was rounded; else None.
     """
@@ -58,14 +58,14 @@ def exchange_rows(
 ) -> Round[Exchanged]:
     """Have clients send their vectors of a stage, and see that they arrive.
 
-    In a deployment it stays open until its deadline, whoever does not answer meanwhile.
+    In a deployment it stays open until its deadline, even if clients do not answer meanwhile.
 
     Args:
         clients: All clients.
         request: Has clients send their vectors of the stage.
         config: ``missing-peers`` and ``exchange-deadline-s`` decide what happens to late vectors.
         among: Who takes part, ascending; all clients if None.
-        watch: Its clock, and who is told whom it waits for.
+        watch: Its clock, and what is called with the clients that it waits for.
 
     Raises:
         ExchangeIncomplete: Vectors were missing at the deadline and ``missing-peers`` is ``wait``.
@@ -92,7 +92,7 @@ def publish(
     *,
     counted: frozenset[int] | None = None,
 ) -> Round[dict[int, PublishAnswer]]:
-    """Have clients send their vectors; return what those say that have answered.
+    """Have clients send their vectors; return the answers so far.
 
     Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
     """
@@ -115,8 +115,8 @@ def collect(
 ) -> Round[dict[int, int]]:
     """Return, by client that has answered, how many vectors have not arrived.
 
-    Where rounds may be closed early, nobody has to answer. In a deployment, nobody has to
-    ``within_s`` either, unless it is None.
+    Where rounds may be closed early, no answer is required. In a deployment, none is required
+    ``within_s`` either, unless that is None.
     """
     ticket = request.ticket
     answers = yield Ask.of(
@@ -141,7 +141,7 @@ class _Collecting:
 
     Attributes:
         among: Who takes part, ascending.
-        lacks: By client that has not closed it, how many vectors it lacks; None: not told yet.
+        lacks: By client that has not closed it, how many vectors it lacks; None: unknown yet.
     """
 
     clients: Clients
@@ -151,14 +151,14 @@ class _Collecting:
     lacks: dict[int, int | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with knowing nothing."""
+        """Begin with every count unknown."""
         self.lacks = dict.fromkeys(self.among)
 
     def look(self, among: Iterable[int], *, within_s: float | None = None) -> Round[None]:
         """Ask clients what they lack.
 
-        Whoever does not answer ``within_s`` is asked the next time; where rounds may be closed
-        early, it is not waited for any more.
+        A client that does not answer ``within_s`` is asked the next time; where rounds may be
+        closed early, it is not waited for any more.
         """
         told = yield from self._ask(sorted(among), close=False, within_s=within_s)
         if self.clients.policy.may_close_early:
@@ -190,12 +190,12 @@ def _collect_all(
     ticket, everyone = collecting.ticket, collecting.among
     within_s = config.exchange_deadline_s
     if not all_there and config.missing_peers == "drop":
-        # Whose round is over is not waited for here either.
+        # A client that missed its round is not waited for here either.
         within_s = min(within_s, config.round_deadline_s or within_s)
     yield from _look_until_complete(collecting, config, watch, within_s=within_s)
     if collecting.lacks:
-        # Everyone once more: vectors may be waited for in vain because their client does not know
-        # of the edge, and that client sees so by a block that came after it was asked.
+        # All once more: vectors may never come because their client does not list the edge; that
+        # client notices this by a block that may have come after it was asked.
         yield from collecting.look(everyone)
     if not collecting.lacks:
         return 0

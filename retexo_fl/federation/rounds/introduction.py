@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def introduce(ticket: Ticket, entries: Mapping[int, str]) -> Round[None]:
-    """Hand everybody the certificates and addresses of all: so no neighbourhood is learnt.
+    """Send every client the certificates and addresses of all, so that no neighbourhood shows.
 
     Args:
         ticket: Names job and attempt.
-        entries: By client, what it told of itself; a roster with its own entry, TOML.
+        entries: By client, a roster with its own entry, TOML.
 
     Raises:
-        IdentityError: A client told of another one, or of nobody, or two have the same key.
+        IdentityError: A client sent another's entry, or none, or two have the same key.
         RetexoError: A client's own named failure.
     """
     # Loaded here, with what reads certificates: clients of one machine are not introduced.

@@ -27,9 +27,9 @@ class Relay:
         self._waiting: dict[int, list[Addressed]] = defaultdict(list)
 
     def run(self, among: Sequence[int], *, left_s: Callable[[], float]) -> Round[bool]:
-        """Ask clients for parcels and hand them out, until nobody has any or the time is over.
+        """Ask clients for parcels and deliver them, until none has any or the time is over.
 
-        Whoever does not answer in the time that is left has none. Returns whether anybody had.
+        A client that does not answer in the time left has none. Returns whether any had parcels.
         """
         trips = 1
         # Peers of a client that is away have parcels for it again and again.

@@ -32,7 +32,7 @@ class StageOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:
-    """Where a stage stands after a round: everything that decides how it goes on.
+    """Where a stage stands after a round: everything that decides how it continues.
 
     Attributes:
         round: Rounds done.

@@ -1,4 +1,4 @@
-"""Whether stored partitions belong together and agree on everything that two of them know."""
+"""Whether stored partitions belong together and agree on everything that two of them hold."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ _NO_EDGES: Final[_EdgeList] = (0, b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
-    """What must be kept of a partition for comparisons; its large arrays are let go."""
+    """What must be kept of a partition for comparisons; its large arrays are freed."""
 
     directory: Path
     partitioning: str
@@ -220,7 +220,7 @@ def _check_pair(part: _Part, other: _Part) -> None:
 
 
 def _one_sided_edge(part: _Part, other: _Part) -> str:
-    """Name the first edge that stands in one of two parts only; whoever checks has both."""
+    """Name the first edge that is in one of two parts only; the caller has both parts."""
     edges = _edges_between(part, other)
     back = {(ours, theirs) for theirs, ours in _edges_between(other, part)}
     ours, theirs = min(edges ^ back)

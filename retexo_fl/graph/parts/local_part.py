@@ -23,7 +23,7 @@ from retexo_fl.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClientTables:
-    """What one client knows of the graph.
+    """What one client has of the graph.
 
     Attributes:
         nodes: Its own nodes.

@@ -103,7 +103,7 @@ def read_peers(path: Path) -> Peers:
     """Read a peers file.
 
     Its ``partitioning`` is 64 hex digits, or any other text: then the digits are the SHA-256 of
-    what the file says, without its comments and its layout.
+    the file's content, without its comments and its layout.
 
     Raises:
         ConfigurationError: It cannot be read, is not TOML, or a key is missing, unknown or not as

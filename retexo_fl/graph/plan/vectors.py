@@ -1,4 +1,4 @@
-"""What two clients hand each other in an exchange: rows, and sums of rows for one destination."""
+"""What two clients send each other in an exchange: rows, and sums of rows for one destination."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What other libraries hold, as NumPy arrays: tensors and sparse matrices, known by their methods.
 
-No library is imported for it: whoever has such an object has imported what it needs.
+No library is imported for it: a caller with such an object has imported what it needs.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def together(rows: Mapping[int, np.ndarray], *, least_rows: int) -> Streams:
     peers = sorted(rows)
     sets = _sets(rows, peers, least_rows)
     numbers = {peer: np.zeros(len(rows[peer]), dtype=np.int64) for peer in peers}
-    # Stream 0 is the peer's own, where it has any vectors that nobody else takes.
+    # Stream 0 is the peer's own, where it has any vectors that no other peer takes.
     used = dict.fromkeys(peers, 0)
     for peer in peers:
         shared = np.zeros(len(rows[peer]), dtype=bool)

@@ -1,6 +1,6 @@
-"""Goes on with every exchange of an agent, in a thread of its own.
+"""Advances every exchange of an agent, in a thread of its own.
 
-The thread reads notices and grants out of the depot, and tells the endpoint what to send and what
+The thread reads notices and grants from the depot, and passes the endpoint what to send and what
 to take.
 """
 
@@ -21,7 +21,7 @@ from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.outgoing import OutgoingExchange
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 
-#: The thread looks up so often at least, though it is told of everything.
+#: The thread looks at least so often, though it is woken for every event.
 _LOOK_S: Final = 0.5
 _STOP_S: Final = 5.0
 
@@ -31,7 +31,7 @@ class OpenExchanges:
     """What is on its way.
 
     Attributes:
-        changed: Held by whoever uses the rest; told when something may have come.
+        changed: Held while the rest is used; notified when something may have come.
         outgoing: By exchange.
         incoming: By exchange, one for all peers or one for each.
         failures: What went wrong, by exchange.
@@ -47,9 +47,9 @@ class Carrier:
     """The thread.
 
     Args:
-        exchanges: What it goes on with.
-        depot: Tells of notices and grants.
-        endpoint: Tells of datagrams.
+        exchanges: Those that it advances.
+        depot: Source of notices and grants.
+        endpoint: Takes and sends datagrams.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Carrier:
             self._news.clear()
             with self._open.changed:
                 self._step()
-                # Also those hear of it who wait for blocks, which come without this thread.
+                # Also wakes callers that wait for blocks, which come without this thread.
                 self._open.changed.notify_all()
 
     def _step(self) -> None:
-        """Go on with every exchange."""
+        """Advance every exchange."""
         for exchange, outgoing in self._open.outgoing.items():
             self._attempt(exchange, partial(outgoing.step, self._depot, time.monotonic()))
         for exchange, units in self._open.incoming.items():
@@ -101,7 +101,7 @@ class Carrier:
                 self._attempt(exchange, partial(incoming.step, self._depot))
 
     def _attempt(self, exchange: ExchangeId, step: Callable[[], object]) -> None:
-        """Do a step; whoever asks for the exchange is told how it failed."""
+        """Do a step; keep its error for the callers that ask for the exchange."""
         if exchange in self._open.failures:
             return
         try:
@@ -110,7 +110,7 @@ class Carrier:
             LOGGER.warning(line("vectors", job=exchange[0], stage=exchange[1], failed=str(error)))
             self._open.failures[exchange] = error
         except Exception as error:
-            # The thread serves all exchanges and peers: what one raises ends that one.
+            # The thread serves all exchanges and peers: an error ends its own exchange only.
             LOGGER.exception(line("vectors", job=exchange[0], stage=exchange[1]))
             self._open.failures[exchange] = ExchangeIncomplete(
                 f"stage {exchange[1]}: {type(error).__name__} in the agent, which is a bug of "
@@ -118,12 +118,12 @@ class Carrier:
             )
 
     def _listen(self) -> None:
-        """Hear of what the endpoint did."""
+        """Wake the thread after every change at the endpoint."""
         while not self._ended:
             try:
                 self._endpoint.wait_for_change(_LOOK_S)
             except RetexoError as error:
-                # Whoever waits for an exchange is told in the next step, which fails likewise.
+                # Callers that wait get the error of the next step, which fails likewise.
                 LOGGER.error(line("vectors", failed=str(error)))
                 return
             self.wake()

@@ -1,7 +1,7 @@
 """The two small blocks by which a pair of agents agrees on datagrams: a notice and a grant.
 
 Both travel as ordinary blocks, over links that TLS has proved, and outlive either process. The
-sender's notice says how its vectors were rounded and what they are; the receiver's grant says how
+sender's notice holds how its vectors were rounded and what they are; the receiver's grant, how
 it takes them, and names the streams. A receiver that has lost what arrived grants once more, under
 the next number.
 """
@@ -33,7 +33,7 @@ MOST_PACKET_CELLS: Final = 53
 
 
 class Way(IntEnum):
-    """How a receiver wants what a notice announces."""
+    """The way in which a receiver requests what a notice announces."""
 
     BLOCK = 1  # as an ordinary block, over whatever channel there is
     DATAGRAMS = 2
@@ -42,7 +42,7 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Notice:
-    """What a sender says of the vectors that it has for one receiver in one exchange.
+    """A sender's description of the vectors that it has for one receiver in one exchange.
 
     Attributes:
         exponent: The values are whole numbers times ``2 ** -exponent``.
@@ -82,7 +82,7 @@ class Notice:
         """Read what arrived.
 
         Raises:
-            RemoteProtocolError: It says what no notice says.
+            RemoteProtocolError: It is no valid notice.
         """
         numbers = _whole(block, sender, "notice")
         version, exponent, packet_cells, num_streams, stored, *digest = numbers[:9].tolist()
@@ -139,7 +139,7 @@ class Grant:
         """Read what arrived.
 
         Raises:
-            RemoteProtocolError: It says what no grant says.
+            RemoteProtocolError: It is no valid grant.
         """
         numbers = _whole(block, receiver, "grant")
         words = numbers[CONTROL_NUMBERS:].reshape(-1, STREAM_NUMBERS)

@@ -45,7 +45,7 @@ def make_endpoint(wanted: DatagramAddress, *, memory_bytes: int, clones: bool) -
         clones: Have the kernel copy packets that several peers need.
 
     Raises:
-        ChannelUnavailable: The address cannot be used, or ``xdp`` was asked for in vain.
+        ChannelUnavailable: The address cannot be used, or ``xdp`` is demanded but not possible.
     """
     sizes = _sizes(memory_bytes)
     with ExitStack() as on_failure:

@@ -108,7 +108,7 @@ class IncomingExchange:
 
     @property
     def by_block(self) -> frozenset[int]:
-        """Peers that were told to send blocks."""
+        """Peers that were asked to send blocks."""
         return frozenset(peer for peer, way in self._ways.items() if way is Way.BLOCK)
 
     @property
@@ -121,7 +121,7 @@ class IncomingExchange:
         }
 
     def step(self, depot: BlockDepot) -> bool:
-        """Read notices, open and grant, look whether all is there; say whether it is now.
+        """Read notices, open and grant; return whether this step completed the exchange.
 
         Raises:
             RemoteProtocolError: A notice is none.

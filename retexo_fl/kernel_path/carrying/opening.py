@@ -1,4 +1,4 @@
-"""Opens what an agent's settings say of datagrams."""
+"""Opens what an agent's settings demand of datagrams."""
 
 from __future__ import annotations
 

@@ -40,14 +40,14 @@ class _Recipient:
     Attributes:
         header: Of the block that the vectors would make.
         values: [n, width] int32.
-        notice: What it is told.
+        notice: The notice for it.
         address: Where it takes datagrams.
         grant: Its last grant.
         next_grant: Header of the grant that is looked for; None where there can be no more.
         grants: How many of its grants were read.
         was_asked: Its first grant was asked for, so that a peer which is away is looked for.
         sending: Keys at the endpoint of what is sent under the last grant, by stream.
-        awaited: Streams that are still to be begun under it.
+        awaited: Streams that are not started yet under it.
     """
 
     header: BlockHeader
@@ -90,7 +90,7 @@ class OutgoingExchange:
         self._streams = streams
         self._endpoint = endpoint
         self._first_grant_s = float("inf")
-        #: Streams that were begun; tells one that is begun again from the one before.
+        #: Count of started streams: in keys, it tells a restarted stream from the one before.
         self._begun = 0
         # One for all: a packet that several peers take is cut in one way.
         on_paths = (endpoint.packet_cells_to(addresses[peer]) for peer in headers)
@@ -115,7 +115,7 @@ class OutgoingExchange:
 
     @property
     def notices(self) -> Mapping[int, Notice]:
-        """What each peer is told."""
+        """By peer, its notice."""
         return {peer: recipient.notice for peer, recipient in self._recipients.items()}
 
     def announce(self, depot: BlockDepot) -> None:
@@ -208,7 +208,7 @@ class OutgoingExchange:
     # ---- sending ----------------------------------------------------------------------------
 
     def _send_together(self, number: int, members: Mapping[int, int], now_s: float) -> None:
-        """Begin a stream that several peers take, once all have agreed or time is over."""
+        """Start a stream that several peers take, once all have agreed or time is over."""
         agreed = [
             peer
             for peer, stream in members.items()
@@ -219,7 +219,7 @@ class OutgoingExchange:
             self._send_stream(f"all-{number}", {peer: members[peer] for peer in agreed})
 
     def _may_join(self, peer: int, stream: int) -> bool:
-        """Say whether a stream may still be begun for several peers at once."""
+        """Return whether a stream may still be started for several peers at once."""
         return self._recipients[peer].grants == 1 and any(
             members.get(peer) == stream for members in self._streams.members
         )

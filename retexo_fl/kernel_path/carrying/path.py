@@ -61,7 +61,7 @@ class VectorPath:
         self._endpoint.close()
 
     def reaches(self, peer: int) -> bool:
-        """Say whether vectors for a peer, and from it, are carried here."""
+        """Return whether vectors for a peer, and from it, are carried here."""
         return self._address_of(peer) is not None
 
     def announcing(self, exchange: ExchangeId) -> frozenset[int]:
@@ -87,7 +87,7 @@ class VectorPath:
         exponent: int,
         streams: Streams,
     ) -> Mapping[int, Notice]:
-        """Carry vectors to peers; an exchange that is carried already goes on.
+        """Carry vectors to peers; an exchange that is carried already continues.
 
         Args:
             headers: By peer, the header of the block that the vectors would make.
@@ -125,7 +125,7 @@ class VectorPath:
         *,
         together: bool,
     ) -> None:
-        """Take vectors from peers; an exchange that is expected already goes on.
+        """Take vectors from peers; an exchange that is expected already continues.
 
         Args:
             headers: By peer, the header of the block that the vectors would make.
@@ -177,7 +177,7 @@ class VectorPath:
         )
 
     def carries(self, key: BlockKey) -> bool:
-        """Say whether a peer's vectors are expected here, and not as a block."""
+        """Return whether a peer's vectors are expected here, and not as a block."""
         with self._open.changed:
             exchange = (key.job, key.layer, key.weights_digest)
             return any(

@@ -106,7 +106,7 @@ class JobVectors:
         self._broadcasts = broadcasts
 
     def reaches(self, peer: int) -> bool:
-        """Say whether vectors for a peer, and from it, go this way."""
+        """Return whether vectors for a peer, and from it, go this way."""
         return self._path.reaches(peer)
 
     def refuse_strangers(
@@ -219,7 +219,7 @@ class JobVectors:
         return found
 
     def carries(self, key: BlockKey) -> bool:
-        """Say whether a peer's vectors come this way, and not as a block."""
+        """Return whether a peer's vectors come this way, and not as a block."""
         return self._path.carries(key)
 
     def untaken(self, exchanges: set[ExchangeId]) -> list[int]:

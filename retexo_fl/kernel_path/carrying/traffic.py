@@ -45,7 +45,7 @@ def datagram_traffic(header: BlockHeader, notice: Notice) -> Traffic:
 
 @cache
 def grant_bytes(job_chars: int, num_streams: int) -> int:
-    """Return the bytes of a grant's frames; they do not depend on what it says."""
+    """Return the bytes of a grant's frames; they do not depend on its content."""
     header = BlockHeader(
         job="j" * job_chars,
         layer=0,

@@ -25,7 +25,7 @@ _TOKEN, _JOB, _SEQ, _FIRST = 1, 2, 4, 5
 _CHECKSUM: Final = 3
 _HALF: Final = 32
 _LOW_HALF: Final = 2**32 - 1
-#: What stands behind the first packet that an ACK tells of: no offset, one cell.
+#: The upper half of an ACK's word ``_FIRST``: no offset, one cell.
 _ONE_CELL: Final = 1 << 16
 _START: Final = np.frombuffer(
     MAGIC.to_bytes(4, "little") + bytes((DATAGRAM_VERSION, PacketKind.ACK)), np.uint8
@@ -34,7 +34,7 @@ _START: Final = np.frombuffer(
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one acknowledgement says.
+    """The content of one acknowledgement.
 
     Attributes:
         token: Of the stream.
@@ -64,7 +64,7 @@ def ack_places(packets: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArra
 
 
 def read_acks(packets: NDArray[np.uint8], places: NDArray[np.int64]) -> list[Heard]:
-    """Read acknowledgements; of several of the same packets the last, which tells all.
+    """Read acknowledgements; of several for the same packets the last, which includes the others.
 
     What is damaged is left out.
     """

@@ -152,7 +152,7 @@ class TableArena:
             self._tables, exchange, stream, incoming=incoming, slots=slots, atomic=self._atomic
         )
         if len(exchange.streams) == exchange.streams_expected:
-            # Before the last stream is open: who takes its last packet must know that it is.
+            # Before the last stream is open: the taker of its last packet must see that it is.
             total = sum(each.shape.packets for each in exchange.streams.values())
             self._tables.regions[exchange.region]["expected"] = total
         self._tables.streams[stream.index]["token"] = stream.token
@@ -190,7 +190,7 @@ class TableArena:
     def _is_complete(self, exchange: Exchange) -> bool:
         region = self._tables.regions[exchange.region]
         if region["done"] == region["expected"]:
-            # Also where the last stream has no packet, whose arrival would tell.
+            # Also where the last stream has no packet, whose arrival would set it.
             region["complete"] = 1
             return True
         return False
@@ -225,7 +225,7 @@ class TableArena:
         return True
 
     def _make_room(self) -> bool:
-        """Give up what nobody may need any more; False where nothing is left to give up."""
+        """Free the oldest that is not in use; False where there is none."""
         if self._finished:
             self._free(self._finished.popleft())
             return True

@@ -1,4 +1,4 @@
-"""Tells waiting threads that something changed, once each, and none misses it."""
+"""Wakes waiting threads when something changed, once each, and none misses it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class MessageTable:
         return ctypes.c_void_p(int(address_of(self.messages)) + first * MESSAGE.itemsize)
 
     def ask_for_segments(self) -> None:
-        """Prepare all controls to tell the kernel the size of a message's packets."""
+        """Prepare all controls to give the kernel the size of a message's packets."""
         self.controls["bytes"] = _SEGMENT_CONTROL_BYTES
         self.controls["level"] = SOL_UDP
         self.controls["kind"] = UDP_SEGMENT

@@ -86,10 +86,10 @@ class DatagramEndpoint:
         self._service.start()
 
     def close(self) -> None:
-        """End the thread and let go of the socket and the receiver, within 5 seconds.
+        """End the thread and close the socket and the receiver, within 5 seconds.
 
         Raises:
-            ChannelClosed: The thread does not end; nothing was let go of.
+            ChannelClosed: The thread does not end; nothing was closed.
         """
         self._service.close()
         self._groups.close()
@@ -173,7 +173,7 @@ class DatagramEndpoint:
             self._service.arena.close_exchange(key)
 
     def cached(self, cache_key: bytes) -> bool:
-        """Say whether :meth:`revive` would succeed; "no" is counted as a miss."""
+        """Return whether :meth:`revive` would succeed; "no" is counted as a miss."""
         with self._service.calling:
             return self._service.arena.cache.has(cache_key)
 
@@ -204,9 +204,9 @@ class DatagramEndpoint:
             key: Names it in other calls.
             values: Read until all packets were acknowledged or forgotten: must not change.
             destinations: Who gets it.
-            job: What the receivers' exchange says; ``stage`` and ``packet_cells`` likewise.
+            job: Of the receivers' exchange; ``stage`` and ``packet_cells`` likewise.
             stage: See above.
-            sender: What the receivers' streams say.
+            sender: Of the receivers' streams.
             packet_cells: See above.
 
         Raises:

@@ -103,7 +103,7 @@ class Engine:
             has_more = False
             while not self._is_ending:
                 has_more = self._turn(0.0 if has_more else self._patience_s())
-        except BaseException as error:  # told to those who wait, in their threads
+        except BaseException as error:  # raised in the threads that wait
             self._failed(error)
 
     def _turn(self, timeout_s: float) -> bool:

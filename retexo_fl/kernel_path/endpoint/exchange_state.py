@@ -54,7 +54,7 @@ class Exchange:
 
     @property
     def terms(self) -> tuple[object, ...]:
-        """What whoever opens it again has to say, too."""
+        """What has to be the same when it is opened again."""
         return (self.job, self.stage, self.width, self.streams_expected)
 
     @property
@@ -69,10 +69,10 @@ class Exchange:
 
 
 class ExchangeCache:
-    """Exchanges by cache key, the one that was asked for last at the end.
+    """Exchanges by cache key, the last one used at the end.
 
     Args:
-        max_bytes: Most that the rows of those take that are open under no key.
+        max_bytes: Limit for the rows of exchanges that are open under no key.
         is_complete: Says whether an exchange is.
     """
 
@@ -90,7 +90,7 @@ class ExchangeCache:
             self._by_key.setdefault(exchange.cache_key, exchange)
 
     def has(self, cache_key: bytes) -> bool:
-        """Say whether there is a complete one; no is counted as a miss."""
+        """Return whether there is a complete one; no is counted as a miss."""
         exchange = self._by_key.get(cache_key)
         found = exchange is not None and self._is_complete(exchange)
         self.misses += not found
@@ -105,7 +105,7 @@ class ExchangeCache:
         return self._by_key[cache_key]
 
     def keeps(self, exchange: Exchange) -> bool:
-        """Say whether an exchange that nobody has open any more stays, as the newest."""
+        """Return whether an exchange that is not open any more stays, as the newest."""
         key = exchange.cache_key
         if key is None or self._by_key.get(key) is not exchange:
             return False
@@ -128,7 +128,7 @@ class ExchangeCache:
         return out
 
     def oldest(self) -> Exchange | None:
-        """Take out the one that nobody has open and that was unused longest."""
+        """Take out the one that is not open and was unused longest."""
         idle = self._idle()
         return self._evict(idle[0]) if idle else None
 

@@ -23,7 +23,7 @@ from retexo_fl.kernel_path.packets.layout import (
 #: Room for the answers to the packets of some messages; the kernel joins far fewer in one.
 _MOST_REPLIES: Final = 2048
 _KIND_AT: Final = 5
-#: In a header's 64-bit words: the token, and the first packet that an ACK tells of.
+#: In a header's 64-bit words: the token, and the first packet of an ACK.
 _TOKEN_WORD, _FIRST_WORD = 1, 5
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]
@@ -54,7 +54,7 @@ class Incoming:
         self._replies = np.zeros((_MOST_REPLIES, MAX_REPLY_BYTES), np.uint8)
         self._reply_lengths = np.zeros(_MOST_REPLIES, np.int64)
         self._replies_used = 0
-        #: By what they tell and whom, where they stand.
+        #: By content and receiver, their place in the replies.
         self._answers: dict[tuple[int, int, int, bytes], int] = {}
         self.packets = 0
         self.data = 0
@@ -108,7 +108,7 @@ class Incoming:
     def _note_answers(
         self, answered: NDArray[np.int64], names: NDArray[np.uint8], first: int
     ) -> None:
-        """Keep answers for the end of the batch; of several alike, the last tells all."""
+        """Keep answers for the end of the batch; of several alike, the last includes the others."""
         places = (answered + first).tolist()
         heads = self._replies[places, :HEADER_BYTES].view(np.uint64).tolist()
         whose = [0] * len(places) if len(names) == 1 else answered.tolist()

@@ -1,4 +1,4 @@
-"""Ranges of indices of a table of fixed size, handed out first fit and taken back."""
+"""Ranges of indices of a table of fixed size, allocated first fit and freed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 
 class RangeAllocator:
-    """Hands out ranges of ``capacity`` indices.
+    """Allocates ranges of ``capacity`` indices.
 
     Ranges given back are joined with their neighbours, so that a table that is empty again takes
     what an empty one takes.
@@ -23,7 +23,7 @@ class RangeAllocator:
 
     @property
     def free(self) -> int:
-        """Indices that are not handed out."""
+        """Indices that are free."""
         return sum(size for _, size in self._free)
 
     def take(self, size: int) -> int | None:

@@ -52,7 +52,7 @@ class Receiver(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the interface; further calls do nothing."""
+        """Release the interface; further calls do nothing."""
         ...
 
 

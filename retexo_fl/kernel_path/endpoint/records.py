@@ -1,4 +1,4 @@
-"""What callers of a datagram endpoint hand in and are told: streams, grants, progress."""
+"""What callers of a datagram endpoint pass in and get back: streams, grants, progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IncomingStream:
         packet_cells: Cells of 64 bytes in each packet but the last.
         places: (rows,) int64: the accumulator row of the block in which each vector lands;
             -1 = not for this receiver (a broadcast holds other receivers' vectors, too).
-        number: Tells streams of one sender into one block of rows apart.
+        number: Distinguishes streams of one sender into one block of rows.
     """
 
     sender: int

@@ -59,13 +59,13 @@ class Route:
 
     Args:
         destination: Where to.
-        head: What its packets say alike.
+        head: The fields that its packets share.
         window: Which packets to send.
         packets: Of the stream.
         peer: What is shared with other streams to its address.
 
     Attributes:
-        ack_terms: What its acknowledgements say alike.
+        ack_terms: The fields that its acknowledgements share.
         new_sent: Packets sent for the first time.
         reason: Why the last packets could not be sent; empty where they could.
     """
@@ -128,7 +128,7 @@ class Route:
         self.peer.routes.discard(self)
 
     def keeps_up(self, now_s: float) -> bool:
-        """Say whether others wait for it to have room."""
+        """Return whether others wait for it to have room."""
         window = self.window
         if window.stalled or window.done:
             return False
@@ -140,5 +140,5 @@ class Route:
         return now_s - self._full_since_s < _PATIENCE_S
 
     def _asks_for_answer(self, seq: int) -> bool:
-        """Say whether a packet of data always asks for an answer."""
+        """Return whether a packet of data always asks for an answer."""
         return seq % ACK_EVERY == ACK_EVERY - 1 or seq == self._packets - 1

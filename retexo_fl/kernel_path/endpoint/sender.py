@@ -19,7 +19,7 @@ from retexo_fl.kernel_path.endpoint.udp_socket import (
     single_packets,
 )
 
-#: What the kernel says where a device or a path cannot take a message that has to be cut.
+#: The kernel's errors where a device or a path cannot take a message that has to be cut.
 _NOT_CUT: Final = {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP, errno.EMSGSIZE}
 _TOO_LONG: Final = "packets are longer than the path carries now (its MTU fell)"
 
@@ -47,7 +47,7 @@ class PacketSender:
 
     @staticmethod
     def is_too_long(reason: str) -> bool:
-        """Say whether packets were refused for their length."""
+        """Return whether packets were refused for their length."""
         return reason is _TOO_LONG
 
     def table(self, packets: int, packet_bytes: int) -> NDArray[np.uint8]:
@@ -106,7 +106,7 @@ class PacketSender:
         return ""
 
     def _send_otherwise(self, messages: Sequence[Message], error: OSError) -> str:
-        """Send one by one what was refused; say why where that is refused, too."""
+        """Send one by one what was refused; report why where that is refused, too."""
         was_cut = any(message.packets > 1 for message in messages)
         if was_cut and error.errno in _NOT_CUT:
             problem = self._send(single_packets(messages))

@@ -121,7 +121,7 @@ class SendingStream:
         self.deadline_s = self._next_deadline_s(waiting, now_s, has_more=has_more)
 
     def _repeat(self, route: Route, sender: PacketSender, now_s: float) -> None:
-        """Send again what was lost on one way, and ask whoever has long been silent."""
+        """Send again what was lost on one way, and send a PING after long silence."""
         window = route.window
         lost = window.lost_to_send(now_s, BATCH_PACKETS)
         self._send_alone(route, lost, sender)

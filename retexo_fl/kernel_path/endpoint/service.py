@@ -1,4 +1,4 @@
-"""What the thread of an endpoint does: takes batches, hears acknowledgements, sends."""
+"""What the thread of an endpoint does: takes batches, reads acknowledgements, sends."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ class DatagramService:
         self._engine.wake()
 
     def close(self) -> None:
-        """End the thread and let go of everything; a second call does nothing.
+        """End the thread and close everything; a second call does nothing.
 
         Raises:
-            ChannelClosed: The thread does not end; nothing was let go of.
+            ChannelClosed: The thread does not end; nothing was closed.
         """
         if self._is_closed:
             return

@@ -1,4 +1,4 @@
-"""Wait until the kernel has finished with every packet that it had begun to take."""
+"""Wait until the kernel has finished every packet that it had started to take."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ _WAY_S: Final = 50e-6
 class TurnLock:
     """A lock for a ``with`` block of the busy thread; callers use :attr:`calling`.
 
-    The busy thread takes it again so soon after it gave it back that a caller who waits for it
-    would not be fast enough: it makes way when somebody waits.
+    The busy thread takes it again so soon after its release that a caller who waits for it
+    would not be fast enough: it yields when a caller waits.
     """
 
     def __init__(self) -> None:

@@ -113,7 +113,7 @@ class UdpSocket:
             self.fileno(), table.pointer(), table.count, socket.MSG_DONTWAIT, None
         )
         if count <= 0:
-            # Errors that an earlier packet met (ICMP) are told here; the timers notice the loss.
+            # Errors of an earlier packet (ICMP) are reported here; the timers notice the loss.
             return None
         received = self._buffer.received(count)
         if self._buffer.is_joining != self._is_joining:
@@ -128,7 +128,7 @@ class UdpSocket:
 
         Raises:
             OSError: The first message that was not sent cannot be, for the reason it names; the
-                attribute ``messages_sent`` of the socket says how many went out before.
+                attribute ``messages_sent`` of the socket is how many went out before.
         """
         self.messages_sent = 0
         while self.messages_sent < len(messages):
@@ -225,7 +225,7 @@ def _enlarge(asked: socket.socket, forced: int, polite: int) -> None:
 
 
 def _accepts(asked: socket.socket, option: int, value: int) -> bool:
-    """Say whether the kernel knows an option of UDP."""
+    """Return whether the kernel has an option of UDP."""
     try:
         asked.setsockopt(SOL_UDP, option, value)
     except OSError:

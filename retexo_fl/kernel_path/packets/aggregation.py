@@ -50,7 +50,7 @@ def take_packets(  # noqa: PLR0913, PLR0917 - what the kernel is given, and thre
         max_cells: Longest packet taken.
         answers_user_acks: Whether a PING with ``USER_ACK`` is answered; XDP leaves it to user
             space.
-        takes_data: Whether DATA is meant; else it counts as passed. For a socket beside
+        takes_data: Whether DATA is taken; else it counts as passed. False for a socket beside
             an XDP program.
 
     Raises:

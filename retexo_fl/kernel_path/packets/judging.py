@@ -1,4 +1,4 @@
-"""The machine code that decides whether a packet is taken; ``take_packets`` says in which order."""
+"""The machine code that decides whether a packet is taken; ``take_packets`` has the order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retexo_fl.kernel_path.packets.layout import (
     PacketKind,
 )
 
-# numba knows no str.index: numbers are looked up here.
+# numba has no str.index: numbers are looked up here.
 PASSED: Final = COUNTER_NAMES.index("passed")
 MALFORMED: Final = COUNTER_NAMES.index("malformed")
 FOREIGN: Final = COUNTER_NAMES.index("foreign")

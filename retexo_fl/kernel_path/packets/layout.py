@@ -29,7 +29,7 @@ CELL_BYTES: Final = 64
 MAX_PACKET_CELLS: Final = 140
 MAX_PACKET_BYTES: Final = HEADER_BYTES + MAX_PACKET_CELLS * CELL_BYTES
 
-#: Packets whose seen bits one block keeps and one ACK tells.
+#: Packets whose seen bits one block keeps and one ACK carries.
 BLOCK_PACKETS: Final = 512
 BLOCK_WORDS: Final = 8
 

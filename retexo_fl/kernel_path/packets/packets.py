@@ -35,7 +35,7 @@ _HEADER: Final = struct.Struct("<IBBBBQIIQHHIIHH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketHead:
-    """What all packets of a stream say alike; ``token`` and ``stream`` are from the grant."""
+    """The fields that a stream's packets share; ``token`` and ``stream`` are from the grant."""
 
     token: int
     stream: int
@@ -85,7 +85,7 @@ def pack_packets(
 
     Args:
         shape: The stream.
-        head: What they say alike.
+        head: The fields that they share.
         values: All its vectors, int32 [rows, width], contiguous.
         seqs: Which packets, int64 [n].
         out: uint8 [n, at least packet_bytes, a multiple of 8], contiguous. With exactly

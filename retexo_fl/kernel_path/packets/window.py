@@ -1,8 +1,8 @@
 """Which packets of a stream to send next, by what its receiver has acknowledged; sans-IO.
 
-Losses are told by order: a packet is lost when others that were sent a good deal later have
+Losses are found by order: a packet is lost when others that were sent a good deal later have
 arrived, or a little later and some time has passed. The timer alone never resends more than one
-packet: its answer says what else is missing (selective acknowledgement and loss by later arrivals
+packet: its answer shows what else is missing (selective acknowledgement and loss by later arrivals
 as in RFC 8985; the timer as in RFC 6298).
 """
 
@@ -29,7 +29,7 @@ def ack_flags(seqs: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return the flags of a batch: ``ACK_WANTED`` on one in 32 and on the last of each block."""
     flags: NDArray[np.uint8] = (seqs % ACK_EVERY == ACK_EVERY - 1).view(np.uint8)
     if len(seqs):
-        # An ACK tells of its own block only.
+        # An ACK covers its own block only.
         blocks = seqs // BLOCK_PACKETS
         flags[:-1] |= blocks[1:] != blocks[:-1]
         flags[-1] = ACK_WANTED
@@ -39,8 +39,8 @@ def ack_flags(seqs: NDArray[np.int64]) -> NDArray[np.uint8]:
 class SendWindow:
     """The packets of one stream on their way to one receiver.
 
-    Packets are unsent, on their way, lost or acknowledged. Seconds are of any clock that never goes
-    back. It keeps ten bytes for each packet of the stream.
+    Packets are unsent, on their way, lost or acknowledged. Seconds are of any monotonic
+    clock. It keeps ten bytes for each packet of the stream.
 
     Args:
         num_packets: Packets of the stream.
@@ -165,7 +165,7 @@ class SendWindow:
         return count
 
     def resume(self, now_s: float) -> None:
-        """Go on after a stall: whatever is not acknowledged is sent again."""
+        """Continue after a stall: all packets not acknowledged are sent again."""
         self.stalled = self._ping_due = False
         self._timeouts = 0
         self._timer_from_s = now_s
@@ -190,7 +190,7 @@ class SendWindow:
             self._lose_first()
 
     def wants_ping(self, now_s: float) -> bool:
-        """Say whether a ping is due; :meth:`pinged` notes that it was sent."""
+        """Return whether a ping is due; :meth:`pinged` notes that it was sent."""
         if self.stalled:
             return now_s >= self._pinged_s + self._times.ping_s
         return self._ping_due
@@ -268,9 +268,9 @@ class SendWindow:
             self._gap_due_s = now_s + self._round_trip.reordered_s(self._times)
 
     def _ask(self) -> None:
-        """Resend the first overtaken packet, whose ACK tells whether the others are lost, too.
+        """Resend the first overtaken packet, whose ACK shows whether the others are lost, too.
 
-        They may have arrived since the last ACK was written, which told of one block only, too.
+        They may have arrived since the last ACK was written, which also covered one block only.
         """
         self._gap_due_s = math.inf
         self._asking_packet, self._asked_order = self._low, self.sent
@@ -292,7 +292,7 @@ class SendWindow:
         self._num_lost += count
         self._width.judge(lost=count)
         if first <= self._timed_packet < end and lost[self._timed_packet - first]:
-            self._timed_packet = -1  # Its answer would not say which of the two it answers.
+            self._timed_packet = -1  # Its answer would not show which of the two it answers.
 
     def _is_waiting(self, first: int, end: int) -> NDArray[np.bool_]:
         """Say which packets that were sent are neither acknowledged nor lost."""

@@ -155,7 +155,7 @@ def _keys(table: BpfMap) -> list[bytes]:
     found: dict[bytes, None] = {}
     key: bytes | None = None
     after = ctypes.create_string_buffer(_FLOW.size)
-    # After a key that has just vanished the walk begins anew: bounded, for that may go on.
+    # After a key that has just been removed the walk starts again; bounded, as that may recur.
     for _ in range(2 * table.max_entries):
         if following(table.fd, key, after):
             break

@@ -1,7 +1,7 @@
 """A receiver that takes frames from an AF_XDP socket: past the kernel's network, in user space.
 
-A program at the interface hands it the packets that are for it before the kernel makes packets of
-its own of them; they are taken as those of a UDP socket are. One receive queue, copy mode.
+A program at the interface redirects its packets to it before the kernel's network handles them;
+they are then taken like those of a UDP socket. One receive queue, copy mode.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class AfXdpReceiver(PacketTaker):
             self._answer(answered, heads)
 
     def _answer(self, answered: NDArray[np.int64], heads: NDArray[np.uint8]) -> None:
-        """Send the answers; of several that tell of the same packets, the last tells all."""
+        """Send the answers; of several for the same packets, the last includes the others."""
         names = np.zeros((len(answered), 16), np.uint8)
         names[:, 0] = socket.AF_INET
         names[:, 2:4] = heads[answered, _SOURCE_PORT]
@@ -152,5 +152,5 @@ class AfXdpReceiver(PacketTaker):
         for (*_, name), place in latest.items():
             size = int(self._reply_lengths[place])
             messages.append(Message(self._replies[place, :size], size, name))
-        # An answer that cannot be sent is one that was lost: who waits for it asks again.
+        # An answer that cannot be sent counts as lost: the sender asks again.
         self._answers.send_lossy(messages)

@@ -98,7 +98,7 @@ class AggregateProgram:
         return self._object.programs["aggregate"]
 
     def expect_several_contexts(self, several: bool) -> None:
-        """Say whether several processors may run the program at a time; they then use locks.
+        """Return whether several processors may run the program at a time; they then use locks.
 
         Streams can ask for it alone, by ``atomic`` in their record.
         """
@@ -110,7 +110,7 @@ class AggregateProgram:
         return dict(zip(COUNTER_NAMES, map(int, sums), strict=False))
 
     def close(self) -> None:
-        """Let go of the program; it stays as long as it is attached, and the arrays stay valid."""
+        """Close the program; it stays as long as it is attached, and the arrays stay valid."""
         self.completions.close()
         self._object.close()
 

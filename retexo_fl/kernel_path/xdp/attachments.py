@@ -36,7 +36,7 @@ _XDP_FLAGS: Final = {"generic": 1 << 1, "native": 1 << 2}
 _TCX: Final = {"ingress": ATTACH_TCX_INGRESS, "egress": ATTACH_TCX_EGRESS}
 #: ``BPF_TC_*`` of bpf/libbpf.h.
 _TC_POINTS: Final = {"ingress": 1, "egress": 2}
-#: What a kernel before 6.6 says to a kind of link that it does not know.
+#: The error of a kernel before 6.6 for a kind of link that it does not have.
 _UNKNOWN_LINK: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 

@@ -26,7 +26,7 @@ from retexo_fl.kernel_path.xdp.libbpf import BpfObject
 from retexo_fl.kernel_path.xdp.neighbours import ethernet_address, neighbour_mac
 from retexo_fl.kernel_path.xdp.udp_frame import udp_frame
 
-#: UDP port of groups: nobody listens there, and no packet to it leaves the machine.
+#: UDP port of groups: no socket listens there, and no packet to it leaves the machine.
 GROUP_PORT: Final = 7409
 MAX_MEMBERS: Final = 64
 MAX_GROUPS: Final = 256
@@ -51,7 +51,7 @@ class BroadcastMember:
     Attributes:
         address: IPv4 address.
         port: UDP port.
-        token: What its grant says; ``stream`` likewise.
+        token: From its grant; ``stream`` likewise.
         stream: Index in its table of streams.
     """
 
@@ -126,7 +126,7 @@ class TcBroadcast:
     def counters(self) -> dict[str, int]:
         """Return what the program counted.
 
-        ``copies`` handed to the interface, ``failed`` ones, and packets dropped whole: ``no_group``
+        ``copies`` passed to the interface, ``failed`` ones, and packets dropped whole: ``no_group``
         has that number, ``segmented`` ones hold several, ``refused`` ones have another token.
         """
         return dict(zip(COUNTERS, map(int, self._counters), strict=True))

@@ -37,7 +37,7 @@ def build(source: Path, target: Path) -> None:
     """Compile one program, and leave of its debugging information what loading needs (BTF).
 
     Raises:
-        subprocess.CalledProcessError: The compiler refused; it has said why on stderr.
+        subprocess.CalledProcessError: The compiler failed; its reason is on stderr.
         FileNotFoundError: It is not installed.
     """
     # No path of this machine stands in the object: it is the same wherever it was built.

@@ -1,4 +1,4 @@
-"""What the kernel says of a network interface, in this network namespace."""
+"""What the kernel reports about a network interface, in this network namespace."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _RECEIVING, _COMBINED = 5, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceFacts:
-    """What a receiver has to know of an interface.
+    """What a receiver needs of an interface.
 
     Attributes:
         index: Its number.
         mtu_bytes: Longest IP packet.
-        receive_queues: How many queues fill at a time; 0 where the driver does not say.
+        receive_queues: How many queues fill at a time; 0 where that is unknown.
     """
 
     index: int

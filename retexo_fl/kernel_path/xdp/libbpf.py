@@ -44,7 +44,7 @@ from retexo_fl.kernel_path.xdp.maps import BpfMap, RingBuffer
 __all__ = ["BpfMap", "BpfObject", "BpfProgram", "RingBuffer", "TestRun"]
 
 _LOG_BYTES: Final = 1 << 24
-#: What an error shows of the verifier's log: its end says why.
+#: What an error shows of the verifier's log: the reason is at its end.
 _LOG_SHOWN: Final = 600
 #: A program may make a packet longer by this much.
 _OUTPUT_MARGIN_BYTES: Final = 256
@@ -107,12 +107,12 @@ class BpfObject:
             code = self._library.bpf_object__load(self._handle)
             if code:
                 raise self._refusal(code, [log.value.decode(errors="replace") for log in logs])
-        # The buffers end here; libbpf must not be told to write to them again.
+        # The buffers end here; libbpf must not write to them again.
         for program in self.programs.values():
             program.forget_log()
 
     def close(self) -> None:
-        """Close programs and maps; arrays that were handed out stay valid."""
+        """Close programs and maps; arrays that were returned stay valid."""
         if self._handle is not None:
             self._library.bpf_object__close(self._handle)
             self._handle = None

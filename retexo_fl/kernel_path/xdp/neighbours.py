@@ -38,7 +38,7 @@ _KNOWN_STATES: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 _ANSWER_BYTES: Final = 1 << 16
 _ANSWER_S: Final = 1.0
 
-#: Where nobody listens: what is sent there only has the kernel ask for an Ethernet address.
+#: A port where nothing listens: a packet to it only has the kernel ask for an Ethernet address.
 _DISCARD_PORT: Final = 9
 _LOOK_EVERY_S: Final = 0.01
 
@@ -56,7 +56,7 @@ def ethernet_address(interface: str) -> bytes:
 
 
 def has_ethernet_headers(interface: str) -> bool:
-    """Say whether frames begin with an Ethernet header; a tunnel's begin with IP's.
+    """Return whether frames begin with an Ethernet header; a tunnel's begin with IP's.
 
     Raises:
         ChannelUnavailable: There is no such interface.
@@ -90,7 +90,7 @@ def _hardware(interface: str) -> tuple[int, bytes]:
 def neighbour_mac(interface: str, address: str, *, timeout_s: float = 1.0) -> bytes:
     """Return the Ethernet address to which packets for a peer leave: its own, or its gateway's.
 
-    An address that the kernel does not know is asked for.
+    An address that the kernel does not have is asked for.
 
     Args:
         interface: By which they must leave.
@@ -98,7 +98,7 @@ def neighbour_mac(interface: str, address: str, *, timeout_s: float = 1.0) -> by
         timeout_s: How long an answer is waited for.
 
     Raises:
-        ChannelUnavailable: The way does not lead through the interface, or nobody answered.
+        ChannelUnavailable: The route does not lead through the interface, or no answer came.
     """
     hop = next_hop(address)
     if hop.interface != _number(interface):

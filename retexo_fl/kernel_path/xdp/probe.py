@@ -82,7 +82,7 @@ def probe(interface: str | None = None) -> Probe:
 
 
 def _takes_a_packet(loaded: AggregateProgram) -> bool:
-    """Return whether one packet is added, counted, told of, and acknowledged."""
+    """Return whether one packet is added, counted, reported and acknowledged."""
     tables = loaded.tables
     tables.regions["expected"] = NOT_YET
     stream = tables.streams[0]

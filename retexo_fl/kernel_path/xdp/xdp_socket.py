@@ -1,6 +1,6 @@
 """An AF_XDP socket that only receives, in copy mode: frames in shared memory, seen as arrays.
 
-The kernel and this process hand frames to each other through two rings in shared memory: the fill
+The kernel and this process exchange frames through two rings in shared memory: the fill
 ring gives it free ones, the receive ring brings filled ones. Both keep the order, so frames that
 arrive one after the other lie one after the other, and a batch of them is one array.
 """
@@ -44,7 +44,7 @@ _FRAME_ADDRESS: Final = np.dtype("<u8")
 _OWN_HEADROOM: Final = 6
 _PAGE_BYTES: Final = 4096
 _LEAST_COMPLETIONS: Final = 64
-#: How long a queue that somebody holds is waited for.
+#: How long to wait for a queue that another socket holds.
 _QUEUE_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.01
 
@@ -152,8 +152,8 @@ class XdpSocket:
     def close(self) -> None:
         """Give the queue back; a second call does nothing.
 
-        The kernel lets go of it a little later, and not before the last frames of
-        :meth:`arrived` are let go of.
+        The kernel releases it a little later, and not before the last frames of
+        :meth:`arrived` are freed.
         """
         # Rings that are still mapped would keep the socket.
         self._rx = self._fill = _NO_RING

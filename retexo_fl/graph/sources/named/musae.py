@@ -72,7 +72,7 @@ def github_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
 
 
 def lastfm_arrays(name: str, files: Mapping[str, bytes]) -> Arrays:
-    """Convert ``lastfm_asia.zip``: a class is a country, of which the source tells a number only.
+    """Convert ``lastfm_asia.zip``: a class is a country, for which the source has a number only.
 
     Args:
         name: Of the data set.

@@ -1,6 +1,6 @@
 """Arrays out of Python 2 pickles, which are walked opcode by opcode and never run.
 
-A pickle is a program for a small stack machine. This reader knows only the opcodes of protocols 0
+A pickle is a program for a small stack machine. This reader has only the opcodes of protocols 0
 to 2 that build numbers, strings, tuples, lists and dictionaries, and the few names that arrays,
 CSR matrices and ``defaultdict(list)`` are pickled with. A name stands for a mark of ours, never
 for an object of its module: nothing is imported and nothing is called.

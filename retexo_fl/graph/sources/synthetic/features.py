@@ -1,4 +1,4 @@
-"""Features that tell of a node's class, faintly: Gaussian clouds, or words of a topic."""
+"""Features that depend weakly on a node's class: Gaussian clouds, or words of a topic."""
 
 from __future__ import annotations
 

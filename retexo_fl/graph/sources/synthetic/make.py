@@ -17,7 +17,7 @@ def make_synthetic(name: str) -> Graph:
     """Make the graph that a name asks for; the same bits for the same name.
 
     The classes have equally many nodes, to one. Degrees follow a power law, the same in each class.
-    Of E edges, ``round(E * homophily)`` join nodes of one class. Node indices tell nothing.
+    Of E edges, ``round(E * homophily)`` join nodes of one class. Node indices carry no information.
 
     Args:
         name: See :func:`~retexo_fl.graph.sources.synthetic.spec.parse_synthetic`.

@@ -106,7 +106,7 @@ _MOST_SHOWN: Final = 40
 
 
 def is_synthetic(name: str) -> bool:
-    """Say whether a data set's name asks for a graph to be made."""
+    """Return whether a data set's name asks for a graph to be made."""
     return name == SYNTHETIC or name.startswith(f"{SYNTHETIC}:")
 
 

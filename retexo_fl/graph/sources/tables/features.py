@@ -167,7 +167,7 @@ def _joined(source: Source, parts: list[Features]) -> Features:
 
 
 def _trimmed(features: csr_array) -> csr_array:
-    """Return sparse rows that are as wide as their largest index says."""
+    """Return sparse rows as wide as their largest index requires."""
     parts = (features.data, features.indices, features.indptr)
     width = int(features.indices.max(initial=-1)) + 1
     return csr_array(parts, shape=(features.shape[0], width))

@@ -28,8 +28,8 @@ def read_node_table(
     Args:
         path: A ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``), ``.parquet`` or ``.npz``
             file; the room's README documents its columns.
-        num_features: F that the file must have; sparse text needs it, other forms tell their own.
-        infer_features: Have sparse text tell it, too, by its largest index: for a graph that stands
+        num_features: F that the file must have; sparse text needs it, other forms have their own.
+        infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
         attributes: Text columns to be read beside the documented ones.
 
