@@ -24,7 +24,7 @@ from tests.support.runs import events_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
 
-OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "4")
+OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "2")
 #: As the kernel and ps count.
 MIB = 2**20
 KINDS = ("boundary", "updates_up", "weights_down")
