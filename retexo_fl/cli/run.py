@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,9 +16,10 @@ from retexo_fl.cli.settling import deployed_values, deployment_address, resumed,
 from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
-from retexo_fl.progress import LiveTable
-from retexo_fl.run_log.result import Result, read_result
 from retexo_fl.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from retexo_fl.run_log.result import Result
 
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
@@ -166,6 +167,8 @@ def _train(
     config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool, force: bool
 ) -> bool:
     """Train; return whether the run directory is on this machine."""
+    from retexo_fl.progress import LiveTable
+
     table = LiveTable(
         dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
     )
@@ -212,6 +215,8 @@ def _what_now(run_path: Path, address: Address | None) -> str:
 
 
 def _summary(run_path: Path) -> str:
+    from retexo_fl.run_log.result import read_result
+
     path = run_path / "result.json"
     result = read_result(path.read_text(encoding="utf-8"), str(path))
     accuracy, payload = result.test_accuracy, result.volumes["payload"]
