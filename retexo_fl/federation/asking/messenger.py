@@ -65,8 +65,6 @@ class Messenger:
         self._node_of: Mapping[int, int] = {}
         self._client_at: Mapping[int, int] = {}
         self._overdue: dict[int, str] = {}
-        #: Clients that the last question was closed without, ascending.
-        self.absent: tuple[int, ...] = ()
         #: Seconds spent waiting for answers, which is where clients compute.
         self.waited_s = 0.0
 
@@ -147,10 +145,6 @@ class Messenger:
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def messages(self, clients: Iterable[int], request: Request[Any]) -> list[Message]:
-        """Address one request to many clients."""
-        return self.addressed([self._node_of[c] for c in clients], request)
-
     def addressed(self, nodes: Iterable[int], request: Request[Any]) -> list[Message]:
         """Address one request to many Flower nodes; its content is built once and shared."""
         content = records.request_content(request)
@@ -212,7 +206,7 @@ class Messenger:
 
         Replies are yielded as soon as their turn comes, so that their consumer need not hold
         them all. Where the policy has a quorum, they come when all have answered or
-        the deadline is over; ``absent`` then names those whose answers are not among them.
+        the deadline is over.
 
         Args:
             messages: One for each client; made with :meth:`messages`.
@@ -229,7 +223,6 @@ class Messenger:
         sent = list(messages)
         number = round_of(sent[0].metadata.group_id) if sent else 0
         asked = Question(stage=stage, purpose=purpose, round=number)
-        self.absent = ()
         begun_s = self._clock.now_s()
         question = self._deliveries(sent, asked)
         self.waited_s += self._clock.now_s() - begun_s
@@ -288,7 +281,6 @@ class Messenger:
             if policy.is_enough(enough, asked=len(wanted), after_s=wait.elapsed_s):
                 break
             arrived += self._look(question, asked, wait, before=None)
-        self.absent = tuple(sorted(delivery.client for delivery in question.open))
         self._overdue |= question.overdue
         yield from sorted(arrived, key=lambda pair: pair[0].place)
 

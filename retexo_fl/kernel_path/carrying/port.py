@@ -106,7 +106,7 @@ class JobVectors:
         self._broadcasts = broadcasts
 
     def reaches(self, peer: int) -> bool:
-        """Return whether vectors for a peer, and from it, go this way."""
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         return self._path.reaches(peer)
 
     def refuse_strangers(
@@ -116,11 +116,7 @@ class JobVectors:
         *,
         known: Collection[int],
     ) -> None:
-        """Look at notices of clients that are no peers: they list an edge which this part lacks.
-
-        Raises:
-            PartitionError: There is one.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         for sender in sorted(self._path.announcing(exchange) - set(known)):
             self._path.read_notice(header_of(sender))
 
@@ -131,13 +127,7 @@ class JobVectors:
         *,
         rows: Mapping[int, np.ndarray] | None = None,
     ) -> dict[int, Traffic]:
-        """Send vectors to some peers; return the bytes of each.
-
-        Args:
-            headers: By peer, the header of the block that its vectors would make.
-            fixed: Vectors of these and perhaps other peers.
-            rows: By peer, [n] int64 the inner node whose row each vector is, -1 where it is none.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         counts = {peer: header.num_vectors for peer, header in headers.items()}
         streams = alone(counts)
         if self._broadcasts and rows is not None:
@@ -154,13 +144,7 @@ class JobVectors:
         *,
         all_needed: bool | None = None,
     ) -> None:
-        """Take vectors from some peers from now on.
-
-        Args:
-            headers: By peer, the header of the block that its vectors would make.
-            targets: By peer, [n] int64 what each vector is summed into, -1 for nothing.
-            all_needed: Of this exchange; None: as of the job.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         is_needed = self._all_needed if all_needed is None else all_needed
         if targets is not None:
             targets = {
@@ -170,13 +154,7 @@ class JobVectors:
         self._path.expect(headers, targets, together=is_needed)
 
     def arrived(self, exchange: ExchangeId) -> list[dict[int, tuple[np.ndarray, Traffic]]]:
-        """Return, by peer, the vectors of an exchange that are there, and their bytes.
-
-        Vectors that were summed together come together.
-
-        Raises:
-            RetexoError: What went wrong with the exchange.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         units = self._path.arrived(exchange)
         if units and self._unadded:
             logger.warning(line("datagrams", job=exchange[0], added=0, reason=self._unadded))
@@ -190,11 +168,7 @@ class JobVectors:
         ]
 
     def keep(self, exchange: ExchangeId, vectors: Mapping[int, np.ndarray]) -> None:
-        """Put vectors that were summed together on disk, by peer: all of them or none.
-
-        Raises:
-            CheckpointError: They could not be written.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         path = self._folder / f"{_stem(exchange)}-{min(vectors)}.npz"
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **{str(peer): v for peer, v in vectors.items()})
@@ -204,11 +178,7 @@ class JobVectors:
             raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
     def kept(self, exchange: ExchangeId) -> dict[int, np.ndarray]:
-        """Return, by peer, what was put on disk, also by an earlier process.
-
-        Raises:
-            CheckpointError: A file is damaged.
-        """
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         found: dict[int, np.ndarray] = {}
         for path in sorted(self._folder.glob(f"{_stem(exchange)}-*.npz")):
             try:
@@ -219,15 +189,15 @@ class JobVectors:
         return found
 
     def carries(self, key: BlockKey) -> bool:
-        """Return whether a peer's vectors come this way, and not as a block."""
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         return self._path.carries(key)
 
     def untaken(self, exchanges: set[ExchangeId]) -> list[int]:
-        """Return the peers that have not taken all that was sent in some exchanges."""
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         return self._path.untaken(exchanges)
 
     def drop(self, exchanges: set[ExchangeId]) -> set[BlockKey]:
-        """Forget exchanges; return the mailboxes of their notices and grants."""
+        """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""
         return self._path.drop(exchanges)
 
 

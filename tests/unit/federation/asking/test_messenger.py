@@ -49,7 +49,7 @@ def messenger(grid: InlineGrid, timeout_s: float = 50.0) -> Messenger:
 
 def test_ask_yields_in_the_order_asked_however_replies_arrive() -> None:
     asked = messenger(LateGrid(echo_app([]), 4, {}))
-    messages = asked.messages([2, 0, 3, 1], HELLO)
+    messages = asked.addressed([4, 2, 5, 3], HELLO)
     answers = list(asked.ask(messages, stage=-1, purpose="hello"))
     assert [client for client, _ in answers] == [2, 0, 3, 1]
     nodes = [reply.content.config_records["retexo"]["node"] for _, reply in answers]
@@ -59,7 +59,7 @@ def test_ask_yields_in_the_order_asked_however_replies_arrive() -> None:
 def test_ask_runs_a_client_only_when_its_answer_is_wanted() -> None:
     calls: list[int] = []
     asked = messenger(InlineGrid(echo_app(calls), 4, {}))
-    answers = asked.ask(asked.messages(range(4), HELLO), stage=-1, purpose="hello")
+    answers = asked.ask(asked.addressed(range(2, 6), HELLO), stage=-1, purpose="hello")
     next(answers)
     assert calls == [2]
 
@@ -69,7 +69,7 @@ def test_ask_gives_up_by_name_when_its_time_is_over() -> None:
     grid.silent = frozenset({4})
     asked = messenger(grid, timeout_s=20.0)
     with pytest.raises(RoundIncomplete, match="no answer from client 2 within 20 s"):
-        list(asked.ask(asked.messages(range(4), HELLO), stage=-1, purpose="hello"))
+        list(asked.ask(asked.addressed(range(2, 6), HELLO), stage=-1, purpose="hello"))
 
 
 def test_hello_gives_up_and_says_how_many_came() -> None:
@@ -84,7 +84,7 @@ def test_ask_counts_both_ways() -> None:
     grid = InlineGrid(echo_app([]), 4, {})
     asked = Messenger(grid, ledger=ledger, policy=WaitPolicy(timeout_s=5.0))
     asked.introduce({0: 2}, attempt=3)
-    list(asked.ask(asked.messages([0], HELLO), stage=-1, purpose="hello"))
+    list(asked.ask(asked.addressed([2], HELLO), stage=-1, purpose="hello"))
     lines = {(account.direction, account.attempt): volume for account, volume in ledger.lines()}
     assert lines[("out", 3)].payload == len("node") + 8
     assert lines[("in", 3)].payload > 0
@@ -110,7 +110,7 @@ def test_every_answer_is_told_to_those_who_show_progress() -> None:
         on_answer=lambda *step: told.append(step),
     )
     asked.introduce({client: client + 2 for client in range(4)}, attempt=1)
-    answers = asked.ask(asked.messages(range(3), HELLO), stage=1, purpose="publish")
+    answers = asked.ask(asked.addressed(range(2, 5), HELLO), stage=1, purpose="publish")
     next(answers)
     assert told == [(1, "publish")]
     list(answers)
