@@ -9,6 +9,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.support import cpu_account
+
 # Tests compare bits and share cores with each other's processes. PyTorch reads this when it is
 # imported, the programs that tests start when they begin; a value set by the caller wins.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,8 +21,9 @@ settings.register_profile("retexo", deadline=None, derandomize=os.environ.get("C
 settings.load_profile("retexo")
 
 
-def pytest_configure() -> None:
-    """Have a SIGTERM end tests as Ctrl-C does: what they started ends with them."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Have a SIGTERM end tests as Ctrl-C does, so that what they started ends; account for CPU."""
+    config.pluginmanager.register(cpu_account)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A shell's background job ignores SIGINT, and so would every program that a test stops with it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

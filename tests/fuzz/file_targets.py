@@ -132,7 +132,7 @@ def _array_targets(folder: Path) -> list[Target]:
             seeds=[_npy(array) for array in arrays],
             read=of_file(folder / "a.npy", lambda path: open_npy(path, error=PartitionError)),
             words=[b"'<f8'", b"'|O'", b"'|V0'", b"True", b"(1,)*99", b"'<U9'", b"[('a','<f4')]"],
-            cases=60_000,
+            cases=20_000,
         ),
         Target(
             name="npz-graph",
@@ -140,14 +140,14 @@ def _array_targets(folder: Path) -> list[Target]:
             seeds=graphs,
             read=of_file(folder / "g.npz", read_graph),
             repaired=_unpacked,
-            cases=15_000,
+            cases=5_000,
         ),
         Target(
             name="pickle",
             group="arrays",
             seeds=[graph, pickled_array(np.arange(12).reshape(3, 4))],
             read=lambda data: read_pickled(data, where="graph"),
-            cases=300_000,
+            cases=100_000,
         ),
         Target(
             name="assignment",
@@ -156,7 +156,7 @@ def _array_targets(folder: Path) -> list[Target]:
             read=of_file(
                 folder / "clients.txt", lambda path: read_assignment(path, num_nodes=4, clients=2)
             ),
-            cases=30_000,
+            cases=10_000,
         ),
     ]
 
@@ -235,14 +235,14 @@ def _part_targets(folder: Path) -> list[Target]:
                 seeds=seeds,
                 made=_odd_lines(path),
                 read=read,
-                cases=5_000,
+                cases=1_600,
             ),
             Target(
                 name=f"{name}-verified",
                 group="parts",
                 seeds=verified[0],
                 read=verified[1],
-                cases=5_000,
+                cases=1_600,
             ),
         ]
     return made
@@ -358,7 +358,7 @@ def _run_targets(folder: Path) -> list[Target]:
             read=of_file(checkpoint, _read_state),
             repaired=_with_checksum(None),
             words=words,
-            cases=40_000,
+            cases=13_300,
         ),
         Target(
             name="layer",
@@ -370,7 +370,7 @@ def _run_targets(folder: Path) -> list[Target]:
             read=of_file(layer, read_layer_file),
             repaired=_with_checksum("retexo"),
             words=words,
-            cases=40_000,
+            cases=13_300,
         ),
         Target(
             name="report",
@@ -378,7 +378,7 @@ def _run_targets(folder: Path) -> list[Target]:
             seeds=report[0],
             made=_odd_lines(run),
             read=report[1],
-            cases=2_000,
+            cases=600,
         ),
-        Target(name="store", group="runs", seeds=stored[0], read=stored[1], cases=20_000),
+        Target(name="store", group="runs", seeds=stored[0], read=stored[1], cases=6_600),
     ]

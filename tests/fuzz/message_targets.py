@@ -89,7 +89,7 @@ def _socket_targets() -> list[Target]:
         read=lambda data: wire.decode_request(*_split(data)),
         repaired=_refitted,
         words=[f'"{name}"'.encode() for name in QUESTIONS],
-        cases=400_000,
+        cases=133_300,
     )
     by_kind: dict[type[Any], list[bytes]] = {}
     for answer in ANSWERS:
@@ -101,7 +101,7 @@ def _socket_targets() -> list[Target]:
             seeds=seeds,
             made=_odd_heads(seeds),
             read=_read_answer(kind),
-            cases=60_000,
+            cases=20_000,
         )
         for kind, seeds in by_kind.items()
     ]
@@ -116,7 +116,7 @@ def _socket_targets() -> list[Target]:
             seeds=[control],
             made=_odd_heads([control]),
             read=lambda data: wire.decode_control(_split(data)[0]),
-            cases=100_000,
+            cases=33_300,
         ),
         replace(
             request,
@@ -125,7 +125,7 @@ def _socket_targets() -> list[Target]:
             made=_odd_heads([failure]),
             read=lambda data: str(wire.failure_of(_split(data)[0])),
             words=[b"Interrupted", b"ClassVar", b"annotations", b"__name__", b"Exception"],
-            cases=100_000,
+            cases=33_300,
         ),
     ]
 
@@ -226,7 +226,7 @@ def _record_targets() -> list[Target]:
                 seeds=seeds,
                 made=odd_json(seeds),
                 read=_read_settings(question.message_type, content),
-                cases=40_000,
+                cases=13_300,
             )
         )
     for kind in dict.fromkeys(type(one) for one in ANSWERS):
@@ -239,7 +239,7 @@ def _record_targets() -> list[Target]:
                 seeds=seeds,
                 made=odd_json(seeds),
                 read=_read_reply(kind, contents[0]),
-                cases=40_000,
+                cases=13_300,
             )
         )
     return [
@@ -249,7 +249,7 @@ def _record_targets() -> list[Target]:
             group="messages",
             seeds=[flat_arrays.pack(WEIGHTS).data],
             read=_read_array_of(WEIGHTS),
-            cases=400_000,
+            cases=133_300,
         ),
     ]
 

@@ -172,7 +172,7 @@ def _link_targets() -> list[Target]:
             group="links",
             seeds=[talk],
             read=_Listener([(end, talk)]).read,
-            cases=60_000,
+            cases=20_000,
         )
         for name, end, talk in (
             ("listens", ends["two"], talks[0]),
@@ -218,33 +218,33 @@ def _small_targets() -> list[Target]:
     )
     grant = Grant(way=Way.DATAGRAMS, streams=((2**40 + 5, 1), (7, 2)))
     return [
-        Target(name="parcel", group="links", seeds=_parcels(), read=_read_parcel, cases=300_000),
+        Target(name="parcel", group="links", seeds=_parcels(), read=_read_parcel, cases=100_000),
         Target(
             name="notice",
             group="links",
             seeds=[notice.numbers().tobytes()],
             read=lambda data: Notice.read(_numbers(data), 1),
-            cases=100_000,
+            cases=33_300,
         ),
         Target(
             name="grant",
             group="links",
             seeds=[grant.numbers(2).tobytes()],
             read=_read_grant,
-            cases=100_000,
+            cases=33_300,
         ),
         Target(
             name="sdp-answer",
             group="links",
             seeds=[BLUEZ],
             read=lambda data: offers(answer_parts(data, 1)[0]),
-            cases=100_000,
+            cases=33_300,
         ),
         Target(
             name="sdp-records",
             group="links",
             seeds=[answer_parts(BLUEZ, 1)[0]],
             read=offers,
-            cases=200_000,
+            cases=66_600,
         ),
     ]

@@ -108,7 +108,7 @@ def _key_targets(folder: Path) -> list[Target]:
         group="texts",
         seeds=[ssl.PEM_cert_to_DER_cert(one.certificate_pem) for one in made],
         read=read_der,
-        cases=100_000,
+        cases=33_300,
     )
     return [
         der,
@@ -117,10 +117,10 @@ def _key_targets(folder: Path) -> list[Target]:
             name="certificate-text",
             seeds=[pem.encode()],
             read=lambda data: parse_certificate(data.decode("latin-1"), "c"),
-            cases=50_000,
+            cases=16_600,
         ),
         replace(
-            der, name="key", seeds=[key.read_bytes()], read=of_file(key, read_key), cases=20_000
+            der, name="key", seeds=[key.read_bytes()], read=of_file(key, read_key), cases=6_600
         ),
         replace(
             der,
@@ -128,7 +128,7 @@ def _key_targets(folder: Path) -> list[Target]:
             seeds=[Roster.of(members).text().encode()],
             made=_odd_toml(Roster.of(members).text().encode()),
             read=of_file(folder / "roster.toml", Roster.read),
-            cases=10_000,
+            cases=3_300,
         ),
     ]
 
@@ -143,7 +143,7 @@ def _setting_targets(folder: Path) -> list[Target]:
         seeds=[_AGENT],
         made=_odd_toml(_AGENT),
         read=of_file(folder / "agent.toml", read_settings),
-        cases=20_000,
+        cases=6_600,
     )
     return [
         settings,
@@ -153,7 +153,7 @@ def _setting_targets(folder: Path) -> list[Target]:
             seeds=[written],
             made=_odd_toml(written),
             read=of_file(folder / "config.toml", lambda path: make_config(read_config_file(path))),
-            cases=6_000,
+            cases=2_000,
         ),
         replace(
             settings,
@@ -161,7 +161,7 @@ def _setting_targets(folder: Path) -> list[Target]:
             seeds=[peers],
             made=_odd_toml(peers),
             read=of_file(folder / "peers.toml", read_peers),
-            cases=20_000,
+            cases=6_600,
         ),
         replace(
             settings,
@@ -169,7 +169,7 @@ def _setting_targets(folder: Path) -> list[Target]:
             seeds=[_LINKS],
             made=_odd_toml(_LINKS),
             read=of_file(folder / "links.toml", lambda path: read_links(str(path), clients=3)),
-            cases=30_000,
+            cases=10_000,
         ),
     ]
 
@@ -203,13 +203,13 @@ def _word_targets() -> list[Target]:
             group="texts",
             seeds=_PLACES,
             read=_text(_read_any_address),
-            cases=200_000,
+            cases=66_600,
         ),
         Target(
             name="synthetic",
             group="texts",
             seeds=[b"synthetic:nodes=20000,homophily=0.6,seed=3", b"synthetic:reddit"],
             read=_text(_read_synthetic),
-            cases=200_000,
+            cases=66_600,
         ),
     ]

@@ -24,6 +24,8 @@ from tests.support.runs import events_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
 
+#: Each message starts a program of Flower's, two seconds of CPU.
+CLIENTS = 3
 OPTIONS = ("--model", "sage", "--hidden", "64", "--rounds", "2")
 #: As the kernel and ps count.
 MIB = 2**20
@@ -51,20 +53,17 @@ class Trained:
     watch: MemoryWatch
 
 
-@pytest.fixture(scope="module", params=[2, 5])
-def trained(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Trained]:
-    clients: int = request.param
-    folder = tmp_path_factory.mktemp(f"of-{clients}")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
+    folder = tmp_path_factory.mktemp("deployment")
     parts = folder / "parts"
     source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--partitioner", "louvain")
-    size = ("--clients", str(clients), "--out", str(parts))
+    size = ("--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
     run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
-    with Hosts(host_names(clients)) as hosts, MemoryWatch(hosts) as watch:
-        deployment = Deployment(hosts, folder, parts, clients, metered=True)
+    with Hosts(host_names(CLIENTS)) as hosts, MemoryWatch(hosts) as watch:
+        deployment = Deployment(hosts, folder, parts, CLIENTS, metered=True)
         hosts.send_nothing_twice()
         deployment.start()
         yield _train(deployment, folder / "inline", watch)

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1800
 
 #: Dense vectors make the blocks of stage 0 seven frames long, many steps a round that takes time.
 OPTIONS = (
-    *("--model", "sage", "--hidden", "64", "--rounds", "10"),
+    *("--model", "sage", "--hidden", "64", "--rounds", "7"),
     *("--codec", "dense", "--local-steps", "50", "--local-learning-rate", "0.0003"),
 )
 #: Between the two clients: a block of stage 0 takes a quarter of a minute.
@@ -155,9 +155,9 @@ def _third_attempt(story: Story) -> None:
 
     def asked() -> bool:
         job = agents.job(0)
-        return (1, 3) <= (job.get("stage", -1), job.get("round", 0)) < (1, 9)
+        return (1, 2) <= (job.get("stage", -1), job.get("round", 0)) < (1, 6)
 
-    wait_for(asked, "round 3 of stage 1", command=command)
+    wait_for(asked, "round 2 of stage 1", command=command)
     story.facts["supernode"] = {"done": len(rounds_of(story.run))}
     federation.kill("supernode-0")
     federation.restart("supernode-0")
