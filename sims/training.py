@@ -13,8 +13,7 @@ from typing import Any, Final
 from retexo_fl.client.api import ClientApi
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import make_config
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar, make_config
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_engine import make_channel, make_network, run_clients
 from sims.origin import commit

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from retexo_fl.config import default_values
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar, default_values
 from retexo_fl.errors import EngineFailed
 from retexo_fl.files import write_whole
 from sims.origin import code_state, graph_digest

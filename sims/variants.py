@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 
 Variant = Mapping[str, Scalar]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retexo_fl.config import config_values, make_config
-from retexo_fl.config_checks import FREE_KEYS
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar, config_values, free_keys, make_config
 from retexo_fl.errors import ConfigurationError
 
 
@@ -17,7 +15,7 @@ def check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scala
         ConfigurationError: A key has another value; the message names it.
     """
     for key, value in config_values(make_config(asked)).items():
-        if key not in FREE_KEYS and known[key] != value:
+        if key not in free_keys() and known[key] != value:
             raise ConfigurationError(
                 f"{key}: {value!r}, but job {name} began with {known[key]!r}; expected the "
                 "configuration that it began with"

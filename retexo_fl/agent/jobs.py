@@ -24,8 +24,7 @@ from retexo_fl.agent.limits import Limits
 from retexo_fl.client.api import EvaluateRequest, PredictRequest
 from retexo_fl.client.log_lines import line
 from retexo_fl.client.vector_carrier import CarrierPath
-from retexo_fl.config import RunConfig, config_values
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
     CheckpointError,
     LocalProtocolError,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.config import DEVICES
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.plugins import is_plugin
-from retexo_fl.value_forms import DEVICES
 
 _MOST_SHOWN: Final = 60
 _MOST_COUNT: Final = 2**31 - 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from retexo_fl.agent import wire
 from retexo_fl.client.api import AnswerT, Request, question_of
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 
 #: An agent that computes sends a heartbeat every few seconds; after so long without one it is lost.

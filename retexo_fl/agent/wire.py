@@ -25,7 +25,7 @@ from retexo_fl import __version__, errors
 from retexo_fl.client import schema
 from retexo_fl.client.api import MESSAGE_VERSION, QUESTIONS, AnswerT, Ticket, question_of
 from retexo_fl.client.api import Request as Asked
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.units import counted
 

@@ -11,51 +11,13 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from retexo_fl.config import default_values, field_of, key_infos, key_of, parse_value
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
 
 Values = dict[str, Scalar]
 
 #: Headings of a list of options and the keys below each.
 Panels = Mapping[str, Iterable[str]]
 
-#: All keys, in the order of the configuration.
-PANELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "Graph": (
-            *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner"),
-            *("split", "feature-normalisation"),
-        ),
-        "Model and training": (
-            *("algorithm", "model", "layers", "hidden", "heads", "rounds", "patience"),
-            *("learning-rate", "dropout", "boundary-rate", "boundary-scaling", "activations"),
-            *("local-steps", "local-optimizer", "local-learning-rate"),
-            *("loss", "metric", "weight-decay", "aggregator", "seed", "dtype", "threads"),
-        ),
-        "Mini-batches and devices": (
-            *("sampler", "fanouts", "batch-nodes", "cache-share", "cache-epochs"),
-            *("gpu-cache", "devices", "balance"),
-        ),
-        "Exchange": ("boundary-plan", "codec"),
-        "Faults and time": (
-            *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
-            *("min-clients", "round-deadline-s", "checkpoint-every"),
-        ),
-        "Clients that find each other": ("introductions", "relay"),
-        "Where it runs": ("engine", "links", "out", "resume"),
-    }
-)
-#: What stands for a value where its type alone says too little.
-_METAVARS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("data-dir", "partitions", "out"), "DIR"),
-        **dict.fromkeys(("exchange-deadline-s", "exchange-poll-s"), "SECS"),
-        **dict.fromkeys(("message-timeout-s", "round-deadline-s"), "SECS"),
-        **dict.fromkeys(("nodes", "edges"), "FILE"),
-        **dict.fromkeys(("split", "links", "fanouts", "devices"), "SPEC"),
-        "resume": "RUN",
-    }
-)
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
     {bool: "true|false", int: "N", float: "X", str: "NAME"}
@@ -116,7 +78,7 @@ def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
     option = typer.Option(
         f"--{key}",
         help=_help(key, default),
-        metavar=_METAVARS.get(key, _TYPE_METAVARS[type(default_values()[key])]),
+        metavar=_metavar(key),
         show_default=False,
         rich_help_panel=panel,
     )
@@ -127,6 +89,11 @@ def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:
         default=None,
         annotation=Annotated[str | None, option],
     )
+
+
+def _metavar(key: str) -> str:
+    own = key_infos()[key].metavar or ("SECS" if key.endswith("-s") else "")
+    return own or _TYPE_METAVARS[type(default_values()[key])]
 
 
 def _help(key: str, default: str | None) -> str:

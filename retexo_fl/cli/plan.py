@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from retexo_fl.cli.options import PANELS, Values, config_command, examples
+from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.config import PLACE_KEYS, RunConfig
+from retexo_fl.config import PLACE_KEYS, RunConfig, panels
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _EXAMPLES = examples(
 )
 _PANELS = {
     panel: kept
-    for panel, keys in PANELS.items()
+    for panel, keys in panels().items()
     if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
 }
 _MEMORY_NOTE: Final = "Memory is that of `retexo run` with all clients in one process."

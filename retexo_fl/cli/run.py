@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PANELS, Values, config_command, examples
+from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
 from retexo_fl.cli.superlink import Address
-from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config import RunConfig, config_values, make_config, panels
 from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
 from retexo_fl.units import format_bytes, format_duration
 
@@ -40,7 +40,7 @@ _EXAMPLES = examples(
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    config_command(app, "run", PANELS, help_text=_HELP, epilog=_EXAMPLES)(_run)
+    config_command(app, "run", panels(), help_text=_HELP, epilog=_EXAMPLES)(_run)
 
 
 def _run(

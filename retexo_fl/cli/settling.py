@@ -9,13 +9,18 @@ from typing import Final
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.cli.options import Values
 from retexo_fl.cli.superlink import Address
-from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.config_checks import DATA_PATH_KEYS, FREE_KEYS
-from retexo_fl.config_file import read_config_file
+from retexo_fl.config import (
+    DATA_PATH_KEYS,
+    RunConfig,
+    config_values,
+    free_keys,
+    make_config,
+    read_config_file,
+)
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 
 #: A resume takes everything from the run but these.
-_MOVABLE: Final = FREE_KEYS - {"out"}
+_MOVABLE: Final = free_keys() - {"out"}
 #: Keys of a deployment only.
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retexo_fl.config import RunConfig, config_values, default_values
-from retexo_fl.config_checks import FREE_KEYS, shown
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import RunConfig, Scalar, config_values, default_values, free_keys, shown
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.federation.checkpoints import Checkpoint
 
 
 def fixed_values(config: RunConfig) -> dict[str, Scalar]:
     """Return what no attempt may change: the keys that decide what is trained."""
-    return {key: value for key, value in config_values(config).items() if key not in FREE_KEYS}
+    return {key: value for key, value in config_values(config).items() if key not in free_keys()}
 
 
 def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> None:

@@ -15,9 +15,14 @@ from typing import BinaryIO
 import numpy as np
 import tomli_w
 
-from retexo_fl.config import PLACE_KEYS, RunConfig, config_values, make_config
-from retexo_fl.config_file import read_config_file
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import (
+    PLACE_KEYS,
+    RunConfig,
+    Scalar,
+    config_values,
+    make_config,
+    read_config_file,
+)
 from retexo_fl.errors import CheckpointError, RunDirectoryError
 from retexo_fl.federation.checkpoint_writer import CheckpointWriter
 from retexo_fl.federation.checkpoints import (

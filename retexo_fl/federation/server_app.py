@@ -13,8 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.config_checks import FREE_KEYS
+from retexo_fl.config import RunConfig, config_values, free_keys, make_config
 from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.federation.asking import THIS_MACHINE, Clock
 from retexo_fl.federation.job_state import JobState
@@ -141,7 +140,7 @@ def _check_same_job(asked: RunConfig, stored: RunConfig, path: Path) -> None:
     """Refuse to resume with a configuration that would train something else."""
     stored_values = config_values(stored)
     for key, value in config_values(asked).items():
-        if key not in FREE_KEYS and value != stored_values[key]:
+        if key not in free_keys() and value != stored_values[key]:
             raise ConfigurationError(
                 f"{key}: {value!r}, but the run in {path} has {stored_values[key]!r}; a resume "
                 f"takes the configuration of {path / 'config.toml'}"

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from retexo_fl.client.api import PublishRequest, Ticket, chain_digest
-from retexo_fl.config import RunConfig, client_plugins, make_config
-from retexo_fl.config_file import read_config_file
+from retexo_fl.config import RunConfig, client_plugins, make_config, read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
 from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
 from retexo_fl.layers.named import layer_class

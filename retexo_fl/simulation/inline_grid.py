@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.client import api
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from retexo_fl.federation.records import content_volumes
 from retexo_fl.run_log.result import Network
 from retexo_fl.simulation.virtual_network import VirtualNetwork

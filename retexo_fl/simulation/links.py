@@ -24,10 +24,10 @@ from string import ascii_lowercase
 from types import MappingProxyType
 from typing import Final
 
+from retexo_fl.config import LINK, LINK_EXPECTED, LINK_PROFILES
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.ledger import SERVER
 from retexo_fl.run_log.result import Line
-from retexo_fl.value_forms import LINK, LINK_EXPECTED, LINK_PROFILES
 
 #: Powers of ten of a rate's unit, in bits, and of a delay's, in seconds.
 _BITS: Final = MappingProxyType({"bit": 0, "kbit": 3, "mbit": 6, "gbit": 9})

@@ -12,7 +12,7 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from sims.catalogue import Setting
 from sims.outcome import Check, Figures, Outcome, Row, figures_of
 from sims.training import train

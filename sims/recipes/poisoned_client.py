@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from sims.catalogue import Setting
 from sims.outcome import Check, Outcome, Row
 from sims.poisoning import poisoning

@@ -15,8 +15,7 @@ from retexo_fl.agent.settings import host_and_port, read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
 from retexo_fl.channels.identity import Identity, client_of, make_identity, parse_certificate
 from retexo_fl.channels.roster import Member, Roster
-from retexo_fl.config import config_values, make_config
-from retexo_fl.config_file import read_config_file
+from retexo_fl.config import config_values, make_config, read_config_file
 from retexo_fl.errors import InputError
 from retexo_fl.graph.parts.peers import peers_of, read_peers
 from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from retexo_fl.cli.options import PANELS
-from retexo_fl.config import PLACE_KEYS, default_values, key_infos
+from retexo_fl.config import PLACE_KEYS, default_values, key_infos, panels
 from tests.integration import test_local_steps as local_steps
 from tests.support.cli import TINY, CommandLine, write_graph
 
@@ -33,8 +32,10 @@ def test_keys_are_of_all_kinds() -> None:
     assert min(map(len, (WHOLE, NUMBERS, CHOSEN, TEXTS))) >= 4
 
 
-def test_every_key_stands_once_in_a_panel() -> None:
-    assert [key for keys in PANELS.values() for key in keys] == list(KEYS)
+def test_panels_have_headings_of_their_own() -> None:
+    headings = [info.panel for info in key_infos().values() if info.panel]
+    assert list(panels()) == headings
+    assert [key for keys in panels().values() for key in keys] == list(KEYS)
 
 
 @pytest.mark.parametrize("key", WHOLE)

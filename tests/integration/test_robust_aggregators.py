@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import Graph, Split
 from retexo_fl.run_log.events import Event, RoundClosed

@@ -14,8 +14,7 @@ from typing import Any
 
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.channels.roster import Member
-from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.config_checks import DATA_PATH_KEYS
+from retexo_fl.config import DATA_PATH_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.federation import make_client_app
 from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 
 #: Flower node of client 0; 1 is the server.
 FIRST_NODE: Final = 2

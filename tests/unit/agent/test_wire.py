@@ -29,7 +29,7 @@ from retexo_fl.client.api import (
     TrainAnswer,
     TrainRequest,
 )
-from retexo_fl.config_keys import Scalar
+from retexo_fl.config import Scalar
 from retexo_fl.errors import (
     ClientFailed,
     ExchangeIncomplete,

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.config import make_config
+from retexo_fl.config import LINK_PROFILES, LINKS, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.ledger import SERVER
 from retexo_fl.run_log.result import Line
 from retexo_fl.simulation.links import PROFILES, Link, parse_link, read_links
-from retexo_fl.value_forms import LINK_PROFILES, LINKS
 from tests.support.commands import ROOT
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from retexo_fl.config import check_value, default_values, field_of
-from retexo_fl.config_keys import widened
+from retexo_fl.config.keys import widened
+from retexo_fl.config.run_config import check_value, default_values, field_of
 from retexo_fl.errors import ConfigurationError
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a run: flat keys, checked once, after which no dictionary travels.
+"""The keys of a run, each declared once: name, type, default, help, values, place in lists.
 
 A key is written in kebab case everywhere a user meets it (command line, ``config.toml``,
 Flower's run configuration) and in snake case as the field of :class:`RunConfig`. Values are what
@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
-from retexo_fl.config_checks import check_alone, check_together, shown
-from retexo_fl.config_keys import (
+from retexo_fl.config.checks import check_alone, check_together, shown
+from retexo_fl.config.keys import (
     KeyInfo,
     Scalar,
     formed,
@@ -29,39 +29,55 @@ from retexo_fl.config_keys import (
     whole,
     widened,
 )
+from retexo_fl.config.value_forms import AGGREGATOR, DEVICES, FANOUTS, LINKS, PARTITIONER, SPLIT
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
 from retexo_fl.plugins import is_plugin
-from retexo_fl.value_forms import AGGREGATOR, DEVICES, FANOUTS, LINKS, PARTITIONER, SPLIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Everything that decides a training: equal configurations give equal bits."""
 
-    # ---- the graph and how it is split over clients
     dataset: str = text(
         "digits",
         "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
         "public one (`retexo datasets`), or module:attribute of a function that returns a graph.",
+        panel="Graph",
     )
-    data_dir: str = text("", "Folder that holds the .npz data sets.")
-    nodes: str = text("", "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.")
-    edges: str = text("", "Table of all edges between them; goes with --nodes.")
-    partitions: str = text("", "Folder of parts from `retexo partition make`; replaces --dataset.")
+    data_dir: str = text(
+        "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True
+    )
+    nodes: str = text(
+        "",
+        "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.",
+        metavar="FILE",
+        may_change=True,
+    )
+    edges: str = text(
+        "", "Table of all edges between them; goes with --nodes.", metavar="FILE", may_change=True
+    )
+    partitions: str = text(
+        "",
+        "Folder of parts from `retexo partition make`; replaces --dataset.",
+        metavar="DIR",
+        may_change=True,
+    )
     clients: int = whole(5, "Number of clients.", least=1)
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
-    split: str = formed("random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT)
+    split: str = formed(
+        "random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT, metavar="SPEC"
+    )
     feature_normalisation: str = one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
     )
 
-    # ---- the model and its training
     algorithm: str = one_of(
         "lazy",
         "Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop "
         "(edges between clients ignored), central (one client).",
         *ALGORITHMS,
+        panel="Model and training",
     )
     model: str = one_of("sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True)
     layers: int = whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
@@ -116,15 +132,18 @@ class RunConfig:
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
     threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
 
-    # ---- mini-batches, and the devices that share them
     sampler: str = one_of(
         "none",
         "Mini-batches of drop and central: over all neighbours (full), some that are drawn, the "
         "subgraph around each node (shadow), or mostly cached ones (gns).",
         *("none", "full", "neighbour", "shadow", "gns"),
+        panel="Mini-batches and devices",
     )
     fanouts: str = formed(
-        "15/10", "Neighbours drawn for a node, layer by layer from the last.", FANOUTS
+        "15/10",
+        "Neighbours drawn for a node, layer by layer from the last.",
+        FANOUTS,
+        metavar="SPEC",
     )
     batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1)
     cache_share: float = number(
@@ -136,15 +155,23 @@ class RunConfig:
         "Rows that a GPU keeps beside mini-batches: of largest degree, or last used; not with gns.",
         *("degree", "lru"),
     )
-    devices: str = formed("cpu", "What a client computes on, if it is there.", DEVICES)
-    balance: str = one_of("dynamic", "Devices' shares: by speed, or equal.", "dynamic", "static")
+    devices: str = formed(
+        "cpu",
+        "What a client computes on, if it is there.",
+        DEVICES,
+        metavar="SPEC",
+        may_change=True,
+    )
+    balance: str = one_of(
+        "dynamic", "Devices' shares: by speed, or equal.", "dynamic", "static", may_change=True
+    )
 
-    # ---- what peers send
     boundary_plan: str = one_of(
         "rows",
         "What clients send: their boundary nodes' rows, or, for gcn, sage and gin, the fewest rows "
         "and sums of rows.",
         *("rows", "cover"),
+        panel="Exchange",
     )
     codec: str = one_of(
         "lossless",
@@ -153,18 +180,30 @@ class RunConfig:
         *("lossless", "dense", "fixed"),
     )
 
-    # ---- faults and time
     missing_peers: str = one_of(
-        "wait", "When a peer's vectors are missing at the deadline: fail, or go on.", "wait", "drop"
+        "wait",
+        "When a peer's vectors are missing at the deadline: fail, or go on.",
+        "wait",
+        "drop",
+        panel="Faults and time",
+        may_change=True,
     )
     exchange_deadline_s: float = number(
-        600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0
+        600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0, may_change=True
     )
     exchange_poll_s: float = number(
-        60.0, "Most seconds between looks at a deployed exchange.", "above 0", lambda v: v > 0
+        60.0,
+        "Most seconds between looks at a deployed exchange.",
+        "above 0",
+        lambda v: v > 0,
+        may_change=True,
     )
     message_timeout_s: float = number(
-        3600.0, "Seconds a client may take to answer a message.", "above 0", lambda v: v > 0
+        3600.0,
+        "Seconds a client may take to answer a message.",
+        "above 0",
+        lambda v: v > 0,
+        may_change=True,
     )
     min_clients: int = whole(
         0,
@@ -181,23 +220,32 @@ class RunConfig:
         1, "Rounds between checkpoints, which are twice a second at most.", least=1
     )
 
-    # ---- how clients on machines of their own find each other
     introductions: bool = switch(
-        "The server hands all clients' certificates and addresses to clients without a roster."
+        "The server hands all clients' certificates and addresses to clients without a roster.",
+        panel="Clients that find each other",
+        may_change=True,
     )
     relay: bool = switch(
-        "The server passes on what clients have for each other that cannot reach each other."
+        "The server passes on what clients have for each other that cannot reach each other.",
+        may_change=True,
     )
 
-    # ---- where it runs
     engine: str = one_of(
         "inline",
         "In-process, Flower's simulation, or clients on machines of their own.",
         *("inline", "flower", "deployment"),
+        panel="Where it runs",
+        may_change=True,
     )
-    links: str = formed("ideal", "Network that the inline engine models, in virtual time.", LINKS)
-    out: str = text("", "Run directory; default runs/DATASET-MODEL-TIME.")
-    resume: str = text("", "Run directory of an interrupted run to go on with.")
+    links: str = formed(
+        "ideal", "Network that the inline engine models, in virtual time.", LINKS, metavar="SPEC"
+    )
+    out: str = text(
+        "", "Run directory; default runs/DATASET-MODEL-TIME.", metavar="DIR", may_change=True
+    )
+    resume: str = text(
+        "", "Run directory of an interrupted run to go on with.", metavar="RUN", may_change=True
+    )
 
     def __post_init__(self) -> None:
         """Check types, ranges and what keys demand of each other."""
@@ -254,6 +302,23 @@ def key_infos() -> Mapping[str, KeyInfo]:
     """Return what is known about each key, in the order in which they are documented."""
     infos = {key_of(item.name): item.metadata["key"] for item in fields(RunConfig)}
     return MappingProxyType(infos)
+
+
+@cache
+def panels() -> Mapping[str, tuple[str, ...]]:
+    """Return the keys under their headings, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    heading = ""
+    for name, info in key_infos().items():
+        heading = info.panel or heading
+        found[heading] = (*found.get(heading, ()), name)
+    return MappingProxyType(found)
+
+
+@cache
+def free_keys() -> frozenset[str]:
+    """Return the keys in which attempts of one job may differ."""
+    return frozenset(name for name, info in key_infos().items() if info.may_change)
 
 
 @cache

@@ -7,21 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS
-from retexo_fl.config_keys import KeyInfo
+from retexo_fl.config.keys import KeyInfo
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
 
 #: Keys that say where on this machine a graph lies.
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
-#: Keys that may differ between the attempts of a job: they say where it runs, and how long it waits
-#: for whom.
-FREE_KEYS: Final = frozenset(
-    {
-        *("out", "resume", "engine", "introductions", "relay", *DATA_PATH_KEYS),
-        *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
-        *("devices", "balance"),
-    }
-)
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 

@@ -12,11 +12,11 @@ from retexo_fl.config import (
     default_values,
     key_infos,
     make_config,
+    read_config_file,
 )
-from retexo_fl.config_file import read_config_file
 from retexo_fl.errors import ConfigurationError
 
-PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 
 def test_pyproject_declares_every_key_with_its_default() -> None:

@@ -6,54 +6,78 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
+from retexo_fl.config.value_forms import ValueForm
 from retexo_fl.plugins import is_plugin
-from retexo_fl.value_forms import ValueForm
 
 Scalar = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInfo:
-    """The help of one key, and what its value must satisfy.
+    """All that is known of one key beside its default.
 
     Attributes:
         help: What the key decides, one sentence.
         check: Says whether a value of the right type is allowed.
         expected: What is allowed, to end the sentence of an error.
         brief: The same for a list of options; empty where any text is allowed.
+        panel: Heading in a list of options, of this key and those that follow; empty: as before.
+        metavar: What stands for its value in such a list; empty: what its type is called.
+        may_change: Whether attempts of one job may differ in it: it says where a run takes place or
+            how long it waits for whom.
     """
 
     help: str
     check: Callable[[Any], bool]
     expected: str
     brief: str
+    panel: str = ""
+    metavar: str = ""
+    may_change: bool = False
+
+
+class More(TypedDict, total=False):
+    """What a declaration may add; see :class:`KeyInfo`."""
+
+    panel: str
+    metavar: str
+    may_change: bool
 
 
 _MOST_WHOLE: Final = 2**31 - 1
 
 
 def key(
-    default: Scalar, help_text: str, check: Callable[[Any], bool], *, expected: str, brief: str
+    default: Scalar,
+    help_text: str,
+    check: Callable[[Any], bool],
+    *,
+    expected: str,
+    brief: str,
+    **more: Unpack[More],
 ) -> Any:
     """Declare a field of :class:`~retexo_fl.config.RunConfig`."""
-    info = KeyInfo(help=help_text, check=check, expected=expected, brief=brief)
+    info = KeyInfo(help=help_text, check=check, expected=expected, brief=brief, **more)
     return field(default=default, metadata={"key": info})
 
 
-def text(default: str, help_text: str) -> Any:
+def text(default: str, help_text: str, **more: Unpack[More]) -> Any:
     """Declare a field of any printable text."""
     # A path with a line break, a NUL or undecodable bytes has no place in a TOML file or a message.
-    return key(default, help_text, str.isprintable, expected="printable text", brief="")
+    check = str.isprintable
+    return key(default, help_text, check, expected="printable text", brief="", **more)
 
 
-def switch(help_text: str) -> Any:
+def switch(help_text: str, **more: Unpack[More]) -> Any:
     """Declare a field that is false unless it is set."""
-    return key(False, help_text, lambda value: True, expected="true or false", brief="")
+    return key(False, help_text, lambda value: True, expected="true or false", brief="", **more)
 
 
-def whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) -> Any:
+def whole(
+    default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE, **more: Unpack[More]
+) -> Any:
     """Declare a field of whole numbers."""
     return key(
         default,
@@ -61,15 +85,24 @@ def whole(default: int, help_text: str, *, least: int, most: int = _MOST_WHOLE) 
         lambda value: least <= value <= most,
         expected=f"a whole number from {least} to {most}",
         brief=f"at least {least}" if most == _MOST_WHOLE else f"{least} to {most}",
+        **more,
     )
 
 
-def number(default: float, help_text: str, brief: str, check: Callable[[float], bool]) -> Any:
+def number(
+    default: float,
+    help_text: str,
+    brief: str,
+    check: Callable[[float], bool],
+    **more: Unpack[More],
+) -> Any:
     """Declare a field of real numbers."""
-    return key(default, help_text, check, expected=f"a number {brief}", brief=brief)
+    return key(default, help_text, check, expected=f"a number {brief}", brief=brief, **more)
 
 
-def one_of(default: str, help_text: str, *choices: str, plugin: bool = False) -> Any:
+def one_of(
+    default: str, help_text: str, *choices: str, plugin: bool = False, **more: Unpack[More]
+) -> Any:
     """Declare a field of names, and of extensions where ``plugin`` says so."""
     names = ", ".join(choices) + (", or module:attribute" if plugin else "")
     return key(
@@ -78,12 +111,13 @@ def one_of(default: str, help_text: str, *choices: str, plugin: bool = False) ->
         lambda value: value in choices or (plugin and is_plugin(value)),
         expected=f"one of {names}" if len(choices) > 1 or plugin else names,
         brief=names,
+        **more,
     )
 
 
-def formed(default: str, help_text: str, form: ValueForm) -> Any:
+def formed(default: str, help_text: str, form: ValueForm, **more: Unpack[More]) -> Any:
     """Declare a field of texts of one form."""
-    return key(default, help_text, form.allows, expected=form.expected, brief=form.brief)
+    return key(default, help_text, form.allows, expected=form.expected, brief=form.brief, **more)
 
 
 _SWITCH: Final = MappingProxyType({"true": True, "false": False})

@@ -1,0 +1,46 @@
+"""The configuration of a run: flat keys, checked once, after which no dictionary travels."""
+
+from retexo_fl.config.checks import DATA_PATH_KEYS, shown
+from retexo_fl.config.file import read_config_file
+from retexo_fl.config.keys import Scalar
+from retexo_fl.config.run_config import (
+    PLACE_KEYS,
+    RunConfig,
+    check_value,
+    client_plugins,
+    config_values,
+    default_values,
+    field_of,
+    free_keys,
+    key_infos,
+    key_of,
+    make_config,
+    panels,
+    parse_value,
+)
+from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROFILES, LINKS
+
+__all__ = [
+    "DATA_PATH_KEYS",
+    "DEVICES",
+    "LINK",
+    "LINKS",
+    "LINK_EXPECTED",
+    "LINK_PROFILES",
+    "PLACE_KEYS",
+    "RunConfig",
+    "Scalar",
+    "check_value",
+    "client_plugins",
+    "config_values",
+    "default_values",
+    "field_of",
+    "free_keys",
+    "key_infos",
+    "key_of",
+    "make_config",
+    "panels",
+    "parse_value",
+    "read_config_file",
+    "shown",
+]
