@@ -18,7 +18,7 @@ from retexo_fl.graph import BoundaryPlan, count_plans
 from retexo_fl.ledger import TrafficLedger
 from tests.integration.test_missing_peers import LosingChannel
 from tests.support.cli import CommandLine
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.predictions import SMALL, cut, read_npz, write_small
 from tests.support.runs import (
     configured,
@@ -42,7 +42,7 @@ def test_weights_and_answers_equal_those_of_rows(
     tmp_path: Path, model: str, partitioner: str, clients: int
 ) -> None:
     keys: dict[str, Any] = {
-        **{"dataset": "cora", "data_dir": data_dir(), "model": model, "hidden": HIDDEN},
+        **{"dataset": "cora", "data_dir": cora_dir(), "model": model, "hidden": HIDDEN},
         **{"rounds": 4, "dropout": 0.3, "dtype": "float64", "clients": clients},
         "partitioner": partitioner,
     }

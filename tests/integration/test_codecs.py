@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.ledger import TrafficLedger, Volume
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import model_bytes, train
 
 FEATURES, HIDDEN, FLOAT64 = 1433, 24, 8
@@ -20,7 +20,7 @@ def test_dense_payload_is_raw_and_trains_the_same_bits(tmp_path: Path, plan: str
         run = train(
             tmp_path / codec,
             dataset="cora",
-            data_dir=data_dir(),
+            data_dir=cora_dir(),
             clients=3,
             model="gcn",
             layers=3,

@@ -11,7 +11,7 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.cli import CommandLine
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import configured, largest_difference, ledger_of, result_of, train
 
@@ -29,7 +29,7 @@ MODELS = ("gcn", "sage", "gat", "gin", "sage-pool")
 
 @pytest.mark.parametrize("model", MODELS)
 def test_standard_training_equals_central(tmp_path: Path, model: str) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "model": model}
+    keys = {**KEYS, "data_dir": cora_dir(), "model": model}
     central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
     accuracy = result_of(central)["test_accuracy"]
     for partitioner, clients in (("random", 2), ("metis", 5), ("louvain", 3)):
@@ -45,7 +45,7 @@ def test_standard_training_equals_central(tmp_path: Path, model: str) -> None:
 
 
 def test_standard_training_of_three_layers_over_24_clients(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "model": "gat", "layers": 3, "rounds": 1}
+    keys = {**KEYS, "data_dir": cora_dir(), "model": "gat", "layers": 3, "rounds": 1}
     central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
     run = train(tmp_path / "many", algorithm="standard", clients=24, **keys)
     assert largest_difference(central, run) < TOLERANCE
@@ -65,7 +65,7 @@ def test_clients_without_train_nodes_take_part(tmp_path: Path, model: str) -> No
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_sampling_every_boundary_node_is_standard_training(tmp_path: Path, model: str) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "model": model, "clients": 3}
+    keys = {**KEYS, "data_dir": cora_dir(), "model": model, "clients": 3}
     standard = train(tmp_path / "standard", algorithm="standard", **keys)
     sampled = train(tmp_path / "bns", algorithm="bns", boundary_rate=1.0, **keys)
     assert largest_difference(standard, sampled) == 0
@@ -75,28 +75,28 @@ def test_sampling_every_boundary_node_is_standard_training(tmp_path: Path, model
 
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_scaling_reaches_training(tmp_path: Path, model: str) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "model": model, "algorithm": "bns", "clients": 3}
+    keys = {**KEYS, "data_dir": cora_dir(), "model": model, "algorithm": "bns", "clients": 3}
     scaled = train(tmp_path / "scaled", **keys)
     unscaled = train(tmp_path / "unscaled", boundary_scaling="none", **keys)
     assert largest_difference(scaled, unscaled) > 1e-4
 
 
 def test_recomputed_activations_give_the_same_bits(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "layers": 3, "clients": 3, "algorithm": "standard"}
+    keys = {**KEYS, "data_dir": cora_dir(), "layers": 3, "clients": 3, "algorithm": "standard"}
     kept = train(tmp_path / "kept", **keys)
     recomputed = train(tmp_path / "recomputed", activations="recompute", **keys)
     assert largest_difference(kept, recomputed) == 0
 
 
 def test_the_cover_plan_trains_the_weights_of_rows(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "clients": 4, "algorithm": "standard"}
+    keys = {**KEYS, "data_dir": cora_dir(), "clients": 4, "algorithm": "standard"}
     rows = train(tmp_path / "rows", **keys)
     cover = train(tmp_path / "cover", boundary_plan="cover", **keys)
     assert largest_difference(rows, cover) < 1e-12
 
 
 def test_dropping_edges_moves_nothing_between_clients(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "algorithm": "drop"}
+    keys = {**KEYS, "data_dir": cora_dir(), "algorithm": "drop"}
     one = train(tmp_path / "one", clients=1, **keys)
     central = train(tmp_path / "central", **{**keys, "clients": 1, "algorithm": "central"})
     assert largest_difference(one, central) == 0
@@ -110,7 +110,7 @@ def test_traffic_of_standard_training_equals_its_closed_form(tmp_path: Path, lay
     rounds, hidden, clients = 4, 16, 3
     run = train(
         tmp_path / "run",
-        **{**KEYS, "data_dir": data_dir(), "layers": layers, "dtype": "float32"},
+        **{**KEYS, "data_dir": cora_dir(), "layers": layers, "dtype": "float32"},
         algorithm="standard",
         clients=clients,
         codec="dense",
@@ -137,7 +137,7 @@ def test_traffic_of_sampled_training_counts_the_sample(tmp_path: Path) -> None:
     rounds, hidden = 4, 16
     run = train(
         tmp_path / "run",
-        **{**KEYS, "data_dir": data_dir(), "dtype": "float32"},
+        **{**KEYS, "data_dir": cora_dir(), "dtype": "float32"},
         algorithm="bns",
         clients=2,
         codec="dense",
@@ -149,7 +149,7 @@ def test_traffic_of_sampled_training_counts_the_sample(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    keys = {**KEYS, "data_dir": data_dir(), "clients": 3, "algorithm": "standard"}
+    keys = {**KEYS, "data_dir": cora_dir(), "clients": 3, "algorithm": "standard"}
     whole = train(tmp_path / "whole", **keys)
 
     def stop(event: Event) -> None:

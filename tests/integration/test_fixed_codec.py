@@ -29,7 +29,7 @@ from retexo_fl.graph import BoundaryPlan
 from retexo_fl.simulation.interleaved import run_round
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from tests.integration.test_missing_peers import LosingChannel
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import (
     configured,
@@ -155,7 +155,7 @@ def test_accuracy_on_cora_is_that_of_lossless(tmp_path: Path, algorithm: str, pl
         run = train(
             tmp_path / codec,
             dataset="cora",
-            data_dir=data_dir(),
+            data_dir=cora_dir(),
             clients=4,
             algorithm=algorithm,
             hidden=32,

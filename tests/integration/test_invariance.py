@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import largest_difference, result_of, train
 
 TOLERANCE = 1e-9
@@ -17,7 +17,7 @@ TOLERANCE = 1e-9
 def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> None:
     keys = {
         "dataset": "cora",
-        "data_dir": data_dir(),
+        "data_dir": cora_dir(),
         "model": model,
         "hidden": 32,
         "rounds": 6,

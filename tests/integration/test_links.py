@@ -16,7 +16,7 @@ from retexo_fl.ledger import SERVER, TrafficLedger
 from retexo_fl.simulation.inline_engine import run_clients
 from tests.integration.test_resume import interrupted
 from tests.support.cli import TINY, CommandLine, write_graph
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import configured, model_bytes, result_of, train, train_over
 
 CLIENTS, ROUNDS, STAGES = 3, 4, 2
@@ -33,7 +33,7 @@ def retexo(
 
 def cora() -> dict[str, Any]:
     return {
-        **{"dataset": "cora", "data_dir": data_dir(), "clients": CLIENTS, "model": "gcn"},
+        **{"dataset": "cora", "data_dir": cora_dir(), "clients": CLIENTS, "model": "gcn"},
         **{"hidden": 16, "rounds": ROUNDS, "layers": STAGES},
     }
 

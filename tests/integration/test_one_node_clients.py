@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import environment, program
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import result_of, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -21,7 +21,7 @@ MOST_BYTES = 2 * 10**9
 
 
 def test_cora_with_one_node_per_client_learns_like_two_clients(tmp_path: Path) -> None:
-    keys = {"dataset": "cora", "data-dir": str(data_dir()), "rounds": "20"}
+    keys = {"dataset": "cora", "data-dir": str(cora_dir()), "rounds": "20"}
     out = tmp_path / "single"
     options = [word for key, value in keys.items() for word in (f"--{key}", value)]
     command = [program("retexo"), "run", *options, "--partitioner", "one-node"]
@@ -34,7 +34,7 @@ def test_cora_with_one_node_per_client_learns_like_two_clients(tmp_path: Path) -
     assert process.returncode == 0
     result = result_of(out)
     pair = result_of(
-        train(tmp_path / "pair", dataset="cora", data_dir=data_dir(), rounds=20, clients=2)
+        train(tmp_path / "pair", dataset="cora", data_dir=cora_dir(), rounds=20, clients=2)
     )
     sys.stdout.write(
         f"\n{CLIENTS} clients: {seconds:.0f} s wall, {most_bytes / 1e9:.2f} GB, test accuracy "

@@ -14,7 +14,7 @@ import pytest
 from retexo_fl.graph import find_partitions, open_partition
 from retexo_fl.graph.parts.peers import read_peers
 from tests.support.cli import TINY, CommandLine, write_graph
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import model_bytes, result_of
 from tests.support.tables import TableFiles, export_part
 from tests.unit.graph.test_npy import npy_bytes
@@ -69,7 +69,7 @@ def make_all(
 def test_local_parts_of_cora_are_the_cut_ones_byte_for_byte(
     retexo: CommandLine, partitioner: str, fmt: str, dense: bool
 ) -> None:
-    graph = ("--dataset", "cora", "--data-dir", data_dir(), "--split", "published")
+    graph = ("--dataset", "cora", "--data-dir", cora_dir(), "--split", "published")
     cut = ("--clients", "5", "--partitioner", partitioner, "--out", "cut")
     retexo.done("partition", "make", *graph, *cut)
     make_all(retexo, "local", fmt, dense=dense)
@@ -84,7 +84,7 @@ def test_local_parts_of_cora_are_the_cut_ones_byte_for_byte(
 
 
 def test_training_of_local_parts_is_that_of_cut_parts(retexo: CommandLine) -> None:
-    graph = ("--dataset", "cora", "--data-dir", data_dir())
+    graph = ("--dataset", "cora", "--data-dir", cora_dir())
     retexo.done("partition", "make", *graph, "--clients", "5", "--out", "cut")
     make_all(retexo, "local", "csv")
     for parts in ("cut", "local"):

@@ -13,7 +13,7 @@ import pytest
 from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.ledger import TrafficLedger
 from sims.measured import MeasuredVolume, measured_gamma
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import configured, result_of, train
 
 KEYS = {"dataset": "cora", "hidden": 16, "rounds": 2, "model": "sage"}
@@ -83,11 +83,11 @@ def test_standard_moves_fewer_vectors_along_a_cover_as_predicted(tmp_path: Path)
 
 
 def _train(out: Path, **keys: Any) -> Path:
-    return train(out, **{**KEYS, "data_dir": data_dir(), **keys})
+    return train(out, **{**KEYS, "data_dir": cora_dir(), **keys})
 
 
 def _predicted(**keys: Any) -> dict[str, Any]:
-    config = configured(Path("unused"), **{**KEYS, "data_dir": data_dir(), **keys})
+    config = configured(Path("unused"), **{**KEYS, "data_dir": cora_dir(), **keys})
     facts = plan_facts(config)
     predicted: dict[str, Any] = facts["plans"][facts["boundary_plan"]]
     return predicted

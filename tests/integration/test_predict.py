@@ -34,7 +34,7 @@ from retexo_fl.graph import BoundaryPlan, hash_keys, write_partitions
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.integration.test_missing_peers import LosingChannel
 from tests.support.cli import PROGRAM, CommandLine, environment
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.predictions import (
     LAYERS,
     SMALL,
@@ -74,7 +74,7 @@ def small_run(tmp_path: Path) -> Path:
 def test_predictions_do_not_depend_on_the_partition(
     tmp_path: Path, retexo: CommandLine, model: str
 ) -> None:
-    keys = {"dataset": "cora", "data_dir": data_dir()}
+    keys = {"dataset": "cora", "data_dir": cora_dir()}
     run = train(tmp_path / "run", **keys, model=model, clients=1, hidden=16, rounds=4)
     expected = None
     for clients, partitioner in ((1, "random"), (2, "random"), (5, "random"), (5, "metis")):

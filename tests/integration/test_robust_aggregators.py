@@ -18,7 +18,7 @@ from sims.poisoning import poisoning
 from sims.recipes.poisoned_client import FACTOR, ROBUST, VICTIM
 from sims.training import train
 from tests.support.cli import CommandLine
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import largest_difference, model_bytes
 from tests.support.runs import train as train_to
 
@@ -37,7 +37,7 @@ def accuracy(keys: dict[str, Scalar], aggregator: str, *, poisoned: bool) -> flo
 def test_one_poisoned_client_of_ten_leads_only_the_mean_astray(dataset: str, rounds: int) -> None:
     keys = {**SHORT, "dataset": dataset, "rounds": rounds}
     if dataset != "digits":
-        keys["data-dir"] = str(data_dir())
+        keys["data-dir"] = str(cora_dir())
     clean = accuracy(keys, "mean", poisoned=False)
     assert accuracy(keys, "mean", poisoned=True) < 0.7 * clean
     found = {aggregator: accuracy(keys, aggregator, poisoned=True) for aggregator in ROBUST}

@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.ledger import TrafficLedger
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import configured, largest_difference, result_of, train
 
 FEATURES, CLASSES, HIDDEN, ROUNDS, FLOAT32 = 1433, 7, 256, 5, 4
@@ -39,11 +39,11 @@ STATE = {"gcn": 256, "sage": 256, "gat": 32, "gin": 256, "sage-pool": 256}
 
 def boundary_nodes(clients: int) -> int:
     """Count (node, other client) pairs joined by an edge, from the raw edge list."""
-    config = configured(Path("unused"), dataset="cora", data_dir=data_dir(), clients=clients)
+    config = configured(Path("unused"), dataset="cora", data_dir=cora_dir(), clients=clients)
     owner = np.empty(2708, np.int64)
     for part in make_parts(config):
         owner[[int(key) for key in part.node_keys]] = part.client
-    edges = np.load(data_dir() / "cora.npz")["edge_index"]
+    edges = np.load(cora_dir() / "cora.npz")["edge_index"]
     pairs = {
         (int(node), int(owner[other]))
         for node, other in np.hstack([edges, edges[::-1]]).T
@@ -58,7 +58,7 @@ def test_raw_bytes_equal_the_closed_forms(tmp_path: Path, model: str, clients: i
     run = train(
         tmp_path / "run",
         dataset="cora",
-        data_dir=data_dir(),
+        data_dir=cora_dir(),
         clients=clients,
         model=model,
         hidden=HIDDEN,
@@ -89,7 +89,7 @@ def test_payload_of_first_exchange_is_far_under_dense(tmp_path: Path, model: str
     run = train(
         tmp_path / "run",
         dataset="cora",
-        data_dir=data_dir(),
+        data_dir=cora_dir(),
         clients=2,
         model=model,
         hidden=16,

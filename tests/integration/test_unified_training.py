@@ -20,7 +20,7 @@ from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
 from tests.support.commands import environment
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
 from tests.support.runs import (
     configured,
@@ -64,7 +64,7 @@ class Interrupter:
 def test_mini_batches_train_a_real_graph(tmp_path: Path, sampler: str) -> None:
     run = train(
         tmp_path / "run",
-        **{**SMALL, "data_dir": data_dir(), "dataset": "cora", "hidden": 16, "rounds": 10},
+        **{**SMALL, "data_dir": cora_dir(), "dataset": "cora", "hidden": 16, "rounds": 10},
         sampler=sampler,
         local_steps=4,
     )

@@ -1,13 +1,26 @@
-"""Where tests find the real graphs; a user's machine has none and skips with the reason."""
+"""Where tests find the real graphs, and a graph of Cora's shape where there are none."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from retexo_fl.graph.sources.synthetic import make_synthetic
+
 _DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "data"
+#: Cora's counts of nodes, edges, classes, features and of words a node; its homophily.
+_SHAPE = (
+    "synthetic:nodes=2708,edges=5278,classes=7,features=1433,homophily=0.81,words=18,signal=0.4"
+)
+#: Nodes of Cora's published split: 20 train nodes a class, then validation and test nodes.
+_TRAIN_PER_CLASS, _VAL, _TEST = 20, 500, 1000
 
 
 def data_dir() -> Path:
@@ -15,7 +28,51 @@ def data_dir() -> Path:
 
     ``RETEXO_TEST_DATA`` overrides the place.
     """
-    folder = Path(os.environ.get("RETEXO_TEST_DATA", _DEFAULT))
+    folder = _folder()
     if not (folder / "cora.npz").is_file():
         pytest.skip(f"real graphs are not at {folder} (set RETEXO_TEST_DATA)")
+    return folder
+
+
+def cora_dir() -> Path:
+    """Return a folder with ``cora.npz``: Cora, or a synthetic graph of its shape.
+
+    For tests of what holds on any such graph.
+    """
+    folder = _folder()
+    return folder if (folder / "cora.npz").is_file() else _made()
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("RETEXO_TEST_DATA", _DEFAULT))
+
+
+@cache
+def _made() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="cora-shaped-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    graph = make_synthetic(_SHAPE)
+    words = graph.features
+    assert not isinstance(words, np.ndarray)
+    order = np.random.default_rng(0).permutation(graph.num_nodes)
+    train = np.concatenate(
+        [order[graph.labels[order] == label][:_TRAIN_PER_CLASS] for label in range(7)]
+    )
+    edges = np.stack([np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), graph.indices])
+    others = order[~np.isin(order, train)]
+    masks = {
+        "train_mask": train,
+        "val_mask": others[:_VAL],
+        "test_mask": others[_VAL : _VAL + _TEST],
+    }
+    np.savez(
+        folder / "cora.npz",
+        edge_index=edges[:, edges[0] < edges[1]],
+        y=graph.labels,
+        x_indptr=words.indptr.astype(np.int32),
+        x_indices=words.indices.astype(np.int32),
+        x_data=words.data.astype(np.float32),
+        x_shape=np.array(words.shape, np.int64),
+        **{name: np.isin(np.arange(graph.num_nodes), nodes) for name, nodes in masks.items()},
+    )
     return folder

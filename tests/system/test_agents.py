@@ -28,7 +28,7 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
 from tests.support.runs import configured, train
 
@@ -163,7 +163,7 @@ def test_a_service_manager_is_told_of_start_and_end(
 def test_cora_is_trained_as_in_one_process(tmp_path: Path, algorithm: str) -> None:
     keys: dict[str, Any] = {
         "dataset": "cora",
-        "data_dir": data_dir(),
+        "data_dir": cora_dir(),
         "clients": 2,
         "rounds": 2,
         "algorithm": algorithm,

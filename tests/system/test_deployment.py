@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import program, run_command
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.deployment import Deployment
 from tests.support.host import Counters
 from tests.support.hosts import Hosts
@@ -57,7 +57,7 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     folder = tmp_path_factory.mktemp("deployment")
     parts = folder / "parts"
-    source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--partitioner", "louvain")
+    source = ("--dataset", "cora", "--data-dir", str(cora_dir()), "--partitioner", "louvain")
     size = ("--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")

@@ -18,7 +18,7 @@ from retexo_fl.channels import BlockKey, SpoolChannel
 from retexo_fl.exchange.frames import HEADER_BYTES
 from retexo_fl.graph import find_partitions, open_partition
 from tests.support.commands import program, run_command
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.deployment import Deployment
 from tests.support.hosts import Hosts
 from tests.support.places import AGENT_PORT, SERVER, host_names
@@ -85,7 +85,7 @@ def _pages(content: bytes) -> Iterator[bytes]:
 
 def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> None:
     parts = tmp_path / "parts"
-    source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--partitioner", "louvain")
+    source = ("--dataset", "cora", "--data-dir", str(cora_dir()), "--partitioner", "louvain")
     run_command(
         [program("retexo"), "partition", "make", *source, "--clients", "2", "--out", str(parts)],
         cwd=tmp_path,

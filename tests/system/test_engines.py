@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.runs import events_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -27,7 +27,7 @@ def run(out: Path, *options: str) -> Path:
 )
 def test_both_engines_leave_the_same_model_and_the_same_account(tmp_path: Path, model: str) -> None:
     options = [
-        *("--dataset", "cora", "--data-dir", str(data_dir()), "--clients", "3"),
+        *("--dataset", "cora", "--data-dir", str(cora_dir()), "--clients", "3"),
         *("--model", model),
         *("--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
     ]

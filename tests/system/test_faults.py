@@ -17,7 +17,7 @@ import pytest
 from retexo_fl.federation.checkpoints import read_checkpoint
 from retexo_fl.simulation.links import Link
 from tests.support.commands import program, run_command
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.deployment import Deployment
 from tests.support.faults import (
     Agents,
@@ -73,7 +73,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Generator[Story]:
     folder = tmp_path_factory.mktemp("faults")
     parts = folder / "parts"
-    source = ("--dataset", "cora", "--data-dir", str(data_dir()))
+    source = ("--dataset", "cora", "--data-dir", str(cora_dir()))
     size = ("--clients", "2", "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     alone = ("--partitions", str(parts), "--out", str(folder / "undisturbed"), "--quiet")

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from retexo_fl.exchange.codecs import Coding, Positions, Values, column_dtype, encode_rows
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows
 from retexo_fl.exchange.vectors import Vectors, to_csr, to_dense
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.unit.exchange.blocks import assert_same_bits, csr, dense_vectors
 
 F32_ONE = bytes.fromhex("0000803f")
@@ -158,7 +158,7 @@ def test_column_dtype_changes_after_65536() -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_encode_rows_of_cora_is_at_least_200_times_shorter(scaled: bool) -> None:
-    with np.load(data_dir() / "cora.npz") as graph:
+    with np.load(cora_dir() / "cora.npz") as graph:
         starts, columns = graph["x_indptr"], graph["x_indices"]
         rows = np.zeros(tuple(graph["x_shape"]), dtype=np.float32)
     counts = np.diff(starts)

@@ -27,7 +27,7 @@ from sims.kept_traces import KeptTraces
 from sims.mini_batch_graphs import WIDTH, read_graph
 from sims.mini_batches import Observer, Point, Trace, Training, train
 from sims.recipes.gns import _check
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.support.mini_batches import small_graph
 
 GRAPH = small_graph()
@@ -165,7 +165,7 @@ def test_training_that_is_kept_is_not_done_again(
 
 
 def test_graph_is_split_and_its_rows_are_narrow_and_centred() -> None:
-    graph = read_graph(data_dir(), "cora", seed=0)
+    graph = read_graph(cora_dir(), "cora", seed=0)
     parts = [graph.train, graph.validation, graph.test]
     nodes = np.concatenate(parts)
     assert sorted(nodes) == np.flatnonzero(graph.labels >= 0).tolist()
@@ -173,6 +173,6 @@ def test_graph_is_split_and_its_rows_are_narrow_and_centred() -> None:
     assert graph.features.shape == (2708, WIDTH)
     np.testing.assert_allclose(graph.features.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(graph.features.std(axis=0), 1, rtol=1e-3)
-    other = read_graph(data_dir(), "cora", seed=1)
+    other = read_graph(cora_dir(), "cora", seed=1)
     assert set(other.train) != set(graph.train)
     np.testing.assert_array_equal(other.features, graph.features)

@@ -10,7 +10,7 @@ from retexo_fl.config import make_config
 from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_dense
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
-from tests.support.data import data_dir
+from tests.support.data import cora_dir
 from tests.unit.exchange.blocks import any_vectors, header_of
 
 FRAME = 2**20
@@ -102,7 +102,7 @@ def test_rounding_is_that_of_fixed(one: Vectors, other: Vectors) -> None:
 
 @pytest.mark.parametrize("kind", ["rows", "cover"])
 def test_features_are_sent_as_the_layer_scales_them(kind: str) -> None:
-    keys = {"dataset": "cora", "data-dir": str(data_dir()), "clients": 2}
+    keys = {"dataset": "cora", "data-dir": str(cora_dir()), "clients": 2}
     part = make_parts(make_config(keys))[0]
     plan = BoundaryPlan.from_partition(part, kind)
     features = to_dense(part.features).astype(np.float32)
