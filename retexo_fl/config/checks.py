@@ -54,6 +54,12 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    if values["optimizer"] != "adam" and values["local-steps"] > 1:
+        raise ConfigurationError(
+            f"optimizer: {values['optimizer']} does not go with local-steps "
+            f"{values['local-steps']}, whose changes of the weights are averaged; expected "
+            "local-steps 1, or local-optimizer"
+        )
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     _check_quorum(values)

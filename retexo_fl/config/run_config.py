@@ -87,9 +87,15 @@ class RunConfig:
     patience: int = whole(
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )
+    warm_start: bool = switch("A stage's classifier starts as the head of the stage before.")
+    optimizer: str = one_of(
+        "adam",
+        "What the server does with mean gradients (with one local step).",
+        *("adam", "sgd", "momentum", "lbfgs"),
+    )
     learning_rate: float = number(
         0.01,
-        "Step size of the server's Adam (with one local step).",
+        "Step size of the server's optimizer (with one local step).",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
     )

@@ -169,7 +169,7 @@ class JobState:
         if self._restored is None:
             return None
         facts, tensors = self._restored.facts, self._restored.tensors
-        adam = {name: item for name, item in tensors.items() if name.startswith("adam.")}
+        optimizer = {name: item for name, item in tensors.items() if "." in name}
         with named_damage(_CHECKPOINT):
             if int(facts["stage"]) != stage:
                 return None
@@ -179,7 +179,7 @@ class JobState:
                 best=_best(facts, tensors),
                 weights=tensors["weights"],
                 absent=tuple(int(client) for client in facts.get("absent", ())),
-                optimizer=adam,
+                optimizer=optimizer,
             )
 
 

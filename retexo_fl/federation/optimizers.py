@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.training.flat_optimizers import FlatAdam
+from retexo_fl.federation.lbfgs import LimitedMemory
+from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
+
+#: Of the optimizer ``momentum``.
+_MOMENTUM: Final = 0.9
 
 
 class ServerOptimizer(Protocol):
@@ -19,8 +23,8 @@ class ServerOptimizer(Protocol):
         """The (P,) weights; a view that the next step changes."""
         ...
 
-    def step(self, update: np.ndarray) -> None:
-        """Move the weights by a (P,) aggregated update."""
+    def step(self, update: np.ndarray, loss: float) -> None:
+        """Move the weights by a (P,) aggregated update; ``loss`` is the mean at the weights."""
         ...
 
     def state(self) -> Mapping[str, np.ndarray]:
@@ -46,8 +50,9 @@ class WeightAverage:
         """See :class:`ServerOptimizer`."""
         return self._weights
 
-    def step(self, update: np.ndarray) -> None:
+    def step(self, update: np.ndarray, loss: float) -> None:
         """See :class:`ServerOptimizer`."""
+        del loss
         self._weights += update
 
     def state(self) -> Mapping[str, np.ndarray]:
@@ -60,7 +65,15 @@ class WeightAverage:
 
 
 def make_optimizer(config: RunConfig, weights: np.ndarray) -> ServerOptimizer:
-    """Return Adam on averaged gradients, or averaging where clients take several local steps."""
+    """Return the configured optimizer of gradients, or averaging after several local steps."""
     if config.local_steps > 1:
         return WeightAverage(weights)
-    return FlatAdam(weights, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    rates = {"learning_rate": config.learning_rate, "weight_decay": config.weight_decay}
+    match config.optimizer:
+        case "lbfgs":
+            return LimitedMemory(weights, **rates)
+        case "sgd":
+            return FlatSgd(weights, **rates)
+        case "momentum":
+            return FlatSgd(weights, momentum=_MOMENTUM, **rates)
+    return FlatAdam(weights, **rates)

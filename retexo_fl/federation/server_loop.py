@@ -166,8 +166,7 @@ class ServerLoop:
         self._close_stage(outcome)
 
     def _first_state(self, stage: int) -> StageState:
-        weights = self._joined.schedule.initial(stage, seed=self.config.seed)
-        return StageState.first(weights)
+        return StageState.first(self._strategy.initial(stage))
 
     def _record_silence(self, silence: Silence) -> None:
         """Report whom the clients that have answered wait for."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -140,7 +141,7 @@ class LazyMessagePassing(Strategy):
         if stage == self.stages:
             raise ConfigurationError(f"layers: all {counted(stage, 'stage')} are trained")
         known.exchanges.run(stage)
-        weights = known.schedule.initial(stage, seed=self.config.seed)
+        weights = self.initial(stage)
         if initial_arrays:
             weights = records.weights_of(initial_arrays)
         training = self.open_stage(stage, StageState.first(weights))
@@ -232,6 +233,13 @@ class LazyMessagePassing(Strategy):
             schedule=Schedule(shape=shape),
         )
         return self._joined
+
+    def initial(self, stage: int) -> np.ndarray:
+        """Return the (P,) weights that a stage starts from, after those before it."""
+        before = None
+        if stage and self.config.warm_start:
+            before = self.joined.job.outcomes[stage - 1].weights
+        return self.joined.schedule.initial(stage, seed=self.config.seed, before=before)
 
     def open_stage(self, stage: int, state: StageState) -> StageTraining:
         """Train a stage from here on; its exchange is over."""

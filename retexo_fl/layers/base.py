@@ -181,6 +181,19 @@ class GraphLayer(torch.nn.Module, ABC):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw initial parameters."""
 
+    def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
+        """Set the parameters so that the layer applies a linear head to its aggregated rows.
+
+        Args:
+            weight: (D, H) of the head.
+            bias: (H,) of the head.
+
+        Returns:
+            False, with nothing changed, where the layer has no such parameters.
+        """
+        del weight, bias
+        return False
+
 
 def glorot(parameter: torch.Tensor, generator: torch.Generator) -> None:
     """Fill a (fan in, fan out) parameter (Glorot and Bengio, AISTATS 2010, equation 16)."""

@@ -38,6 +38,13 @@ class GcnLayer(AggregatedLayer):
         glorot(self.weight, generator)
         torch.nn.init.zeros_(self.bias)
 
+    def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
+        """W is the head's, b its bias."""
+        with torch.no_grad():
+            self.weight.copy_(weight)
+            self.bias.copy_(bias)
+        return True
+
     @staticmethod
     def message_scale(degrees: np.ndarray) -> np.ndarray:
         """Return ``(d + 1)^(-1/2)``."""

@@ -43,6 +43,13 @@ class SageLayer(AggregatedLayer):
         glorot(self.weight, generator)
         torch.nn.init.zeros_(self.bias)
 
+    def start_as(self, weight: torch.Tensor, bias: torch.Tensor) -> bool:
+        """Apply the head to the mean of a node's own row and its neighbours' mean."""
+        with torch.no_grad():
+            self.weight.copy_(torch.cat([weight, weight]) / 2)
+            self.bias.copy_(bias)
+        return True
+
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' mean."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))

@@ -10,21 +10,48 @@ from torch.optim.adam import adam
 
 
 class FlatSgd:
-    """Plain gradient descent with coupled L2 on one flat vector."""
+    """Gradient descent with coupled L2 on one flat vector, maybe with heavy-ball momentum.
 
-    def __init__(self, weights: np.ndarray, *, learning_rate: float, weight_decay: float) -> None:
+    Source: Sutskever et al., ICML 2013, in PyTorch's form: ``v = momentum v + g; w -= rate v``.
+    """
+
+    def __init__(
+        self,
+        weights: np.ndarray,
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        momentum: float = 0.0,
+    ) -> None:
         self._weights = weights.copy()
         self._learning_rate = learning_rate
         self._weight_decay = weight_decay
+        self._momentum = momentum
+        self._velocity = np.zeros_like(weights) if momentum else None
 
     @property
     def weights(self) -> np.ndarray:
         """The (P,) weights; a view that the next step changes."""
         return self._weights
 
-    def step(self, gradient: np.ndarray) -> None:
-        """Take one step along a (P,) gradient of the mean loss."""
-        self._weights -= self._learning_rate * (gradient + self._weight_decay * self._weights)
+    def step(self, gradient: np.ndarray, loss: float | None = None) -> None:
+        """Take one step along a (P,) gradient of the mean loss; the loss is not read."""
+        del loss
+        change = gradient + self._weight_decay * self._weights
+        if self._velocity is not None:
+            self._velocity *= self._momentum
+            self._velocity += change
+            change = self._velocity
+        self._weights -= self._learning_rate * change
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what :meth:`load_state` needs, beside the weights."""
+        return {} if self._velocity is None else {"momentum.velocity": self._velocity}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from :meth:`state` of another instance that held the same weights."""
+        if self._velocity is not None and state:
+            self._velocity = state["momentum.velocity"].copy()
 
 
 class FlatAdam:
@@ -51,8 +78,9 @@ class FlatAdam:
         """The (P,) weights; a view that the next step changes."""
         return self._weights.numpy()
 
-    def step(self, gradient: np.ndarray) -> None:
-        """Take one step along a (P,) gradient of the mean loss."""
+    def step(self, gradient: np.ndarray, loss: float | None = None) -> None:
+        """Take one step along a (P,) gradient of the mean loss; the loss is not read."""
+        del loss
         adam(
             [self._weights],
             [torch.from_numpy(gradient)],

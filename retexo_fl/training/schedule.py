@@ -36,10 +36,17 @@ class Schedule:
         """Return the layers that a stage trains."""
         return range(stage, stage + 1) if self.shape.heads_between else range(self.shape.layers)
 
-    def initial(self, stage: int, *, seed: int) -> np.ndarray:
-        """Return the (P,) weights that a stage starts from, layer after layer."""
+    def initial(self, stage: int, *, seed: int, before: np.ndarray | None = None) -> np.ndarray:
+        """Return the (P,) weights that a stage starts from, layer after layer.
+
+        ``before``, of a stage with one layer, are the weights of the stage before that its
+        classifier starts with; None draws it.
+        """
         return np.concatenate(
-            [initial_weights(self.shape, layer, seed=seed) for layer in self.layers(stage)]
+            [
+                initial_weights(self.shape, layer, seed=seed, before=before)
+                for layer in self.layers(stage)
+            ]
         )
 
     def named(self, stage: int, flat: np.ndarray) -> dict[int, dict[str, np.ndarray]]:

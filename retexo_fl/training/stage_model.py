@@ -178,10 +178,27 @@ def borrowed(array: np.ndarray) -> torch.Tensor:
     )
 
 
-def initial_weights(shape: ModelShape, stage: int, *, seed: int) -> np.ndarray:
-    """Return the (P,) weights a stage starts from."""
+def initial_weights(
+    shape: ModelShape, stage: int, *, seed: int, before: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the (P,) weights a stage starts from.
+
+    Args:
+        shape: Sizes of the model.
+        stage: Stage index.
+        seed: Of what is drawn.
+        before: Weights of the stage before, with whose head this one's classifier starts: its head,
+            or the last layer where :meth:`.GraphLayer.start_as` can. None draws it.
+    """
     model = StageModel(shape, stage)
     model.reset_parameters(seed=seed, stage=stage)
+    if before is not None:
+        last = StageModel(shape, stage - 1)
+        FlatParameters(last).bind(before)
+        if model.is_last:
+            model.layer.start_as(last.head.weight.detach().T, last.head.bias.detach())
+        else:
+            model.head.load_state_dict(last.head.state_dict())
     return FlatParameters(model).values()
 
 

@@ -122,7 +122,8 @@ class StageTraining:
                 validation = add_answer(validation, _validated(answer))
             else:
                 validation = add_answer(validation, self._evaluated(client, answer, "validation"))
-        self._optimizer.step(self._aggregator.finish())
+        loss = loss_sum / examples
+        self._optimizer.step(self._aggregator.finish(), loss)
         if not _is_finite(self._optimizer):
             raise TrainingDiverged(
                 f"stage {self.ticket.stage}, round {number}: the weights are not finite "
@@ -131,7 +132,7 @@ class StageTraining:
         score = Score.of(validation, self._metric)
         if number > 1:
             self.best.offer(sent, number - 1, score)
-        self.round, self.loss = number, loss_sum / examples
+        self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
 

@@ -1,0 +1,145 @@
+"""L-BFGS by the server, which sees one point, gradient and loss a round."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+#: Pairs of steps and changes of the gradient that are kept.
+_PAIRS: Final = 12
+#: A point is taken back where its loss is above this share of the accepted one's, and a little.
+_WORSE: Final = 1.02
+_WORSE_BY: Final = 1e-4
+#: Where to go then, as a share of the step; and how often in a row.
+_RETREAT: Final = 0.3
+_MOST_RETREATS: Final = 3
+#: Longest step, in first steps.
+_LONGEST: Final = 5.0
+#: Smallest cosine between a step and the change of the gradient over it.
+_LEAST_COSINE: Final = 1e-6
+
+
+class LimitedMemory:
+    """Minimises the mean loss with coupled L2 by limited-memory BFGS, without a line search.
+
+    A line search would ask clients for losses several times a step. Instead, a step after which the
+    loss is higher is shortened, and one that is too long is cut: the first has the norm
+    ``learning_rate * sqrt(P)``, none is longer than five times that.
+
+    Gradients should be of one function: with dropout, or with mini-batches, they are not.
+
+    Source: Nocedal and Wright, Numerical Optimization, algorithms 7.4 and 7.5.
+    """
+
+    def __init__(self, weights: np.ndarray, *, learning_rate: float, weight_decay: float) -> None:
+        self._weights = weights.copy()
+        self._first_norm = learning_rate * math.sqrt(len(weights))
+        self._weight_decay = weight_decay
+        self._steps: deque[np.ndarray] = deque(maxlen=_PAIRS)
+        self._changes: deque[np.ndarray] = deque(maxlen=_PAIRS)
+        #: Point, gradient and loss of the last step that was not taken back.
+        self._accepted: tuple[np.ndarray, np.ndarray, float] | None = None
+        self._retreats = 0
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The (P,) weights; a view that the next step changes."""
+        return self._weights
+
+    def step(self, update: np.ndarray, loss: float) -> None:
+        """Take one step from a (P,) gradient of the mean loss and that loss, at the weights."""
+        point = self._weights
+        gradient = update + self._weight_decay * point
+        value = loss + 0.5 * self._weight_decay * _dot(point, point)
+        if self._is_worse(value):
+            assert self._accepted is not None
+            self._retreats += 1
+            at = self._accepted[0]
+            self._weights = at + point.dtype.type(_RETREAT) * (point - at)
+            return
+        self._retreats = 0
+        self._remember(point, gradient)
+        self._accepted = (point, gradient, value)
+        self._weights = point - self._shortened(self._direction(gradient)).astype(point.dtype)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what :meth:`load_state` needs, beside the weights."""
+        if self._accepted is None:
+            return {}
+        point, gradient, value = self._accepted
+        pairs = {
+            f"lbfgs.{name}.{number}": item
+            for name, items in (("step", self._steps), ("change", self._changes))
+            for number, item in enumerate(items)
+        }
+        return {
+            "lbfgs.point": point,
+            "lbfgs.gradient": gradient,
+            "lbfgs.loss": np.array([value]),
+            "lbfgs.retreats": np.array([self._retreats]),
+            **pairs,
+        }
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from :meth:`state` of another instance that held the same weights."""
+        if not state:
+            return
+        point, gradient = state["lbfgs.point"].copy(), state["lbfgs.gradient"].copy()
+        self._accepted = (point, gradient, float(state["lbfgs.loss"].item()))
+        self._retreats = int(state["lbfgs.retreats"].item())
+        for number in range(_PAIRS):
+            if f"lbfgs.step.{number}" in state:
+                self._steps.append(state[f"lbfgs.step.{number}"].copy())
+                self._changes.append(state[f"lbfgs.change.{number}"].copy())
+
+    def _is_worse(self, value: float) -> bool:
+        if self._accepted is None or self._retreats >= _MOST_RETREATS:
+            return False
+        return value > _WORSE * self._accepted[2] + _WORSE_BY
+
+    def _remember(self, point: np.ndarray, gradient: np.ndarray) -> None:
+        """Keep the pair of this step, where the curvature along it is positive."""
+        if self._accepted is None:
+            return
+        step, change = point - self._accepted[0], gradient - self._accepted[1]
+        norms = math.sqrt(_dot(step, step)) * math.sqrt(_dot(change, change))
+        if _dot(step, change) > _LEAST_COSINE * norms:
+            self._steps.append(step)
+            self._changes.append(change)
+
+    def _direction(self, gradient: np.ndarray) -> np.ndarray:
+        """Multiply a gradient by the approximate inverse Hessian, in float64."""
+        found = gradient.astype(np.float64)
+        pairs = [(s.astype(np.float64), c.astype(np.float64)) for s, c in self._pairs()]
+        shares = []
+        for step, change in reversed(pairs):
+            shares.append(_dot(step, found) / _dot(step, change))
+            found -= shares[-1] * change
+        found *= self._scale(gradient)
+        for (step, change), share in zip(pairs, reversed(shares), strict=True):
+            found += (share - _dot(change, found) / _dot(step, change)) * step
+        return found
+
+    def _scale(self, gradient: np.ndarray) -> float:
+        """Return the first guess of the inverse Hessian."""
+        if self._steps:
+            step, change = self._steps[-1], self._changes[-1]
+            return _dot(step, change) / _dot(change, change)
+        norm = math.sqrt(_dot(gradient, gradient))
+        return self._first_norm / norm if norm else 0.0
+
+    def _shortened(self, direction: np.ndarray) -> np.ndarray:
+        norm = math.sqrt(_dot(direction, direction))
+        longest = _LONGEST * self._first_norm
+        return direction * (longest / norm) if norm > longest else direction
+
+    def _pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return list(zip(self._steps, self._changes, strict=True))
+
+
+def _dot(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.dot(one.astype(np.float64), other.astype(np.float64)))
