@@ -254,7 +254,7 @@ def _facts(inference: Inference) -> dict[str, Any]:
         "run": inference.model.run.name,
         "model": shape.model,
         "layers": shape.layers,
-        "features": shape.inputs,
+        "features": shape.features,
         "classes": shape.classes,
         "dtype": shape.dtype,
         "partitioning": inference.parts[0].partitioning,

@@ -22,7 +22,7 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 4
+MESSAGE_VERSION = 5
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 AnswerT = TypeVar("AnswerT")
@@ -124,13 +124,35 @@ class PeerTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BasisRequest(Request["BasisAnswer"]):
+    """Add up what the next block of a basis of the features needs (:mod:`.training.basis`).
+
+    Attributes:
+        ticket: ``round`` is the number of the block; 0 asks for the sums of all nodes' features.
+        weights: The mean, and from the second block on the last block; None for the sums.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisAnswer:
+    """Sums over all nodes, (F,), or over train nodes, (F c,), and how many these are."""
+
+    sums: np.ndarray
+    examples: int = field(metadata=named("num-examples"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest(Request["PublishAnswer"]):
     """Make the rows of stage ``ticket.stage`` and send every peer its vectors.
 
     Attributes:
         ticket: ``weights_digest`` must be :func:`chain_digest` of what follows.
         previous_digest: Digest of the stage before, 32 bytes; empty for stage 0.
-        weights: (P,) selected weights of the stage before; None for stage 0.
+        weights: (P,) selected weights of the stage before; for stage 0 the basis of the features,
+            or None without one.
     """
 
     ticket: Ticket = field(metadata=FLAT)
@@ -349,6 +371,7 @@ def _question(name: str, message_type: str, request: type[Any], answer: type[Any
 
 HELLO: Final = _question("hello", "query.hello", HelloRequest, HelloAnswer)
 INTRODUCE: Final = _question("introduce", "query.introduce", IntroduceRequest, IntroduceAnswer)
+BASIS: Final = _question("basis", "query.basis", BasisRequest, BasisAnswer)
 PUBLISH: Final = _question("publish", "query.publish", PublishRequest, PublishAnswer)
 RELAY: Final = _question("relay", "query.relay", RelayRequest, RelayAnswer)
 COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAnswer)
@@ -360,7 +383,7 @@ PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAn
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
     {
         question.name: question
-        for question in (HELLO, INTRODUCE, PUBLISH, RELAY, COLLECT, TRAIN, EVALUATE, PREDICT)
+        for question in (HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT, TRAIN, EVALUATE, PREDICT)
     }
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}

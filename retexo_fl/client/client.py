@@ -16,6 +16,8 @@ from retexo_fl.client.answers import evaluate_answer, train_answer
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
     Answering,
+    BasisAnswer,
+    BasisRequest,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
@@ -45,6 +47,7 @@ from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.basis import Basis, direction_sums, feature_sums, label_sums
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
@@ -136,6 +139,31 @@ class GraphClient(Answering):
             vectors_in=self._plan.num_receive,
         )
 
+    def basis(self, request: BasisRequest) -> BasisAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        if not self._shape.has_basis:
+            raise LocalProtocolError("asked for a basis of the features; expected basis none")
+        features = self._features()
+        if request.weights is None:
+            return self._basis_answer(feature_sums(features), self._partition.num_inner)
+        known = Basis.of(request.weights, features=self._shape.features)
+        train = self._nodes.train
+        rows = features[train]
+        if known.directions.shape[1] > self._shape.classes:
+            raise LocalProtocolError(
+                f"a block has {known.directions.shape[1]} directions; expected at most "
+                f"{self._shape.classes}, the classes"
+            )
+        if known.directions.shape[1]:
+            return self._basis_answer(direction_sums(rows, known), len(train))
+        labels = np.asarray(self._nodes.labels[train])
+        sums = label_sums(rows, known.mean, labels, self._shape.classes)
+        return self._basis_answer(sums, len(train))
+
+    def _basis_answer(self, sums: np.ndarray, examples: int) -> BasisAnswer:
+        return BasisAnswer(sums=sums.reshape(-1).astype(self._config.dtype), examples=examples)
+
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
@@ -146,18 +174,28 @@ class GraphClient(Answering):
             )
         rows = self._rows(ticket.stage, ticket.weights_digest)
         if rows is None:
-            if request.weights is None:
-                raise LocalProtocolError(
-                    f"stage {ticket.stage}: the message has no weights; expected those of stage "
-                    f"{ticket.stage - 1}, whose rows are not made yet"
-                )
-            before = self._trainer(ticket.stage - 1, request.previous_digest)
-            self._check_weights(ticket, request.weights, before.num_weights)
-            rows = before.embed(request.weights).numpy()
+            rows = self._made_rows(request)
             self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         traffic = self._mailbox.send(ticket, self._scaled(rows))
         bound = self._mailbox.error_bound
         return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
+
+    def _made_rows(self, request: PublishRequest) -> np.ndarray:
+        """Return the (N, H) rows of a stage, made with the weights that the request has."""
+        ticket, weights = request.ticket, request.weights
+        if weights is None:
+            made_by = f"those of stage {ticket.stage - 1}" if ticket.stage else "the basis"
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the message has no weights; expected {made_by}, whose rows "
+                "are not made yet"
+            )
+        if not ticket.stage:
+            shape = self._shape
+            self._check_weights(ticket, weights, shape.features * (1 + shape.inputs))
+            return Basis.of(weights, features=shape.features).coordinates(self._features())
+        before = self._trainer(ticket.stage - 1, request.previous_digest)
+        self._check_weights(ticket, weights, before.num_weights)
+        return before.embed(weights).numpy()
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.
@@ -303,8 +341,12 @@ class GraphClient(Answering):
 
     def _rows(self, stage: int, digest: bytes) -> Vectors | None:
         """Return the client's own (N, H) rows of a stage, or None where they are not made yet."""
-        if stage > 0:
+        if stage > 0 or self._shape.has_basis:
             return self._store.rows(stage, digest)
+        return self._features()
+
+    def _features(self) -> Vectors:
+        """Return the (N, F) input features as they are trained on."""
         features = normalise_features(self._partition.features, self._config.feature_normalisation)
         return features.astype(self._config.dtype)
 

@@ -60,6 +60,11 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{values['local-steps']}, whose changes of the weights are averaged; expected "
             "local-steps 1, or local-optimizer"
         )
+    if values["basis"] != "none" and values["algorithm"] != "lazy":
+        raise ConfigurationError(
+            f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
+            "none, or algorithm lazy"
+        )
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     _check_quorum(values)

@@ -84,6 +84,14 @@ class RunConfig:
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
     heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
     rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1)
+    basis: str = one_of(
+        "none",
+        "Whether features become coordinates in a subspace that the train labels choose.",
+        *("none", "supervised"),
+    )
+    basis_blocks: int = whole(
+        3, "Blocks of that subspace, each with a coordinate for each class.", least=2, most=64
+    )
     patience: int = whole(
         0, "End a stage after so many rounds without a better model; 0 never does.", least=0
     )

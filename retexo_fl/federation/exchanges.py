@@ -126,7 +126,7 @@ class Exchanges:
         """Return what has clients send the rows of a stage."""
         ticket = self._job.ticket(stage)
         if not stage:
-            return PublishRequest(ticket=ticket)
+            return PublishRequest(ticket=ticket, weights=self._job.basis)
         return PublishRequest(
             ticket=ticket,
             previous_digest=self._job.ticket(stage - 1).weights_digest,

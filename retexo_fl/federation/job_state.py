@@ -31,6 +31,7 @@ class JobState:
         attempt: The present start or resume, from 1.
         partitioning: Name of the partitioning that is trained on; empty until clients report it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
+        basis: Flat basis of the features, None before it is found, or without one.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
         absences: By client, how many rounds were closed without its answer.
@@ -42,6 +43,7 @@ class JobState:
     attempt: int = 1
     partitioning: str = ""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
+    basis: np.ndarray | None = None
     outcomes: list[StageOutcome] = field(default_factory=list)
     missing: dict[int, int] = field(default_factory=dict)
     absences: dict[int, int] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class JobState:
 
     def ticket(self, stage: int) -> Ticket:
         """Name a stage; the digest names the weights of all stages before it."""
-        digest = chain_digest(b"", None)
+        digest = chain_digest(b"", self.basis)
         for outcome in self.outcomes[:stage]:
             digest = chain_digest(digest, outcome.weights)
         return Ticket(job=self.job, attempt=self.attempt, stage=stage, weights_digest=digest)
@@ -109,6 +111,7 @@ class JobState:
             "loss": state.loss,
             "best_round": state.best.round_number,
             "best_score": None if state.best.score is None else asdict(state.best.score),
+            "basis": self.basis is not None,
             "weights_digest": ticket.weights_digest.hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
             "ledger": self.ledger.to_csv(),
@@ -122,14 +125,16 @@ class JobState:
         return Checkpoint(facts=facts, tensors=tensors)
 
     def restore_weights(self, schedule: Schedule, run: RunDirectory) -> None:
-        """Read the selected weights of finished stages; nothing to do in a first attempt.
+        """Read the basis and the weights of finished stages; nothing to do in a first attempt.
 
         Raises:
             CheckpointError: They are not those that the checkpoint was made with.
         """
         if self._restored is None:
             return
-        digest = chain_digest(b"", None)
+        if self._restored.facts.get("basis"):
+            self.basis = run.read_basis()
+        digest = chain_digest(b"", self.basis)
         with named_damage(_CHECKPOINT):
             for facts in self._restored.facts["outcomes"]:
                 stage = int(facts["stage"])

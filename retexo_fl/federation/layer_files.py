@@ -18,6 +18,7 @@ from retexo_fl.federation.checkpoints import (
     named_damage,
     replace_file,
 )
+from retexo_fl.training.basis import Basis
 
 #: Raised when the meaning of a layer file's content changes.
 LAYER_VERSION: Final = 1
@@ -31,7 +32,7 @@ class LayerFacts:
     """What the tensors of a layer do not hold.
 
     Attributes:
-        stage: Stage index.
+        stage: Stage index; 0 for a basis.
         features: Width of the input features that the model was trained on.
         classes: Number of classes.
     """
@@ -46,6 +47,11 @@ def layer_path(run: Path, stage: int) -> Path:
     return run / "model" / f"layer-{stage}.safetensors"
 
 
+def basis_path(run: Path) -> Path:
+    """Return where a run keeps the basis of its input features."""
+    return run / "model" / "basis.safetensors"
+
+
 def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
     """Put a layer at ``path`` as a whole.
 
@@ -56,6 +62,27 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
     text = _text({"version": LAYER_VERSION, **asdict(facts)})
     metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
     replace_file(path, save(tensors, metadata=metadata))
+
+
+def read_basis_file(path: Path) -> tuple[LayerFacts, Basis]:
+    """Read the basis that a run's features are mapped by.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or holds no basis.
+    """
+    facts, tensors = read_layer_file(path)
+    with named_damage(path, "damaged, or no basis of a run"):
+        basis = Basis(mean=tensors["mean"], directions=tensors["directions"])
+        is_whole = (
+            facts.stage == 0
+            and basis.mean.shape == (facts.features,)
+            and basis.directions.ndim == 2
+            and len(basis.directions) == facts.features
+            and basis.mean.dtype == basis.directions.dtype
+        )
+    if not is_whole:
+        raise CheckpointError(f"{path}: holds no basis; expected a mean and as many directions")
+    return facts, basis
 
 
 def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:

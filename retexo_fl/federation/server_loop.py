@@ -1,6 +1,7 @@
 """The server's loop over stages: exchange, rounds, selection; then the test.
 
     hello
+    basis         where features become coordinates: their sums, then one block after the other
     for each stage m:
         publish   every client embeds its nodes with the selected layer m - 1 and sends its vectors
         collect   until every vector has arrived, or the deadline decides
@@ -99,6 +100,8 @@ class ServerLoop:
             self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
         if self._joined.messenger.policy.clients_return:
             self._keep_attempt()
+        if basis := self._strategy.find_basis():
+            self.run.write_basis(basis, classes=self._joined.federation.classes)
         for stage in range(self._strategy.stages):
             self._exchange(stage)
             if stage >= len(self.job.outcomes):
@@ -200,7 +203,7 @@ class ServerLoop:
         schedule = self._joined.schedule
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
-            facts = LayerFacts(stage=layer, features=shape.inputs, classes=shape.classes)
+            facts = LayerFacts(stage=layer, features=shape.features, classes=shape.classes)
             self.run.write_layer(facts, tensors)
         self.job.outcomes.append(outcome)
         self.run.record(

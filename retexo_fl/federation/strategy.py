@@ -33,11 +33,13 @@ from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.modelled import check_links
+from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.training.basis import Basis
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
@@ -140,6 +142,8 @@ class LazyMessagePassing(Strategy):
         stage = len(known.job.outcomes)
         if stage == self.stages:
             raise ConfigurationError(f"layers: all {counted(stage, 'stage')} are trained")
+        if not stage:
+            self.find_basis()
         known.exchanges.run(stage)
         weights = self.initial(stage)
         if initial_arrays:
@@ -233,6 +237,16 @@ class LazyMessagePassing(Strategy):
             schedule=Schedule(shape=shape),
         )
         return self._joined
+
+    def find_basis(self) -> Basis | None:
+        """Find the subspace that features are mapped to; None where none is wanted, or known."""
+        joined = self.joined
+        if self.config.basis == "none" or joined.job.basis is not None:
+            return None
+        ticket = joined.job.ticket(0)
+        basis = joined.messenger.run(find_basis(joined.clients, ticket, self.config))
+        joined.job.basis = basis.flat
+        return basis
 
     def initial(self, stage: int) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, after those before it."""

@@ -12,7 +12,13 @@ import numpy as np
 from retexo_fl.client.api import PublishRequest, Ticket, chain_digest
 from retexo_fl.config import RunConfig, client_plugins, make_config, read_config_file
 from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
-from retexo_fl.federation.layer_files import LayerFacts, layer_path, read_layer_file
+from retexo_fl.federation.layer_files import (
+    LayerFacts,
+    basis_path,
+    layer_path,
+    read_basis_file,
+    read_layer_file,
+)
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
 
@@ -26,29 +32,35 @@ class TrainedModel:
         config: Its configuration.
         shape: Sizes of the model.
         weights: (P,) of each stage.
+        basis: Flat, of the features; None without one.
     """
 
     run: Path
     config: RunConfig
     shape: ModelShape
     weights: tuple[np.ndarray, ...]
+    basis: np.ndarray | None = None
 
     @property
     def digest(self) -> str:
         """64 hex digits that name everything in the model that decides a prediction."""
+        shape = asdict(self.shape)
+        if not self.shape.has_basis:
+            # As it was named before there were any.
+            del shape["features_before_basis"]
         facts = {
-            **asdict(self.shape),
+            **shape,
             "feature_normalisation": self.config.feature_normalisation,
             "drops_edges": self.config.traits.drops_edges,
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        for weights in self.weights:
+        for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
             digest.update(weights.tobytes())
         return digest.hexdigest()
 
     def ticket(self, job: str, stage: int) -> Ticket:
         """Name a stage of ``job``; the digest names the weights of all stages before it."""
-        digest = chain_digest(b"", None)
+        digest = chain_digest(b"", self.basis)
         for weights in self.weights[:stage]:
             digest = chain_digest(digest, weights)
         return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
@@ -56,7 +68,7 @@ class TrainedModel:
     def publish_request(self, job: str, stage: int) -> PublishRequest:
         """Return what has clients send their vectors before a stage of ``job``."""
         if not stage:
-            return PublishRequest(ticket=self.ticket(job, 0))
+            return PublishRequest(ticket=self.ticket(job, 0), weights=self.basis)
         return PublishRequest(
             ticket=self.ticket(job, stage),
             previous_digest=self.ticket(job, stage - 1).weights_digest,
@@ -70,7 +82,7 @@ class TrainedModel:
             PartitionError: They have not; the message names ``source``.
         """
         given = {
-            "features": (features, self.shape.inputs),
+            "features": (features, self.shape.features),
             "classes": (classes, self.shape.classes),
         }
         for name, (got, expected) in given.items():
@@ -114,7 +126,24 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
-    return TrainedModel(run=run, config=config, shape=shape, weights=weights)
+    basis = _read_basis(run, shape) if shape.has_basis else None
+    return TrainedModel(run=run, config=config, shape=shape, weights=weights, basis=basis)
+
+
+def _read_basis(run: Path, shape: ModelShape) -> np.ndarray:
+    source = basis_path(run)
+    try:
+        facts, basis = read_basis_file(source)
+    except CheckpointError as error:
+        raise RunDirectoryError(str(error)) from error
+    expected = LayerFacts(stage=0, features=shape.features, classes=shape.classes)
+    form = ((shape.features, shape.inputs), shape.dtype)
+    found = (basis.directions.shape, str(basis.directions.dtype))
+    if facts != expected or found != form:
+        raise RunDirectoryError(
+            f"{source}: is {facts}, {_told(found)}; expected {expected}, {_told(form)}"
+        )
+    return basis.flat
 
 
 def _check_no_plugins(config: RunConfig, run: Path) -> None:

@@ -21,6 +21,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.basis import basis_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,14 @@ class ModelShape:
     Attributes:
         model: Layer name or ``module:attribute``.
         layers: K.
-        inputs: Width of the input features, H_0.
+        inputs: H_0, width of what the first layer reads: the input features, or their coordinates.
         hidden: ``hidden`` of the configuration.
         heads: Attention heads.
         classes: C.
         dtype: ``float32`` or ``float64``.
         heads_between: Every layer but the last has a linear head for a loss of its own; a model
             that is trained end to end has none.
+        features_before_basis: F where the first layer reads coordinates of a basis; 0 without one.
     """
 
     model: str
@@ -47,10 +49,15 @@ class ModelShape:
     classes: int
     dtype: str
     heads_between: bool = True
+    features_before_basis: int = 0
 
     @classmethod
     def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
-        """Take the sizes of a configuration for given data."""
+        """Take the sizes of a configuration for data with so many features (``inputs``)."""
+        before = 0
+        if config.basis != "none":
+            before = inputs
+            inputs = basis_width(blocks=config.basis_blocks, classes=classes, features=before)
         return cls(
             model=config.model,
             layers=config.layers,
@@ -60,7 +67,18 @@ class ModelShape:
             classes=classes,
             dtype=config.dtype,
             heads_between=not config.traits.end_to_end,
+            features_before_basis=before,
         )
+
+    @property
+    def features(self) -> int:
+        """Width of the input features."""
+        return self.features_before_basis or self.inputs
+
+    @property
+    def has_basis(self) -> bool:
+        """Whether the first layer reads coordinates of the features."""
+        return self.features_before_basis > 0
 
     @property
     def state_width(self) -> int:

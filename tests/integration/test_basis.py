@@ -1,0 +1,139 @@
+"""Trainings on coordinates of a supervised subspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.client.api import BasisRequest, Ticket
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.errors import ConfigurationError, LocalProtocolError
+from retexo_fl.graph import write_partitions
+from retexo_fl.run_log.events import Event
+from tests.support.cli import CommandLine
+from tests.support.data import cora_dir
+from tests.support.predictions import summary_of
+from tests.support.runs import (
+    configured,
+    largest_difference,
+    ledger_of,
+    model_bytes,
+    result_of,
+    train,
+)
+
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "hidden": 16,
+    "rounds": 4,
+    "basis": "supervised",
+    "basis_blocks": 2,
+}
+
+
+class Interrupter:
+    """Presses Ctrl-C at an event."""
+
+    def __init__(self, event: int) -> None:
+        self.left = event
+
+    def __call__(self, event: Event) -> None:
+        del event
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
+def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> None:
+    keys = {**KEYS, "dataset": "cora", "data_dir": cora_dir(), "model": model, "dtype": "float64"}
+    whole = train(tmp_path / "whole", **{**keys, "clients": 1})
+    for clients, partitioner in ((2, "random"), (5, "louvain")):
+        run = train(
+            tmp_path / f"{clients}", **{**keys, "clients": clients, "partitioner": partitioner}
+        )
+        assert largest_difference(whole, run) < 1e-9
+        basis = [path / "model" / "basis.safetensors" for path in (whole, run)]
+        assert all(path.is_file() for path in basis)
+
+
+def test_peers_get_coordinates_and_no_features(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **KEYS, dataset="cora", data_dir=cora_dir(), codec="dense")
+    features = train(
+        tmp_path / "features", **{**KEYS, "basis": "none"}, dataset="cora", data_dir=cora_dir()
+    )
+    vectors = sum(
+        p.num_boundary
+        for p in make_parts(configured(tmp_path / "x", **KEYS, dataset="cora", data_dir=cora_dir()))
+    )
+    sent = ledger_of(run).sum(kind="boundary", layer=0, direction="out")
+    assert sent.raw == vectors * 14 * 4
+    assert ledger_of(features).sum(kind="boundary", layer=0, direction="out").raw == (
+        vectors * 1433 * 4
+    )
+
+
+def test_bytes_of_the_basis_are_those_of_its_blocks(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **KEYS)
+    # Digits: 64 features, 10 classes; the mean, then two blocks, the first of which goes down.
+    up, down = (
+        ledger_of(run).sum(kind=kind, purpose="basis").raw
+        for kind in ("updates_up", "weights_down")
+    )
+    assert up == 3 * 4 * (64 + 2 * 64 * 10)
+    assert down == 3 * 4 * (64 + (64 + 64 * 10))
+
+
+@pytest.mark.parametrize("event", [2, 4, 9])
+def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int) -> None:
+    whole = train(tmp_path / "whole", **KEYS)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(out, Interrupter(event), **KEYS, checkpoint_every=1)
+    if (out / "checkpoint.safetensors").exists():
+        train(out, **KEYS, resume=out)
+        assert model_bytes(out) == model_bytes(whole)
+    else:
+        assert event == 2
+
+
+def test_a_trained_model_predicts_what_it_was_tested_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    retexo = CommandLine(capfd)
+    parts = tmp_path / "parts"
+    write_partitions(make_parts(make_config({"clients": 3})), parts)
+    run = train(tmp_path / "run", **{**KEYS, "rounds": 20}, optimizer="lbfgs", dropout=0.0)
+    retexo.done("predict", run, "--partitions", parts, "--quiet")
+    test = summary_of(parts)["labelled"]["test"]
+    assert test["right"] / test["nodes"] == result_of(run)["test_accuracy"] > 0.9
+    (run / "model" / "basis.safetensors").unlink()
+    again = ("predict", run, "--partitions", parts, "--quiet", "--overwrite")
+    assert "basis.safetensors: cannot be read" in retexo.refused(*again)
+
+
+def test_a_client_answers_only_what_it_trains_with(tmp_path: Path) -> None:
+    parts = make_parts(make_config({"clients": 2}))
+    ticket = Ticket(job="job-0123456789ab", attempt=1)
+
+    def ask(weights: np.ndarray | None, **keys: str) -> None:
+        config = make_config({"clients": 2, **keys})
+        clients = InProcessClients(parts, config)
+        clients.find(ticket.job, 0).ask(BasisRequest(ticket=ticket, weights=weights))
+
+    with pytest.raises(LocalProtocolError, match="expected basis none"):
+        ask(None)
+    ask(None, basis="supervised")
+    with pytest.raises(LocalProtocolError, match="11 directions; expected at most 10"):
+        ask(np.zeros(64 * 12), basis="supervised")
+
+
+@pytest.mark.parametrize("algorithm", ["standard", "bns", "drop"])
+def test_other_algorithms_have_no_basis(algorithm: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"basis: .*{algorithm}.*expected none"):
+        make_config({"basis": "supervised", "algorithm": algorithm})

@@ -1,0 +1,101 @@
+"""The supervised subspace: its products, its directions, and that it knows no partition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.training.basis import (
+    Basis,
+    BasisBuilder,
+    basis_width,
+    direction_sums,
+    feature_sums,
+    label_sums,
+)
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(60, 12)) @ np.diag(np.linspace(3, 0.1, 12)) + 2.0
+LABELS = RNG.integers(0, 3, 60)
+TRAIN = np.arange(0, 60, 2)
+
+
+def built(blocks: int, *, rows: np.ndarray = ROWS, owners: np.ndarray | None = None) -> Basis:
+    """Build a basis from the sums of several owners."""
+    owners = np.zeros(len(rows), int) if owners is None else owners
+    everyone = range(owners.max() + 1)
+    mean = sum(feature_sums(rows[owners == one]) for one in everyone) / len(rows)
+    width = basis_width(blocks=blocks, classes=3, features=rows.shape[1])
+    builder = BasisBuilder(np.asarray(mean), width=width, dtype="float64")
+    while not builder.is_complete:
+        sums = np.zeros(())
+        for one in everyone:
+            mine = TRAIN[owners[TRAIN] == one]
+            last = builder.last
+            if last.directions.shape[1]:
+                sums = sums + direction_sums(rows[mine], last)
+            else:
+                sums = sums + label_sums(rows[mine], last.mean, LABELS[mine], 3)
+        builder.add(sums)
+    return builder.basis(len(TRAIN))
+
+
+def test_directions_span_the_krylov_space_of_the_labels() -> None:
+    found = built(3)
+    centred = ROWS[TRAIN] - ROWS.mean(axis=0)
+    first = centred.T @ np.eye(3)[LABELS[TRAIN]]
+    gram = centred.T @ centred
+    space = np.concatenate([first, gram @ first, gram @ gram @ first], axis=1)
+    outside = space - found.directions @ np.linalg.lstsq(found.directions, space, rcond=None)[0]
+    assert np.abs(outside).max() < 1e-8 * np.abs(space).max()
+    products = found.directions.T @ found.directions
+    np.testing.assert_allclose(products, products[0, 0] * np.eye(9), atol=1e-9 * products[0, 0])
+
+
+def test_coordinates_have_a_mean_square_near_one() -> None:
+    coordinates = built(3).coordinates(ROWS)[TRAIN]
+    assert 0.5 < np.mean(coordinates**2) < 2.0
+
+
+def test_owners_change_nothing() -> None:
+    owners = RNG.integers(0, 7, 60)
+    np.testing.assert_allclose(built(3, owners=owners).flat, built(3).flat, atol=1e-12)
+
+
+def test_sparse_rows_give_what_dense_ones_do() -> None:
+    rows = np.where(RNG.random((20, 9)) < 0.3, RNG.normal(size=(20, 9)), 0)
+    mean, labels = rows.mean(axis=0), RNG.integers(0, 3, 20)
+    block = Basis(mean=mean, directions=RNG.normal(size=(9, 2)))
+    sparse = csr_array(rows)
+    for dense, other in (
+        (feature_sums(rows), feature_sums(sparse)),
+        (label_sums(rows, mean, labels, 3), label_sums(sparse, mean, labels, 3)),
+        (direction_sums(rows, block), direction_sums(sparse, block)),
+        (block.coordinates(rows), block.coordinates(sparse)),
+    ):
+        assert isinstance(other, np.ndarray)
+        np.testing.assert_allclose(other, dense, atol=1e-12)
+    expected = (rows - mean).T @ ((rows - mean) @ block.directions)
+    np.testing.assert_allclose(direction_sums(rows, block), expected, atol=1e-12)
+
+
+def test_a_basis_has_no_more_directions_than_features() -> None:
+    assert built(5).directions.shape == (12, 12)
+    assert basis_width(blocks=2, classes=7, features=1433) == 14
+
+
+def test_directions_that_add_nothing_are_zero() -> None:
+    flat = np.repeat(ROWS[:, :1], 12, axis=1)
+    found = built(2, rows=flat)
+    assert np.isfinite(found.flat).all()
+    assert int((np.abs(found.directions).max(axis=0) > 0).sum()) == 1
+    still = built(2, rows=np.zeros((60, 12)))
+    assert not still.directions.any()
+
+
+@pytest.mark.parametrize("flat", [np.zeros(0), np.ones(13), np.full(24, np.nan)])
+def test_what_is_no_basis_is_refused(flat: np.ndarray) -> None:
+    with pytest.raises(LocalProtocolError, match="a basis has .*(expected|finite)"):
+        Basis.of(flat, features=12)
