@@ -206,10 +206,14 @@ class CollectAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest(Request["TrainAnswer"]):
-    """Validate ``weights``, flat and as the update codec encodes them, and return an update."""
+    """Validate ``weights``, flat and as the update codec encodes them, and return an update.
+
+    ``steps`` are those that the codec encodes the update by; None where it needs none.
+    """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
+    steps: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

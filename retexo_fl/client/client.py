@@ -52,7 +52,7 @@ from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate
-from retexo_fl.updates import PLAIN, UpdateCodec, UpdateKey
+from retexo_fl.updates import UpdateCodec, UpdateKey, update_codec
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -84,7 +84,7 @@ class GraphClient(Answering):
             partition = without_peers(partition)
         self._partition = partition
         self._config = config
-        self._codec: UpdateCodec = PLAIN
+        self._codec = update_codec(config.update_bits)
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -307,7 +307,9 @@ class GraphClient(Answering):
             round=ticket.round,
             client=self._partition.client,
         )
-        return train_answer(update, self._codec.encode_update(update.update_sum, key))
+        return train_answer(
+            update, self._codec.encode_update(update.update_sum, key, request.steps or b"")
+        )
 
     def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
         if weights.shape != (size,) or weights.dtype != self._config.dtype:

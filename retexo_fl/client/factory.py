@@ -26,7 +26,7 @@ from retexo_fl.client.store import FolderStore, MemoryStore
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
-from retexo_fl.updates import PLAIN, UpdateCodec
+from retexo_fl.updates import UpdateCodec
 
 #: Set by the command line to a folder that it removes when the run is over.
 SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
@@ -43,7 +43,7 @@ class InProcessClients:
     """All clients of a job in one process, their mailboxes in its memory.
 
     ``predictions`` is where they write what they predict, ``channel`` how their blocks travel,
-    ``codec`` how updates and weights do.
+    ``codec`` how updates and weights do, if not as configured.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class InProcessClients:
         *,
         predictions: Path | None = None,
         channel: Channel | None = None,
-        codec: UpdateCodec = PLAIN,
+        codec: UpdateCodec | None = None,
     ) -> None:
         self._parts = parts
         self._codec = codec
@@ -76,7 +76,8 @@ class InProcessClients:
                 store=MemoryStore(),
                 predictions=self._predictions,
             )
-            self._clients[key].use_codec(self._codec)
+            if self._codec is not None:
+                self._clients[key].use_codec(self._codec)
         return self._clients[key]
 
     def close(self) -> None:

@@ -89,6 +89,13 @@ def whole(
     )
 
 
+def choice(default: int, help_text: str, *choices: int, **more: Unpack[More]) -> Any:
+    """Declare a field of some whole numbers."""
+    names = ", ".join(map(str, choices))
+    check = choices.__contains__
+    return key(default, help_text, check, expected=f"one of {names}", brief=names, **more)
+
+
 def number(
     default: float,
     help_text: str,

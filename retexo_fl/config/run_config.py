@@ -20,6 +20,7 @@ from retexo_fl.config.checks import check_alone, check_together, shown
 from retexo_fl.config.keys import (
     KeyInfo,
     Scalar,
+    choice,
     formed,
     number,
     one_of,
@@ -186,6 +187,11 @@ class RunConfig:
         "and sums of rows.",
         *("rows", "cover"),
         panel="Exchange",
+    )
+    update_bits: int = choice(
+        32,
+        "Bits of a value in updates, rounded at random; 32 leaves them as they are.",
+        *(32, 8, 4, 2, 1),
     )
     codec: str = one_of(
         "lossless",

@@ -119,6 +119,7 @@ class JobState:
             "missing": dict(self.missing),
             "absences": dict(self.absences),
             "absent": list(state.absent),
+            "steps": state.steps.hex(),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,
         }
@@ -185,6 +186,7 @@ class JobState:
                 weights=tensors["weights"],
                 absent=tuple(int(client) for client in facts.get("absent", ())),
                 optimizer=optimizer,
+                steps=bytes.fromhex(facts.get("steps", "")),
             )
 
 

@@ -26,6 +26,8 @@ _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
 #: Record of a reply that holds a named error in place of an answer.
 FAILURE: Final = "failure"
+#: Keys of weights and updates that are coded, as bytes among the values.
+_CODED: Final = frozenset({"weights", "update-sum", "sums"})
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
 
@@ -170,6 +172,8 @@ def raise_failure(reply: Message, who: str) -> None:
 def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
     """Return the bytes of a message's weights and of everything else in it.
 
+    Of coded weights and updates both figures are the coded bytes.
+
     Flower does not report what its transport adds, so neither is measured on the wire.
     """
     weights = 0
@@ -180,7 +184,11 @@ def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
                 math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
             )
         else:
-            other += sum(len(key) + scalar_bytes(value) for key, value in record.items())
+            for key, value in record.items():
+                if key in _CODED and isinstance(value, bytes):
+                    weights += len(value)
+                else:
+                    other += len(key) + scalar_bytes(value)
     return (
         Volume(messages=1, raw=weights, payload=weights, wire=None),
         Volume(messages=1, payload=other, wire=None),

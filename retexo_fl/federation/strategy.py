@@ -45,7 +45,7 @@ from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.units import clients_named, counted
-from retexo_fl.updates import PLAIN, UpdateCodec
+from retexo_fl.updates import UpdateCodec, update_codec
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +87,14 @@ class LazyMessagePassing(Strategy):
 
     Args:
         config: What to train.
-        codec: Of updates and weights on their way; the clients' own.
+        codec: Of updates and weights on their way; as configured if None.
 
     Source: RETEXO (Kolluri et al.), section 3.1.
     """
 
-    def __init__(self, config: RunConfig, *, codec: UpdateCodec = PLAIN) -> None:
+    def __init__(self, config: RunConfig, *, codec: UpdateCodec | None = None) -> None:
         self.config = config
-        self._codec = codec
+        self._codec = update_codec(config.update_bits) if codec is None else codec
         self._joined: Joined | None = None
         self._training: StageTraining | None = None
         #: The round that Flower's loop carries out, and what it has asked.

@@ -36,11 +36,29 @@ class UpdateCodec(Protocol):
     configuration. What crosses is a flat array of float32, float64 or, for other codes, uint8.
     """
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
-        """Return what a client sends of its (P,) update; the argument is not written to."""
+    def measure(self, update: np.ndarray) -> np.ndarray:
+        """Return what :meth:`steps` needs to know of a (P,) update, an array to take maxima of."""
         ...
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+    def steps(self, largest: np.ndarray) -> bytes:
+        """Return what the next round's updates are encoded by.
+
+        Args:
+            largest: Of this round's updates, the maxima of :meth:`measure`.
+        """
+        ...
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+        """Return what a client sends of its (P,) update; the argument is not written to.
+
+        Args:
+            update_sum: The update.
+            key: Which it is.
+            steps: Of the round; empty in the first of a stage.
+        """
+        ...
+
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P,) update that the server adds up.
 
         A length or dtype other than the round's is refused by the server after it.
@@ -66,14 +84,23 @@ class UpdateCodec(Protocol):
 class PlainUpdates:
     """Sends both as they are: the values' own bytes."""
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
+    def measure(self, update: np.ndarray) -> np.ndarray:
+        """See :class:`UpdateCodec`; there is nothing to know."""
+        return np.zeros(0, update.dtype)
+
+    def steps(self, largest: np.ndarray) -> bytes:
+        """See :class:`UpdateCodec`; there are none."""
+        del largest
+        return b""
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
-        del key
+        del key, steps
         return update_sum
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
-        del key
+        del key, steps
         return coded
 
     def encode_weights(self, weights: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.selection import Score
-from retexo_fl.updates import PLAIN, UpdateCodec, UpdateKey
+from retexo_fl.updates import UpdateCodec, UpdateKey
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import configured, ledger_of, result_of, train
 
@@ -51,7 +51,7 @@ class Grid(InlineGrid):
         return [reply for reply in replies if reply.metadata.src_node_id not in self.silent]
 
 
-def _grid(config: RunConfig, codec: UpdateCodec = PLAIN) -> Grid:
+def _grid(config: RunConfig, codec: UpdateCodec | None = None) -> Grid:
     parts = InProcessClients(make_parts(config), config, codec=codec).find
     found = parts
     if config.traits.exchanges_in_rounds:
@@ -145,13 +145,22 @@ class Scrambled:
 
     def __init__(self) -> None:
         self.keys: set[UpdateKey] = set()
+        self.steps_of: dict[tuple[int, int], set[bytes]] = {}
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey) -> np.ndarray:
+    def measure(self, update: np.ndarray) -> np.ndarray:
+        return np.abs(update[:2])
+
+    def steps(self, largest: np.ndarray) -> bytes:
+        return largest.tobytes()
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         self.keys.add(key)
+        self.steps_of.setdefault((key.stage, key.round), set()).add(steps)
         coded: np.ndarray = update_sum.view(np.uint8)[self._order(update_sum.nbytes, key)]
         return coded
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey) -> np.ndarray:
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+        assert steps in self.steps_of[key.stage, key.round]
         assert coded.dtype == np.uint8
         plain = np.empty_like(coded)
         plain[self._order(coded.nbytes, key)] = coded
@@ -185,6 +194,9 @@ def test_updates_and_weights_travel_as_their_codec_has_them(tmp_path: Path, algo
     assert dict(coded.test(grids[1])) == dict(plain.test(grids[0]))
     told = {(key.stage, key.round, key.client) for key in codec.keys}
     assert told == {(s, r, c) for s in range(plain.stages) for r in (1, 2, 3, 4) for c in (0, 1, 2)}
+    # A round's clients have the same, and the first round of a stage none.
+    assert {len(steps) for steps in codec.steps_of.values()} == {1}
+    assert all((steps == {b""}) == (n == 1) for (_, n), steps in codec.steps_of.items())
     with pytest.raises(LocalProtocolError, match="got uint8 weights"):
         LazyMessagePassing(config, codec=codec).start(grid=_grid(config))
 

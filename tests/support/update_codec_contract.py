@@ -30,19 +30,24 @@ class UpdateCodecContract:
 
     def test_what_comes_back_has_the_form_of_what_was_sent(self, dtype: str) -> None:
         sent = values(dtype)
-        got = self.codec.decode_update(self.codec.encode_update(sent, KEY), KEY)
+        steps = self.codec.steps(self.codec.measure(sent))
+        for known in (b"", steps):
+            coded = self.codec.encode_update(sent, KEY, known)
+            self._same_form(self.codec.decode_update(coded, KEY, known), sent)
         weights = self.codec.decode_weights(self.codec.encode_weights(sent))
-        for decoded in (got, weights):
-            assert decoded.shape == sent.shape
-            assert decoded.dtype == sent.dtype
-            assert not self.exact or decoded.tobytes() == sent.tobytes()
+        self._same_form(weights, sent)
+
+    def _same_form(self, decoded: np.ndarray, sent: np.ndarray) -> None:
+        assert decoded.shape == sent.shape
+        assert decoded.dtype == sent.dtype
+        assert not self.exact or decoded.tobytes() == sent.tobytes()
 
     def test_what_crosses_is_flat_and_follows_from_the_arguments(self, dtype: str) -> None:
         sent = values(dtype)
-        coded = [self.codec.encode_update(sent, KEY) for _ in range(2)]
+        coded = [self.codec.encode_update(sent, KEY, b"") for _ in range(2)]
         # Another client's update between the two, as in an answer that is given again.
-        self.codec.encode_update(sent, replace(KEY, client=5, round=9))
-        coded.append(self.codec.encode_update(sent, KEY))
+        self.codec.encode_update(sent, replace(KEY, client=5, round=9), b"")
+        coded.append(self.codec.encode_update(sent, KEY, b""))
         assert {array.ndim for array in coded} == {1}
         assert len({array.tobytes() for array in coded}) == 1
         down = [self.codec.encode_weights(sent) for _ in range(2)]

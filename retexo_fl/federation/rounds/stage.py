@@ -18,7 +18,7 @@ from retexo_fl.client.api import (
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts, make_aggregator
-from retexo_fl.federation.asking import Ask, Round
+from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_evaluated, check_update
@@ -70,6 +70,9 @@ class StageTraining:
         self._clients = clients
         self._participants = participants
         self._codec = codec
+        #: What this round's updates are encoded by, and what those of the next will be.
+        self._steps = state.steps
+        self._largest: np.ndarray | None = None
         self._metric = make_metric(config.metric)
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
@@ -111,6 +114,7 @@ class StageTraining:
             counted=frozenset(self.training),
         )
         self._aggregator.start(self._round_facts(number))
+        self._largest = None
         validation, examples, loss_sum = Tally(), 0, 0.0
         answered = set()
         for client, answer in answers:
@@ -132,6 +136,8 @@ class StageTraining:
         score = Score.of(validation, self._metric)
         if number > 1:
             self.best.offer(sent, number - 1, score)
+        if self._largest is not None:
+            self._steps = self._codec.steps(self._largest)
         self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
@@ -168,6 +174,7 @@ class StageTraining:
             weights=self.weights,
             optimizer=self._optimizer.state(),
             absent=self.absent,
+            steps=self._steps,
         )
 
     def outcome(self) -> StageOutcome:
@@ -185,7 +192,7 @@ class StageTraining:
     def _train_requests(self, weights: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
         coded = self._codec.encode_weights(weights)
-        train = TrainRequest(ticket=ticket, weights=coded)
+        train = TrainRequest(ticket=ticket, weights=coded, steps=self._steps or None)
         evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
         training = {*self.training}
         return {
@@ -209,7 +216,10 @@ class StageTraining:
             round=number,
             client=client,
         )
-        update_sum = self._codec.decode_update(answer.update_sum, key)
+        with named(client):
+            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
+        measured = self._codec.measure(update_sum)
+        self._largest = measured if self._largest is None else np.maximum(self._largest, measured)
         self._aggregator.add(client, update_sum, answer.examples)
 
     def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:

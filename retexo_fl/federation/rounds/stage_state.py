@@ -41,6 +41,7 @@ class StageState:
         weights: (P,) w(round).
         optimizer: State of the server's optimizer.
         absent: Clients whose answers the last round was closed without, ascending.
+        steps: What the next round's updates are encoded by.
     """
 
     round: int
@@ -49,6 +50,7 @@ class StageState:
     weights: np.ndarray
     optimizer: Mapping[str, np.ndarray]
     absent: tuple[int, ...] = ()
+    steps: bytes = b""
 
     @classmethod
     def first(cls, weights: np.ndarray) -> Self:

@@ -1,0 +1,169 @@
+"""Updates as whole numbers: what they are on average, at most, and on the wire."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.updates import PLAIN, GridUpdates, UpdateKey, update_codec
+from retexo_fl.updates.grid import BITS, BLOCK
+from tests.support.update_codec_contract import KEY, UpdateCodecContract
+
+MOST = {8: 127, 4: 7, 2: 1, 1: 1}
+
+
+class TestEightBits(UpdateCodecContract):
+    codec, exact = GridUpdates(bits=8), False
+
+
+class TestOneBit(UpdateCodecContract):
+    codec, exact = GridUpdates(bits=1), False
+
+
+def step_of(codec: GridUpdates, update: np.ndarray) -> np.ndarray:
+    exponents = np.frombuffer(codec.steps(codec.measure(update)), np.int8)
+    return np.repeat(2.0 ** exponents.astype(float), BLOCK)[: len(update)]
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
+    codec, update = GridUpdates(bits=bits), np.array([0.0, 0.3, -0.7, 1e-3, 0.01], np.float32)
+    many = np.tile(update, 1000)
+    steps = codec.steps(codec.measure(many))
+    total = np.zeros(5)
+    for number in range(200):
+        key = replace(KEY, round=number)
+        coded = codec.encode_update(many, key, steps)
+        total += codec.decode_update(coded, key, steps).reshape(-1, 5).sum(axis=0)
+    step = step_of(codec, many)[0]
+    # Of 200,000 draws each; six times the largest standard deviation of their mean.
+    np.testing.assert_allclose(total / 200_000, update, atol=6 * step / np.sqrt(200_000))
+
+
+@given(
+    update=arrays(
+        np.float32,
+        st.integers(1, 3 * BLOCK),
+        elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False),
+    ),
+    bits=st.sampled_from(BITS),
+    client=st.integers(0, 5),
+)
+def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int) -> None:
+    codec, key = GridUpdates(bits=bits), replace(KEY, client=client)
+    found = codec.decode_update(codec.encode_update(update, key, b""), key, b"")
+    assert np.isfinite(found).all()
+    step = step_of(codec, update)
+    within = np.abs(update) <= MOST[bits] * step
+    error = np.abs(found.astype(float) - update)
+    assert (error[within] <= (2 if bits == 1 else 1) * step[within]).all()
+    # What the grid does not reach is cut at its end.
+    assert (np.abs(found[~within]) == (MOST[bits] * step)[~within].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_sums_are_exact_in_any_order(bits: int) -> None:
+    codec, rng = GridUpdates(bits=bits), np.random.default_rng(0)
+    updates = rng.normal(size=(20, 700)).astype(np.float32)
+    steps = codec.steps(np.max([codec.measure(one) for one in updates], axis=0))
+    decoded = []
+    for client, one in enumerate(updates):
+        key = replace(KEY, client=client)
+        decoded.append(codec.decode_update(codec.encode_update(one, key, steps), key, steps))
+    forward = np.sum(decoded, axis=0, dtype=np.float32)
+    other = np.zeros(700, np.float32)
+    for place in rng.permutation(20):
+        other += decoded[place]
+    np.testing.assert_array_equal(forward, other)
+
+
+@pytest.mark.parametrize(("bits", "most"), [(8, 1.0), (4, 0.5), (2, 0.25), (1, 0.125)])
+def test_a_value_takes_no_more_bits_than_asked_for(bits: int, most: float) -> None:
+    update = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
+    codec = GridUpdates(bits=bits)
+    steps = codec.steps(codec.measure(update))
+    assert len(steps) == 40
+    assert len(codec.encode_update(update, KEY, steps)) <= 10_000 * most + 8
+    # In the first round with its steps; zeros take next to nothing.
+    assert len(codec.encode_update(update, KEY, b"")) <= 10_000 * most + 8 + 40
+    assert bits == 1 or len(codec.encode_update(0 * update, KEY, steps)) < 10_000 * most / 4
+
+
+def test_blocks_have_steps_of_their_own_and_none_is_lost() -> None:
+    codec = GridUpdates(bits=8)
+    update = np.concatenate([np.full(BLOCK, 1e3), np.full(BLOCK, 50.0), np.zeros(3)])
+    step = step_of(codec, update)
+    assert step[0] > 10 * step[BLOCK]
+    # What is zero in this round may be as large as a sixty-fourth of the others in the next.
+    assert step[-1] * 127 > 500 / 64
+    assert step_of(codec, np.zeros(5)).max() < 1e-29
+
+
+def test_what_is_not_finite_is_refused_before_it_is_sent() -> None:
+    for value in (np.nan, np.inf):
+        with pytest.raises(TrainingDiverged, match="client 4: stage 1, round 2: .*learning-rate"):
+            GridUpdates(bits=4).encode_update(np.array([1.0, value]), KEY, b"")
+
+
+def test_codecs_by_their_bits() -> None:
+    assert update_codec(32) is PLAIN
+    assert all(isinstance(update_codec(bits), GridUpdates) for bits in BITS)
+
+
+# ---- what a client may send instead --------------------------------------------------------------
+
+UPDATE = np.random.default_rng(1).normal(size=300).astype(np.float32)
+
+
+def refused(coded: bytes, told: str, *, bits: int = 8, steps: bytes = b"") -> None:
+    with pytest.raises(RemoteProtocolError, match=told) as caught:
+        GridUpdates(bits=bits).decode_update(np.frombuffer(coded, np.uint8), KEY, steps)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_malformed_update_is_refused_by_name() -> None:
+    good = GridUpdates(bits=8).encode_update(UPDATE, KEY, b"").tobytes()
+    refused(b"", "0 bytes; expected a head")
+    refused(b"\x02" + good[1:], "form 2.*expected form 1")
+    refused(good, "8 bits.*expected form 1, 4 bits", bits=4)
+    refused(good[:3] + b"\x08" + good[4:], "flags 8")
+    refused(good, "flags 1", steps=b"\x00\x00")
+    refused(good[:-20], "expected 300|ends before")
+    refused(good + b"\x00", "301 bytes of numbers; expected 300")
+    # Two steps, then numbers.
+    beyond = good[:10] + b"\x80" + good[11:]
+    refused(beyond, "numbers above 127")
+    refused(good[:4] + (2**31).to_bytes(4, "little") + good[8:], "2147483648 values")
+
+
+def test_a_bomb_takes_no_memory() -> None:
+    codec = GridUpdates(bits=8)
+    coded = bytearray(codec.encode_update(np.zeros(2_000_000, np.float32), KEY, b"").tobytes())
+    assert len(coded) < 300_000
+    coded[4:8] = (256).to_bytes(4, "little")
+    refused(bytes(coded[:9] + coded[8 + 7813 :]), "257 bytes of numbers; expected 256")
+
+
+@given(data=st.binary(max_size=80), bits=st.sampled_from(BITS))
+def test_noise_is_refused_or_decoded(data: bytes, bits: int) -> None:
+    codec = GridUpdates(bits=bits)
+    with suppress(RemoteProtocolError):
+        found = codec.decode_update(np.frombuffer(data, np.uint8), KEY, b"")
+        assert np.isfinite(found).all()
+
+
+def test_another_key_draws_anew() -> None:
+    codec = GridUpdates(bits=4)
+    others = (replace(KEY, seed=7), replace(KEY, stage=7), replace(KEY, round=7))
+    keys = (KEY, *others, replace(KEY, client=7))
+    coded = {codec.encode_update(UPDATE, key, b"").tobytes() for key in keys}
+    assert len(coded) == 5
+    same = UpdateKey(seed=3, job="job-of-a-resume", stage=1, round=2, client=4)
+    assert codec.encode_update(UPDATE, same, b"").tobytes() in coded
