@@ -146,11 +146,8 @@ class BasisBuilder:
             for block in self._blocks:
                 left = left - block @ (block.T.astype(np.float64) @ left)
         room = self._width - self._made
-        self._blocks.append(
-            _orthonormal(left, shortest=_SHORTEST * np.linalg.norm(sums))[:, :room].astype(
-                self._dtype
-            )
-        )
+        found = _orthonormal(left, shortest=_SHORTEST * float(np.linalg.norm(sums)))
+        self._blocks.append(found[:, :room].astype(self._dtype))
 
     def basis(self, examples: int) -> Basis:
         """Return the whole basis, scaled by the coordinates of so many train nodes."""

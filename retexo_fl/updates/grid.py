@@ -40,7 +40,7 @@ _LEAST_EXPONENT, _MOST_EXPONENT = -100, 100
 _HEAD: Final = struct.Struct("<BBBBI")
 _FORM: Final = 1
 _OWN_STEPS, _DEFLATED = 1, 2
-_DTYPES: Final = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
+_DTYPES: Final = {4: "float32", 8: "float64"}
 #: More values than any model has that is trained by this.
 _MOST_VALUES: Final = 2**31
 
@@ -68,7 +68,8 @@ class GridUpdates(PlainUpdates):
         reach = np.maximum(largest, least) * (_REACH / _most(self._bits))
         with np.errstate(divide="ignore"):
             exponents = np.ceil(np.log2(reach))
-        return np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8).tobytes()
+        found: np.ndarray = np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8)
+        return found.tobytes()
 
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`.
@@ -114,19 +115,20 @@ class GridUpdates(PlainUpdates):
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
             raise RemoteProtocolError(f"a coded update has a step above 2**{_MOST_EXPONENT}")
         numbers = _numbers(content[_HEAD.size + own :], count, self._bits, flags & _DEFLATED)
-        decoded: np.ndarray = numbers * _values(exponents, count)
-        return decoded.astype(_DTYPES[item])
+        decoded: np.ndarray = (numbers * _values(exponents, count)).astype(_DTYPES[item])
+        return decoded
 
 
 def _most(bits: int) -> int:
     """Return the largest number of so many bits."""
-    return max(1, 2 ** (bits - 1) - 1)
+    return max(1, (1 << bits - 1) - 1)
 
 
 def _values(exponents: bytes, count: int) -> np.ndarray:
     """Return the (count,) step of each value."""
     steps = np.ldexp(1.0, np.frombuffer(exponents, np.int8).astype(np.int32))
-    return np.repeat(steps, BLOCK)[:count]
+    each: np.ndarray = np.repeat(steps, BLOCK)[:count]
+    return each
 
 
 def _generator(key: UpdateKey) -> np.random.Generator:
@@ -141,7 +143,8 @@ def _rounded(scaled: np.ndarray, drawn: np.ndarray, bits: int) -> np.ndarray:
         # Down or up: -1 or 1.
         return np.where(drawn < (1.0 + scaled) / 2, 1, -1).astype(np.int8)
     most = _most(bits)
-    return np.clip(np.floor(scaled + drawn), -most, most).astype(np.int8)
+    found: np.ndarray = np.clip(np.floor(scaled + drawn), -most, most).astype(np.int8)
+    return found
 
 
 def _packed(numbers: np.ndarray, bits: int) -> bytes:

@@ -148,7 +148,8 @@ class Scrambled:
         self.steps_of: dict[tuple[int, int], set[bytes]] = {}
 
     def measure(self, update: np.ndarray) -> np.ndarray:
-        return np.abs(update[:2])
+        found: np.ndarray = np.abs(update[:2])
+        return found
 
     def steps(self, largest: np.ndarray) -> bytes:
         return largest.tobytes()

@@ -65,14 +65,15 @@ def _made() -> Path:
         "val_mask": others[:_VAL],
         "test_mask": others[_VAL : _VAL + _TEST],
     }
-    np.savez(
-        folder / "cora.npz",
-        edge_index=edges[:, edges[0] < edges[1]],
-        y=graph.labels,
-        x_indptr=words.indptr.astype(np.int32),
-        x_indices=words.indices.astype(np.int32),
-        x_data=words.data.astype(np.float32),
-        x_shape=np.array(words.shape, np.int64),
-        **{name: np.isin(np.arange(graph.num_nodes), nodes) for name, nodes in masks.items()},
-    )
+    nodes = np.arange(graph.num_nodes)
+    arrays = {
+        "edge_index": edges[:, edges[0] < edges[1]],
+        "y": graph.labels,
+        "x_indptr": words.indptr.astype(np.int32),
+        "x_indices": words.indices.astype(np.int32),
+        "x_data": words.data.astype(np.float32),
+        "x_shape": np.array(words.shape, np.int64),
+        **{name: np.isin(nodes, chosen) for name, chosen in masks.items()},
+    }
+    np.savez(folder / "cora.npz", **arrays)
     return folder

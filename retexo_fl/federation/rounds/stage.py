@@ -70,9 +70,8 @@ class StageTraining:
         self._clients = clients
         self._participants = participants
         self._codec = codec
-        #: What this round's updates are encoded by, and what those of the next will be.
+        #: What the next round's updates are encoded by.
         self._steps = state.steps
-        self._largest: np.ndarray | None = None
         self._metric = make_metric(config.metric)
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
@@ -114,13 +113,14 @@ class StageTraining:
             counted=frozenset(self.training),
         )
         self._aggregator.start(self._round_facts(number))
-        self._largest = None
         validation, examples, loss_sum = Tally(), 0, 0.0
+        largest: np.ndarray | None = None
         answered = set()
         for client, answer in answers:
             answered.add(client)
             if isinstance(answer, TrainAnswer):
-                self._add_update(client, number, answer)
+                measured = self._add_update(client, number, answer)
+                largest = measured if largest is None else np.maximum(largest, measured)
                 examples += answer.examples
                 loss_sum += answer.loss_sum
                 validation = add_answer(validation, _validated(answer))
@@ -136,8 +136,8 @@ class StageTraining:
         score = Score.of(validation, self._metric)
         if number > 1:
             self.best.offer(sent, number - 1, score)
-        if self._largest is not None:
-            self._steps = self._codec.steps(self._largest)
+        if largest is not None:
+            self._steps = self._codec.steps(largest)
         self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
@@ -200,7 +200,8 @@ class StageTraining:
             for client in self._present(self._participants.asked)
         }
 
-    def _add_update(self, client: int, number: int, answer: TrainAnswer) -> None:
+    def _add_update(self, client: int, number: int, answer: TrainAnswer) -> np.ndarray:
+        """Hand an update to the aggregator; return what the codec measures of it."""
         # A round of mini-batches may be of some of a client's train nodes.
         in_batches = self._config.sampler != "none"
         check_update(self._clients.hellos[client], answer, in_batches=in_batches)
@@ -218,9 +219,8 @@ class StageTraining:
         )
         with named(client):
             update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
-        measured = self._codec.measure(update_sum)
-        self._largest = measured if self._largest is None else np.maximum(self._largest, measured)
         self._aggregator.add(client, update_sum, answer.examples)
+        return self._codec.measure(update_sum)
 
     def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
         check_evaluated(self._clients.hellos[client], answer, nodes=nodes)

@@ -11,6 +11,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from retexo_fl.client import api
 from retexo_fl.client.api import (
     QUESTIONS,
+    BasisAnswer,
+    BasisRequest,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
@@ -69,12 +71,15 @@ PARCELS = np.arange(5, dtype=np.uint8)
 REQUESTS: list[Request[Any]] = [
     HelloRequest(ticket=TICKET),
     IntroduceRequest(ticket=TICKET, roster="[[member]]"),
+    BasisRequest(ticket=TICKET),
+    BasisRequest(ticket=TICKET, weights=WEIGHTS),
     PublishRequest(ticket=TICKET),
     PublishRequest(ticket=TICKET, previous_digest=b"p" * 32, weights=WEIGHTS),
     RelayRequest(ticket=TICKET, trip=2**40, peers=(0, 3), sizes=(5, 0), parcels=PARCELS),
     RelayRequest(ticket=TICKET, trip=0, peers=(), sizes=(), parcels=PARCELS[:0]),
     CollectRequest(ticket=TICKET, wait_s=2.5, close=True),
     TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float32)),
+    TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=b"\x80\x00"),
     EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
     PredictRequest(ticket=TICKET, weights=WEIGHTS, form="npz"),
 ]
@@ -82,6 +87,7 @@ ANSWERS: list[object] = [
     HELLO,
     replace(HELLO, vectors_drawn=3, member="[[member]]"),
     IntroduceAnswer(members=3),
+    BasisAnswer(sums=WEIGHTS, examples=4),
     PublishAnswer(vectors=4, traffic=TRAFFIC),
     PublishAnswer(vectors=4, traffic=TRAFFIC, error_bound=(2.0**-24,)),
     RelayAnswer(peers=(1,), sizes=(5,), parcels=PARCELS),
