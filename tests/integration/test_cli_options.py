@@ -61,9 +61,7 @@ def test_run_refuses_what_is_neither_true_nor_false(
 
 
 @pytest.mark.parametrize("key", ["introductions", "relay"])
-def test_clients_are_found_in_deployments_alone(
-    retexo: CommandLine, tmp_path: Path, key: str
-) -> None:
+def test_peering_is_for_deployments(retexo: CommandLine, tmp_path: Path, key: str) -> None:
     told = retexo.refused("run", f"--{key}", "true", "--out", "new")
     assert told.endswith("expected engine deployment")
     assert list(tmp_path.iterdir()) == []
