@@ -78,8 +78,8 @@ def _check_fanouts(values: Mapping[str, Any]) -> None:
     given, layers = len(str(values["fanouts"]).split("/")), values["layers"]
     if given != layers:
         raise ConfigurationError(
-            f"fanouts: {shown(values['fanouts'])} has {given} of them for "
-            f"{counted(layers, 'layer')}; expected one for each with sampler "
+            f"fanouts: {shown(values['fanouts'])} has {counted(given, 'number')} for "
+            f"{counted(layers, 'layer')}; expected one per layer with sampler "
             f"{values['sampler']}"
         )
 
@@ -91,11 +91,10 @@ def _check_quorum(values: Mapping[str, Any]) -> None:
         given, absent = "min-clients", "round-deadline-s"
         if deadline_s:
             given, absent = absent, given
-        raise ConfigurationError(f"{absent}: 0; expected it beside {given}, or neither")
+        raise ConfigurationError(f"{absent}: got 0; expected a value above 0 with {given}")
     if least > values["clients"]:
         raise ConfigurationError(
-            f"min-clients: {least} of {counted(values['clients'], 'client')}; expected no "
-            "more than clients"
+            f"min-clients: got {least}; expected at most {values['clients']}, the number of clients"
         )
 
 
@@ -104,13 +103,14 @@ def _check_peering(values: Mapping[str, Any]) -> None:
     for key in ("introductions", "relay"):
         if values[key] and values["engine"] != "deployment":
             raise ConfigurationError(
-                f"{key}: true does not go with engine {values['engine']}, whose clients need not "
-                "be found; expected engine deployment"
+                f"{key}: true does not go with engine {values['engine']}, whose clients are on one "
+                "machine; expected engine deployment"
             )
     if values["relay"] and ALGORITHMS[values["algorithm"]].exchanges_in_rounds:
         raise ConfigurationError(
-            f"relay: clients of {values['algorithm']} exchange inside a message, which the server "
-            "cannot pass on; expected lazy, drop or central, or clients that reach each other"
+            f"relay: true does not go with algorithm {values['algorithm']}, whose clients exchange "
+            "within a round; expected algorithm lazy, drop or central, or clients that can connect "
+            "to each other"
         )
 
 
@@ -119,8 +119,8 @@ def _check_deployed(values: Mapping[str, Any]) -> None:
     for key in DATA_PATH_KEYS:
         if values[key]:
             raise ConfigurationError(
-                f"{key}: {shown(values[key])} does not go with engine deployment, whose clients "
-                "hold their parts; expected it empty"
+                f"{key}: {shown(values[key])} does not go with engine deployment, whose agents "
+                "hold the parts; expected no value"
             )
 
 

@@ -56,7 +56,10 @@ class RunConfig:
         may_change=True,
     )
     edges: str = text(
-        "", "Table of all edges between them; goes with --nodes.", metavar="FILE", may_change=True
+        "",
+        "Table of all edges (.csv, .parquet, .npz); needs --nodes.",
+        metavar="FILE",
+        may_change=True,
     )
     partitions: str = text(
         "",
@@ -94,7 +97,7 @@ class RunConfig:
         3, "Blocks of that subspace, each with a coordinate for each class.", least=2, most=64
     )
     patience: int = whole(
-        0, "End a stage after so many rounds without a better model; 0 never does.", least=0
+        0, "Rounds without a better model after which a stage ends; 0 for no early stop.", least=0
     )
     warm_start: bool = switch("A stage's classifier starts as the head of the stage before.")
     optimizer: str = one_of(
@@ -122,7 +125,7 @@ class RunConfig:
     )
     activations: str = one_of(
         "keep",
-        "End to end, between a round's passes: keep, or recompute to save memory.",
+        "Activations between the passes of an end-to-end round: keep, or recompute to save memory.",
         *("keep", "recompute"),
     )
     local_steps: int = whole(
@@ -135,11 +138,14 @@ class RunConfig:
         "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd"
     )
     local_learning_rate: float = number(
-        0.01, "Its step size.", "above 0, at most 10", lambda v: 0 < v <= 10
+        0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
     )
     loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
     metric: str = one_of(
-        "accuracy", "What the best weights are selected by.", "accuracy", plugin=True
+        "accuracy",
+        "Validation metric by which the best weights are selected.",
+        "accuracy",
+        plugin=True,
     )
     weight_decay: float = number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
     aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR)
@@ -149,14 +155,14 @@ class RunConfig:
 
     sampler: str = one_of(
         "none",
-        "Mini-batches of drop and central: over all neighbours (full), some that are drawn, the "
-        "subgraph around each node (shadow), or mostly cached ones (gns).",
+        "Mini-batches of drop and central: with all neighbours (full), a sample of them "
+        "(neighbour), the subgraph around each node (shadow), or mostly cached ones (gns).",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
     )
     fanouts: str = formed(
         "15/10",
-        "Neighbours drawn for a node, layer by layer from the last.",
+        "Neighbours sampled per node, from the last layer to the first.",
         FANOUTS,
         metavar="SPEC",
     )
@@ -164,27 +170,31 @@ class RunConfig:
     cache_share: float = number(
         0.2, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
     )
-    cache_epochs: int = whole(1, "Epochs before gns draws its cache anew.", least=1)
+    cache_epochs: int = whole(1, "Epochs between two samplings of the gns cache.", least=1)
     gpu_cache: str = one_of(
         "degree",
-        "Rows that a GPU keeps beside mini-batches: of largest degree, or last used; not with gns.",
+        "Feature rows that a GPU caches: those of largest degree, or the last used; not for gns.",
         *("degree", "lru"),
     )
     devices: str = formed(
         "cpu",
-        "What a client computes on, if it is there.",
+        "Devices of a client; GPUs that it does not have are left out.",
         DEVICES,
         metavar="SPEC",
         may_change=True,
     )
     balance: str = one_of(
-        "dynamic", "Devices' shares: by speed, or equal.", "dynamic", "static", may_change=True
+        "dynamic",
+        "Shares of a client's devices: by measured speed (dynamic), or equal (static).",
+        "dynamic",
+        "static",
+        may_change=True,
     )
 
     boundary_plan: str = one_of(
         "rows",
-        "What clients send: their boundary nodes' rows, or, for gcn, sage and gin, the fewest rows "
-        "and sums of rows.",
+        "Vectors that clients send: each boundary row once (rows), or the fewest rows and sums of "
+        "rows (cover; for gcn, sage and gin).",
         *("rows", "cover"),
         panel="Exchange",
     )
@@ -195,25 +205,25 @@ class RunConfig:
     )
     codec: str = one_of(
         "lossless",
-        "How vectors are written: in the shortest way that keeps every bit, every value, or first "
-        "rounded to 24 bits, so that sums are exact.",
+        "Encoding of vectors: the shortest without loss (lossless), every value as it is (dense), "
+        "or rounded to 24 bits so that sums are exact (fixed).",
         *("lossless", "dense", "fixed"),
     )
 
     missing_peers: str = one_of(
         "wait",
-        "When a peer's vectors are missing at the deadline: fail, or go on.",
+        "If vectors are missing at the exchange deadline: fail (wait), or continue without (drop).",
         "wait",
         "drop",
         panel="Faults and time",
         may_change=True,
     )
     exchange_deadline_s: float = number(
-        600.0, "Seconds an exchange stays open.", "above 0", lambda v: v > 0, may_change=True
+        600.0, "Deadline of an exchange, in seconds.", "above 0", lambda v: v > 0, may_change=True
     )
     exchange_poll_s: float = number(
         60.0,
-        "Most seconds between looks at a deployed exchange.",
+        "Longest interval between two polls of a deployed exchange, in seconds.",
         "above 0",
         lambda v: v > 0,
         may_change=True,
@@ -227,17 +237,17 @@ class RunConfig:
     )
     min_clients: int = whole(
         0,
-        "Clients that are enough to close a round at round-deadline-s; 0 waits for all.",
+        "Quorum: answers that are enough to close a round at round-deadline-s; 0 for all.",
         least=0,
     )
     round_deadline_s: float = number(
         0.0,
-        "Seconds after which a round goes on without clients that have not answered; 0 never does.",
+        "Deadline after which min-clients answers close a round, in seconds; 0 for none.",
         "at least 0",
         lambda v: v >= 0,
     )
     checkpoint_every: int = whole(
-        1, "Rounds between checkpoints, which are twice a second at most.", least=1
+        1, "Rounds between checkpoints, of which at most two a second are written.", least=1
     )
 
     introductions: bool = switch(
@@ -246,13 +256,14 @@ class RunConfig:
         may_change=True,
     )
     relay: bool = switch(
-        "The server passes on what clients have for each other that cannot reach each other.",
+        "The server relays encrypted blocks between clients that cannot reach each other.",
         may_change=True,
     )
 
     engine: str = one_of(
         "inline",
-        "In-process, Flower's simulation, or clients on machines of their own.",
+        "In this process (inline), in Flower's simulation (flower), or on the clients' machines "
+        "(deployment).",
         *("inline", "flower", "deployment"),
         panel="Where it runs",
         may_change=True,
@@ -264,7 +275,7 @@ class RunConfig:
         "", "Run directory; default runs/DATASET-MODEL-TIME.", metavar="DIR", may_change=True
     )
     resume: str = text(
-        "", "Run directory of an interrupted run to go on with.", metavar="RUN", may_change=True
+        "", "Run directory of an interrupted run to resume.", metavar="RUN", may_change=True
     )
 
     def __post_init__(self) -> None:

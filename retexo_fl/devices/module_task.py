@@ -102,8 +102,8 @@ class ModuleTask:
         for name, version in self._versions().items():
             if before.get(name) != version:
                 raise ConfigurationError(
-                    f"model: its buffer {name} changes while it is trained, on each device to "
-                    "something else; expected state in parameters only"
+                    f"model: its buffer {name} changes during training, differently on each "
+                    "device; expected state in parameters only"
                 )
 
 

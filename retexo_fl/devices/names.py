@@ -127,7 +127,7 @@ def parse_devices(text: str) -> DeviceList:
     for entry in entries:
         found = _ENTRY.fullmatch(entry)
         if found is None:
-            alone = "auto stands alone; " if entry == "auto" else ""
+            alone = "auto cannot be combined with other devices; " if entry == "auto" else ""
             raise ConfigurationError(f"devices is {text!r}; {alone}{EXPECTED}")
         number = found["number"]
         if found["kind"] == "cuda":

@@ -135,7 +135,7 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 def _lay_out(arrays: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> Layout:
     places, offset = [], 0
     for name, (dtype, shape) in arrays.items():
-        assert not dtype.hasobject, f"{name} holds Python objects, which have no place in memory"
+        assert not dtype.hasobject, f"{name} holds Python objects, which cannot be shared"
         place = Place(name=name, dtype=dtype.str, shape=tuple(shape), offset_bytes=offset)
         places.append(place)
         offset = -(-_end_bytes(place) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -187,6 +187,5 @@ def _available_bytes() -> int | None:
 
 def _no_room(total_bytes: int, why: str) -> DeviceFailed:
     return DeviceFailed(
-        f"no room for {total_bytes / 1e6:.0f} MB that all devices read ({why}); "
-        "devices = cpu needs no second copy"
+        f"no room for {total_bytes / 1e6:.0f} MB of shared memory ({why}); devices = cpu needs none"
     )

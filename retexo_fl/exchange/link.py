@@ -225,7 +225,7 @@ class LinkSession:
                 f"{message.kind.name} {'after' if self._has_greeted else 'before'} the greeting"
             )
         if self._queue.num_bytes > self._max_queued_bytes:
-            raise refused(Reason.FLOOD, "it sends messages and reads no answer")
+            raise refused(Reason.FLOOD, "it sends messages without reading the answers")
         return _TAKERS[message.kind](self, message.body)
 
     def _take_greet(self, body: Buffer) -> LinkEvent:

@@ -75,9 +75,9 @@ class LinkClock:
         if now_s >= self._greet_by_s:
             raise refused(Reason.SLOW, f"no greeting within {self._limits.greeting_s:g} s")
         if now_s >= self._message_by_s:
-            raise refused(Reason.SLOW, "a message that was begun did not become whole in time")
+            raise refused(Reason.SLOW, "a message was not complete before its deadline")
         if now_s >= self._pong_by_s:
-            raise ChannelTimedOut(f"nothing was heard for {now_s - self._heard_s:.0f} s")
+            raise ChannelTimedOut(f"nothing was received for {now_s - self._heard_s:.0f} s")
         if self._ping_waits or now_s < self._heard_s + self._limits.ping_after_s:
             return False
         self._ping_waits = True

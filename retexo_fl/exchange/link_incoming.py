@@ -133,7 +133,9 @@ class IncomingOffers:
         entry.num_bytes += len(frame)
         too_many = entry.next_sequence > entry.offer.num_frames
         if too_many or entry.num_bytes > entry.offer.num_bytes:
-            raise refused(Reason.OVERSIZE, f"offer {ref} has more frames or bytes than was said")
+            raise refused(
+                Reason.OVERSIZE, f"offer {ref} has more frames or bytes than it announced"
+            )
         if sequence < entry.first_sequence:
             self._count_unwanted(len(frame))
             return None
@@ -150,4 +152,4 @@ class IncomingOffers:
         # A link may live for weeks: a peer that sends much may have much on its way unwanted.
         if self._unwanted_bytes > self._limits.max_unwanted_bytes + self._wanted_bytes:
             unwanted = counted(self._unwanted_bytes, "byte")
-            raise refused(Reason.FLOOD, f"{unwanted} that nobody asked for")
+            raise refused(Reason.FLOOD, f"{unwanted} that were not requested")

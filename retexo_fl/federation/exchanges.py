@@ -91,9 +91,9 @@ class Exchanges:
             if clock.now_s() > deadline_s:
                 away = clients_named(tuple(sorted(self._behind)))
                 raise RoundIncomplete(
-                    f"stage {stage}: {away} did not come back within "
-                    f"{self._config.message_timeout_s:g} s (message-timeout-s): fewer than "
-                    f"{counted(least, 'client')} (min-clients) left"
+                    f"stage {stage}: {away} did not reconnect within "
+                    f"{self._config.message_timeout_s:g} s (message-timeout-s), which leaves fewer "
+                    f"than {counted(least, 'client')} (min-clients)"
                 )
             clock.pause(_PAUSE_S)
 
@@ -108,7 +108,7 @@ class Exchanges:
                     self._behind[client] = missed
                     break
             else:
-                logger.warning("client %d is back in stage %d", client, stage)
+                logger.warning("client %d takes part again in stage %d", client, stage)
 
     def _repeat(self, stage: int, client: int) -> bool:
         """Repeat one exchange for one client; return whether it has closed it."""

@@ -33,7 +33,7 @@ def lock_run(path: Path, *, within_s: float = 0.0) -> BinaryIO:
                 continue
             file.close()
             raise RunDirectoryError(
-                f"resume: another process is at work on the run in {path.parent}{_holder(path)}; "
+                f"resume: another process is using the run in {path.parent}{_holder(path)}; "
                 "expected none"
             ) from error
         return file

@@ -44,7 +44,7 @@ def unpack(array: Array) -> np.ndarray:
         head = _head_bytes(array)
         dtype, shape = _parsed(head)
     except ValueError as error:
-        raise RemoteProtocolError(f"got weights that are no .npy array ({error})") from error
+        raise RemoteProtocolError(f"got weights that are not a .npy array ({error})") from error
     if (array.dtype, tuple(array.shape)) != (dtype, shape):
         raise RemoteProtocolError(
             f"got weights announced as {array.dtype} of shape {tuple(array.shape)} that are "

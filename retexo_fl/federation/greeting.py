@@ -10,7 +10,6 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
-from retexo_fl.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,7 @@ def _ask_all(
             answer = records.read_answer(HelloAnswer, reply)
         if answer.client in found:
             raise PartitionError(
-                f"two nodes say that they are client {answer.client}; each part has one owner"
+                f"two nodes are client {answer.client}; expected one node for each part"
             )
         found[answer.client] = (node, answer)
     return found
@@ -132,8 +131,8 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
             raise PartitionError(f"parts do not belong together: {name} differs ({told})")
     if answers[0].num_clients != clients:
         raise PartitionError(
-            "the parts are of a partitioning into "
-            f"{counted(answers[0].num_clients, 'client')}; clients is {clients}"
+            f"clients: got {clients}; expected {answers[0].num_clients}, as in the partitioning of "
+            "the clients' parts"
         )
 
 

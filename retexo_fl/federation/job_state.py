@@ -92,8 +92,8 @@ class JobState:
         """
         if self.partitioning not in {"", told}:
             raise PartitionError(
-                f"the clients' parts are of partitioning {told}; the run began with "
-                f"{self.partitioning}"
+                f"the clients' parts are of partitioning {told}; expected "
+                f"{self.partitioning}, that of the run's first attempt"
             )
         self.partitioning = told
 

@@ -95,7 +95,7 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    with named_damage(path, "damaged, or no layer of a run"):
+    with named_damage(path, "damaged, or not a layer of a run"):
         tensors = load(content)
         stored = json.loads(metadata_of(content)[_KEY])
         values = json.loads(stored["facts"])

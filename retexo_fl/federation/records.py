@@ -111,7 +111,7 @@ def _read(kind: type[AnswerT], message: Message, name: str) -> AnswerT:
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called {name!r}")
     weights = message.content.get(_WEIGHTS)
     if weights is not None and not isinstance(weights, ArrayRecord):
-        raise RemoteProtocolError(f"{message.metadata.message_type}: weights are no arrays")
+        raise RemoteProtocolError(f"{message.metadata.message_type}: weights are not arrays")
     return schema.rebuild(kind, record, None if weights is None else weights_of(weights))
 
 

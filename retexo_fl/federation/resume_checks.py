@@ -31,8 +31,8 @@ def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> No
     for key, value in fixed_values(stored).items():
         if value != began[key]:
             raise ConfigurationError(
-                f"{key}: {shown(value)} in {path / 'config.toml'}, but the run began with "
-                f"{shown(began[key])}; expected that"
+                f"{key}: got {shown(value)} in {path / 'config.toml'}; expected "
+                f"{shown(began[key])}, as in the run's checkpoint"
             )
 
 

@@ -242,7 +242,7 @@ class RunDirectory:
                 raise CheckpointError(
                     f"{self.path / 'status.json'}: could not be written ({problem.strerror})"
                 ) from problem
-            logger.debug("%s: the end was not noted", self.path, exc_info=True)
+            logger.debug("%s: status.json was not written", self.path, exc_info=True)
 
     # ---- the end --------------------------------------------------------------------------------
 

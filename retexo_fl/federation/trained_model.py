@@ -151,8 +151,8 @@ def _check_no_plugins(config: RunConfig, run: Path) -> None:
     named = [f"{key} {name!r}" for key, name in client_plugins(config).items()]
     if named:
         raise PluginError(
-            f"{run / 'config.toml'}: names plug-ins ({', '.join(named)}), which are programs; "
-            "expected none, or --allow-plugins if you trust them and whoever wrote the directory"
+            f"{run / 'config.toml'}: names plug-ins ({', '.join(named)}), which run code; "
+            "expected none, or --allow-plugins if you trust them and the directory's author"
         )
 
 
@@ -167,8 +167,8 @@ def _check_finished(run: Path) -> None:
         )
     if not finished:
         raise RunDirectoryError(
-            f"{run}: the run has not finished (result.json is missing); expected a finished one, "
-            f"go on with it by `retexo run --resume {run}`"
+            f"{run}: the run has not finished (result.json is missing); expected a finished one; "
+            f"resume it with `retexo run --resume {run}`"
         )
 
 

@@ -77,7 +77,7 @@ class ArrayChecks:
             )
         falls = np.flatnonzero(indptr[1:] < indptr[:-1])
         if len(falls):
-            self.fail(name, f"falls at row {falls[0]}; expected offsets that never fall")
+            self.fail(name, f"decreases at row {falls[0]}; expected non-decreasing offsets")
 
     def columns(
         self, name: str, columns: np.ndarray, indptr: np.ndarray, *, num_columns: int
@@ -170,8 +170,8 @@ class ArrayChecks:
         entries = matrix.nnz
         matrix.sum_duplicates()
         logger.warning(
-            "%s: %s_indices: columns out of order or twice in a row; they were sorted, and %s "
-            "added to another of the same column, as SciPy does",
+            "%s: %s_indices: columns unsorted or repeated within a row; sorted, and %s added to "
+            "another of the same column, as SciPy does",
             self.source,
             name,
             format_counted(entries - matrix.nnz, "value"),

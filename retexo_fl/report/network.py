@@ -37,9 +37,9 @@ def network_section(run: RunRecord) -> str:
         "network",
         "Network (modelled)",
         markup.paragraph(
-            "Virtual seconds of the server's clock on the links that the configuration describes: "
-            "computing takes none, nothing was waited for, and nothing here was measured. Between "
-            f"clients: waiting for blocks; the rest is messages of the server.{attempt}"
+            "Modelled, not measured: seconds of the server's virtual clock on the configured "
+            "links, without computing. Between clients: waiting for blocks; the rest: messages of "
+            f"the server.{attempt}"
         ),
         _phases(result.network),
         _lines(result.network),

@@ -97,7 +97,7 @@ def _lines(path: Path, text: str, notes: list[str], *, open_end: bool) -> Iterat
     lines = text.split("\n")
     torn = lines.pop()
     if torn and open_end:
-        notes.append(f"The last line of {path.name} is half written and was passed over.")
+        notes.append(f"The last line of {path.name} is incomplete and was skipped.")
     elif torn:
         lines.append(torn)
     for number, line in enumerate(lines, start=1):

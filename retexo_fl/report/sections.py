@@ -81,7 +81,7 @@ def notes(run: RunRecord) -> str:
             f"stage {stage}, rounds {first} to {last}" for stage, first, last in run.course.lost
         )
         found.append(
-            f"A crash took the end of metrics.jsonl: {spans} were trained, and are not shown here."
+            f"A crash cut off metrics.jsonl: {spans} were trained, and are not shown here."
         )
     if not found:
         return ""
@@ -188,8 +188,8 @@ def kinds_section(run: RunRecord) -> str:
         "kinds",
         "Bytes by kind",
         markup.paragraph(
-            "Raw: the dense tensors. Payload: what was left of them after the codec, and messages "
-            "without tensors. Wire: with headers, where it was measured. The scale is logarithmic."
+            "Raw: tensors as dense numbers. Payload: tensors as encoded by the codec, and messages "
+            "without tensors. Wire: with headers, where measured. The scale is logarithmic."
         ),
         both_sizes(partial(bytes_chart, rows), _WIDE, _PHONE),
         markup.table("Bytes by kind", columns, lines, last_is_total=True),

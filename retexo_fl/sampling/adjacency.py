@@ -107,5 +107,5 @@ def _check_ends(sources: np.ndarray, targets: np.ndarray, num_nodes: int) -> Non
         for end in (int(ends.min()), int(ends.max())):
             if not 0 <= end < num_nodes:
                 raise DatasetError(
-                    f"adjacency: {name} {end} is no node; expected 0 to {num_nodes - 1}"
+                    f"adjacency: {name} {end} is not a node; expected 0 to {num_nodes - 1}"
                 )

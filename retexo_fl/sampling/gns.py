@@ -248,6 +248,6 @@ def _at_least_two(fanouts: tuple[int, ...]) -> tuple[int, ...]:
     if min(fanouts) < 2:
         raise ConfigurationError(
             f"fanouts: got '{fanouts_text(fanouts)}'; expected numbers from 2 for the sampler "
-            "'gns', which picks from the cache and beside it"
+            "'gns', which picks both from the cache and from outside it"
         )
     return fanouts

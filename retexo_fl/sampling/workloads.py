@@ -96,5 +96,5 @@ def _write(file: Path, counts: np.ndarray) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"workloads: {file} cannot be written ({error.strerror}); "
-            "expected a folder with room that this user may write to"
+            "expected a folder with free space that this user can write to"
         ) from error

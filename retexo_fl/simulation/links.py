@@ -171,7 +171,7 @@ def read_links(text: str, *, clients: int) -> Links:
     values = _read_file(Path(text))
     if "default" not in values:
         raise ConfigurationError(
-            f"links: {text}: default: missing; expected the links that no other line names"
+            f"links: {text}: default: missing; expected the profile of all other links"
         )
     lines: dict[str, Link] = {}
     for name, value in values.items():
@@ -197,7 +197,7 @@ def _check_name(name: str, before: set[str], clients: int) -> None:
     found = _NAMES.fullmatch(name)
     if found is None:
         raise ConfigurationError(
-            "no link; expected default, server, client-2, 0-3 (both ways), or 0>3 or 2>server "
+            "not a link; expected default, server, client-2, 0-3 (both ways), or 0>3 or 2>server "
             "(one way)"
         )
     ends = [found[group] for group in ("client", "one", "other") if found[group] is not None]
@@ -206,7 +206,7 @@ def _check_name(name: str, before: set[str], clients: int) -> None:
         raise ConfigurationError(f"there is no client {unknown[0]}; expected 0 to {clients - 1}")
     if found["way"]:
         if found["one"] == found["other"]:
-            raise ConfigurationError("no link; expected two different ends")
+            raise ConfigurationError("not a link; expected two different ends")
         backwards = f"{found['other']}-{found['one']}"
         if found["way"] == "-" and backwards in before:
-            raise ConfigurationError(f"both ways are named by {backwards} already")
+            raise ConfigurationError(f"both ways are already set by {backwards}")

@@ -150,7 +150,7 @@ def finished_summary(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] |
         present = _files_in(out)
         if present and not _workshops_in(out):
             raise ConfigurationError(
-                f"out: {present[0]} is there, without a {SUMMARY_NAME}; {advice}"
+                f"out: {present[0]} exists without a {SUMMARY_NAME}; {advice}"
             ) from None
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -92,7 +92,7 @@ def read_numbers(block: np.ndarray, *, vectors: int, peer: int) -> np.ndarray:
     whole = bool((numbers == np.floor(numbers)).all())
     if not (ascending and whole and len(numbers) and numbers[0] >= 0 and numbers[-1] < vectors):
         raise RemoteProtocolError(
-            f"client {peer}: asks for vectors that there are not; expected ascending numbers "
-            f"below {vectors}"
+            f"client {peer}: requested vectors that do not exist, or not in order; expected "
+            f"ascending numbers below {vectors}"
         )
     return numbers.astype(np.int64)

@@ -31,7 +31,7 @@ def note_effective_plan(config: RunConfig) -> None:
     followed = effective_plan(config)
     if followed != config.boundary_plan:
         logger.warning(
-            "boundary-plan: model %s reads its neighbours one by one; peers send %s, not a %s",
+            "boundary-plan: model %s needs each neighbour's own row; peers send %s, not a %s",
             config.model,
             followed,
             config.boundary_plan,

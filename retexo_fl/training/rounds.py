@@ -63,7 +63,7 @@ def run_alone(steps: Steps[Result]) -> Result:
     try:
         exchange = next(steps)
         while True:
-            assert not exchange.outgoing, f"{exchange.label}: nobody carries vectors to peers here"
+            assert not exchange.outgoing, f"{exchange.label}: there is no channel to peers"
             exchange = steps.send({})
     except StopIteration as stop:
         result: Result = stop.value

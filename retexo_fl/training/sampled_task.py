@@ -149,8 +149,8 @@ class SampledTask:
             # Not within the handler, which holds on to what was computed until the error.
             if not self._rows.retreat():
                 raise DeviceFailed(
-                    "out of memory for a mini-batch, with no features kept; expected fewer "
-                    f"batch-nodes, fanouts or a smaller hidden ({said})"
+                    "out of memory for a mini-batch, with an empty feature cache; expected "
+                    f"smaller batch-nodes, fanouts or hidden ({said})"
                 )
 
     def _prepared(self, share: Share) -> _Prepared:

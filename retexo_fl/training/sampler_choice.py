@@ -50,9 +50,9 @@ class SamplerChoice:
         """
         if config.sampler == "gns" and not layer_class(config.model).scales_edges:
             raise ConfigurationError(
-                f"sampler: 'gns' draws neighbours unevenly and needs a layer that weighs edges, "
-                f"which {config.model} does not; expected another sampler, or model gcn, sage, gat "
-                "or gin"
+                f"sampler: 'gns' draws neighbours unevenly and needs a layer with edge weights, "
+                f"which {config.model} does not have; expected another sampler, or model gcn, "
+                "sage, gat or gin"
             )
         return cls(
             kind=config.sampler,

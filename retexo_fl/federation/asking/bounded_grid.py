@@ -64,7 +64,7 @@ class BoundedGrid:
         except queue.Empty as silence:
             raise EngineFailed(
                 f"the SuperLink has not answered for {self._patience_s:g} s; start it again, then "
-                "go on with the run"
+                "resume the run"
             ) from silence
         if isinstance(error, httpx.HTTPError):
             raise EngineFailed(f"the SuperLink does not serve this run ({error})") from error

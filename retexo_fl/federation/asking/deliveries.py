@@ -23,12 +23,14 @@ _LONGEST_RETRY_S: Final = 30.0
 _AWAY: Final[Mapping[int, str]] = MappingProxyType(
     {
         3: "the message was not fetched in time",
-        4: "it fetched the message and was gone",
+        4: "it disconnected after fetching the message",
         5: "its SuperNode is not connected",
         8: "its ClientApp was killed",
     }
 )
-_NOT_TAKEN: Final = "Flower did not take its message: its node is gone, or it is too large"
+_NOT_TAKEN: Final = (
+    "Flower did not accept the message: the node is gone, or the message is too large"
+)
 #: Between looks at which nodes are connected.
 _NODES_EVERY_S: Final = 1.0
 #: Least life of a message, so that one sent at the last moment is no invalid one.
@@ -202,7 +204,7 @@ class Deliveries:
 
     def _note_absence(self, delivery: Delivery, absence: str) -> None:
         if absence != delivery.absence:
-            logger.warning("%s is away (%s)", client_name(delivery.client), absence)
+            logger.warning("%s is not available (%s)", client_name(delivery.client), absence)
         delivery.message_id, delivery.absence = "", absence
         delivery.again_at_s = self._clock.now_s() + delivery.retry_s
         delivery.retry_s = min(2 * delivery.retry_s, _LONGEST_RETRY_S)

@@ -313,7 +313,7 @@ class Messenger:
             # Others are not looked at: in one process, clients run when they are.
             raise RoundIncomplete(
                 f"no answer from client {question.open[0].client} {within}, and "
-                f"{len(question.open) - 1} behind it were not looked at"
+                f"the {len(question.open) - 1} queued after it were not checked"
             )
         came = question.look()
         if question.open:
@@ -323,14 +323,14 @@ class Messenger:
     def _check_time(self, wait: Wait, connected: int, answers: int, count: int) -> None:
         so_far = f"clients connected: {connected} of {count}"
         if connected >= count:
-            so_far += f", {answers} of them answered hello"
+            so_far += f", answers to hello: {answers}"
         if wait.is_over:
             raise RoundIncomplete(
                 f"{so_far} after {self._policy.timeout_s:g} s (message-timeout-s); start the "
                 "others, or lower clients"
             )
         if wait.is_report_due():
-            logger.warning("hello waits: %s so far", so_far)
+            logger.warning("waiting for hello: %s so far", so_far)
 
     def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Check and count an answer whose turn has come."""

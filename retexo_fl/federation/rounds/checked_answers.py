@@ -138,7 +138,7 @@ def _least(hello: HelloAnswer, in_batches: bool) -> int:
 def _demand(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
-        raise RemoteProtocolError(f"{name} is {value}; expected {expected}, as its hello says")
+        raise RemoteProtocolError(f"{name} is {value}; expected {expected}, as in its hello")
 
 
 def _demand_finite(client: int, name: str, *values: float) -> None:
@@ -146,5 +146,5 @@ def _demand_finite(client: int, name: str, *values: float) -> None:
         if not math.isfinite(value):
             raise TrainingDiverged(
                 f"client {client}: {name} is {value}; expected a finite number; lower "
-                "learning-rate, or look at what this client sends"
+                "learning-rate, or check this client's part and its features"
             )

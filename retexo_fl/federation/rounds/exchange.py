@@ -203,10 +203,10 @@ def _collect_all(
     if config.missing_peers == "wait":
         raise ExchangeIncomplete(
             f"stage {ticket.stage}: vectors are missing after {config.exchange_deadline_s:g} s "
-            f"(exchange-deadline-s): {owed}; go on when the peers are back, or with "
-            "missing-peers set to drop"
+            f"(exchange-deadline-s): {owed}; resume when the peers are connected, or "
+            "with missing-peers drop"
         )
-    logger.warning("stage %d goes on without vectors: %s", ticket.stage, owed)
+    logger.warning("stage %d continues without vectors: %s", ticket.stage, owed)
     return (yield from collecting.close())
 
 

@@ -35,7 +35,9 @@ def introduce(ticket: Ticket, entries: Mapping[int, str]) -> Round[None]:
     request = IntroduceRequest(ticket=ticket, roster=roster.text())
     answers = yield Ask.of(sorted(entries), request, stage=-1, purpose="introduce")
     for client, answer in answers:
-        logger.info("client %d believes in %s", client, counted(answer.members, "client"))
+        logger.info(
+            "client %d trusts the certificates of %s", client, counted(answer.members, "client")
+        )
 
 
 def _own_entry(client: int, entry: str) -> Member:
@@ -47,6 +49,7 @@ def _own_entry(client: int, entry: str) -> Member:
         raise IdentityError(f"client {client}: {error}") from error
     if list(members) != [client]:
         raise IdentityError(
-            f"client {client} told of clients {sorted(members)}; expected its own entry alone"
+            f"client {client} sent the roster entries of clients {sorted(members)}; "
+            "expected its own only"
         )
     return members[client]

@@ -109,7 +109,7 @@ def _checked(assignment: np.ndarray, partitioner: str, graph: Graph, clients: in
     if len(outside):
         node = int(outside[0])
         raise refused(
-            f"{where}: node {node} is given to client {assignment[node]}; "
+            f"{where}: node {node} is assigned to client {assignment[node]}; "
             f"expected 0 to {clients - 1}"
         )
     empty = np.flatnonzero(np.bincount(assignment, minlength=clients) == 0)

@@ -178,8 +178,8 @@ def _check_identities(parts: list[_Part]) -> None:
     missing = sorted(set(range(first.num_clients)) - set(by_client))
     if missing:
         raise PartitionError(
-            f"partitions: {len(missing)} of {first.num_clients} are missing, the first is that of "
-            f"client {missing[0]}; expected one folder for each client"
+            f"partitions: {len(missing)} of {first.num_clients} parts are missing, the first that "
+            f"of client {missing[0]}; expected one folder for each client"
         )
 
 
@@ -214,7 +214,7 @@ def _check_pair(part: _Part, other: _Part) -> None:
     else:
         told = f"client {client} lists {edges} to client {peer}, which lists {back or 'none'} back"
     raise PartitionError(
-        f"{one.directory} and {two.directory}: {told}; an edge must stand in both parts, "
+        f"{one.directory} and {two.directory}: {told}; an edge must be listed in both parts, "
         f"but {_one_sided_edge(one, two)}"
     )
 
@@ -225,7 +225,7 @@ def _one_sided_edge(part: _Part, other: _Part) -> str:
     back = {(ours, theirs) for theirs, ours in _edges_between(other, part)}
     ours, theirs = min(edges ^ back)
     holder = part if (ours, theirs) in edges else other
-    return f"{ours!r} - {theirs!r} stands in {holder.directory} only"
+    return f"{ours!r} - {theirs!r} is in {holder.directory} only"
 
 
 def _edges_between(part: _Part, other: _Part) -> set[tuple[bytes, bytes]]:

@@ -150,15 +150,17 @@ def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
     if len(unknown):
         row = int(unknown[0])
         table.fail(
-            row, f"own: {shown(table.own[row])} is no key of {nodes.source}; expected a node of it"
+            row,
+            f"own: {shown(table.own[row])} is not a key of {nodes.source}; expected the key "
+            "of a node",
         )
     inner = np.flatnonzero(key_rows(nodes.keys, table.foreign) >= 0)
     if len(inner):
         row = int(inner[0])
         table.fail(
             row,
-            f"foreign: {shown(table.foreign[row])} is a key of {nodes.source}; expected a node of "
-            "a peer",
+            f"foreign: {shown(table.foreign[row])} is a key of {nodes.source}; expected the key of "
+            "a peer's node",
         )
     return rows
 
@@ -172,7 +174,7 @@ def _owners(table: BoundaryTable, peers: Peers, client: int) -> np.ndarray:
     wrong = np.flatnonzero((owners < 0) | (owners == client))
     if len(wrong):
         row = int(wrong[0])
-        told = "is this client itself" if owners[row] == client else "is no client"
+        told = "is this client itself" if owners[row] == client else "is not a client"
         table.fail(
             row, f"peer: {shown(str(table.peers[row]))} {told}; expected a peer in {peers.source}"
         )
@@ -188,15 +190,15 @@ def _check_one_owner(
         before = int(first[nodes[row]])
         table.fail(
             row,
-            f"foreign: {shown(table.foreign[row])} is of {shown(str(table.peers[row]))} here and "
-            f"of {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner",
+            f"foreign: {shown(table.foreign[row])} has owner {shown(str(table.peers[row]))} here "
+            f"and {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner",
         )
 
 
 def _check_once(table: BoundaryTable, rows: np.ndarray, nodes: np.ndarray) -> None:
     def sentence(first: int, place: str) -> str:
         pair = f"{shown(table.own[first])} and {shown(table.foreign[first])}"
-        return f"the edge of {pair} stands in {place} already; expected each undirected edge once"
+        return f"the edge of {pair} is already in {place}; expected each undirected edge once"
 
     check_pairs_once(table, rows * (int(nodes.max()) + 1) + nodes, sentence)
 

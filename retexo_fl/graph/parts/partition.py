@@ -160,7 +160,7 @@ def _check_boundary(partition: GraphPartition, checks: ArrayChecks) -> None:
         checks.fail("boundary_keys", f"row {slot} is out of order; expected (owner, key) order")
     inner = np.flatnonzero(np.isin(keys, partition.node_keys))
     if len(inner):
-        checks.fail("boundary_keys", f"row {inner[0]} is an inner node too; expected others' nodes")
+        checks.fail("boundary_keys", f"row {inner[0]} is also an inner node; expected peers' nodes")
     _check_hashes(checks, "boundary_hashes", partition.boundary_hashes, keys)
 
 
@@ -195,4 +195,4 @@ def _check_edges(partition: GraphPartition, checks: ArrayChecks) -> None:
     if not np.array_equal(forward.indptr, backward.indptr) or not np.array_equal(
         forward.indices, backward.indices
     ):
-        checks.fail("indices", "an edge between inner nodes is held at one end only")
+        checks.fail("indices", "an edge between inner nodes is stored in one direction only")

@@ -66,8 +66,8 @@ class Peers:
         near = difflib.get_close_matches(name, self.clients[:_MOST_COMPARED], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigurationError(
-            f"name: {name[:_MOST_NAME]!r} is none of the "
-            f"{counted(len(self.clients), 'client')} of {self.source}{hint}"
+            f"name: {name[:_MOST_NAME]!r} is not one of the "
+            f"{counted(len(self.clients), 'client')} in {self.source}{hint}"
         )
 
     def to_toml(self) -> str:
@@ -153,7 +153,7 @@ def _digest(agreed: Mapping[str, Any]) -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():
-            raise ConfigurationError(f"{path}: is no file; expected a peers file")
+            raise ConfigurationError(f"{path}: is not a file; expected a peers file")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:

@@ -85,7 +85,7 @@ def _check_kind(name: str, graph: Any) -> None:
         )
     if graph.is_multigraph():
         raise DatasetError(
-            f"{name}: a multigraph, whose edges may be there twice; expected a simple graph, as "
+            f"{name}: a multigraph, which may hold an edge twice; expected a simple graph, as "
             "networkx.Graph(graph) makes"
         )
 
@@ -94,7 +94,7 @@ def _edges(name: str, graph: Any) -> np.ndarray:
     row_of = {node: row for row, node in enumerate(graph.nodes)}
     ends = [(row_of[one], row_of[other]) for one, other in graph.edges()]
     if any("weight" in there for _, _, there in graph.edges(data=True)):
-        logger.warning("%s: weight is not used: all edges count alike", name)
+        logger.warning("%s: weight is ignored: all edges count equally", name)
     return np.array(ends, dtype=np.int64).reshape(-1, 2).T
 
 

@@ -57,7 +57,7 @@ def from_pyg(
     labels = as_labels(checks, "y", found["y"])
     for key in _UNUSED:
         if getattr(data, key, None) is not None:
-            logger.warning("%s: %s is not used: all edges count alike", name, key)
+            logger.warning("%s: %s is ignored: all edges count equally", name, key)
     there = {key: getattr(data, key, None) for key in attributes}
     demand_attributes(name, {key for key, value in there.items() if value is not None}, attributes)
     given = EdgeListGraph(

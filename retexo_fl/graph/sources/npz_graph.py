@@ -143,7 +143,7 @@ def _masks_there(archive: NpzArchive, checks: ArrayChecks) -> Sequence[str]:
 def _is_sparse(archive: NpzArchive, checks: ArrayChecks) -> bool:
     sparse = any(f"x_{part}" in archive.names for part in (*_SPARSE, "shape"))
     if sparse and "x" in archive.names:
-        checks.fail("x", "stands beside x_indptr, ...; expected dense or sparse features")
+        checks.fail("x", "found together with x_indptr, ...; expected dense or sparse features")
     return sparse
 
 

@@ -85,7 +85,7 @@ def _read(source: str, content: bytes) -> _School:
     try:
         found = loadmat(io.BytesIO(content), variable_names=("A", "local_info"))
     except (MatReadError, *_READ_ERRORS) as error:
-        raise DatasetError(f"{source}: no MATLAB file of version 5, or damaged") from error
+        raise DatasetError(f"{source}: not a MATLAB file of version 5, or damaged") from error
     adjacency, info = found.get("A"), found.get("local_info")
     if not issparse(adjacency) or not isinstance(info, np.ndarray) or info.ndim != 2:
         raise DatasetError(f"{source}: has no sparse A and no table local_info; expected both")

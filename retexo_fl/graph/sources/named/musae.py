@@ -141,7 +141,7 @@ def _column(name: str, file: str, content: bytes, column: str) -> list[str]:
     ids = _nodes(name, file, content, "id", None)
     values = _texts(name, file, content, column)
     if not ids or sorted(ids) != list(range(len(ids))):
-        raise DatasetError(f"{name}: {file}: id does not count the rows; expected 0, 1, ...")
+        raise DatasetError(f"{name}: {file}: id does not number the rows; expected 0, 1, ...")
     by_id = dict(zip(ids, values, strict=True))
     return [by_id[node] for node in range(len(ids))]
 

@@ -109,7 +109,7 @@ class _Machine:
 
     def _tuple(self, count: int) -> None:
         if len(self._stack) < count:
-            self.fail("takes values that are not there")
+            self.fail("pops more values than its stack holds")
         values = tuple(self._stack[len(self._stack) - count :])
         del self._stack[len(self._stack) - count :]
         self._stack.append(values)
@@ -117,13 +117,13 @@ class _Machine:
     def _extend(self, values: list[object]) -> None:
         target = self._stack[-1]
         if type(target) is not list:
-            self.fail("appends to what is no list")
+            self.fail("appends to a value that is not a list")
         target.extend(values)
 
     def _set_items(self, values: list[object]) -> None:
         target = self._stack[-1]
         if type(target) is not dict or len(values) % 2:
-            self.fail("sets items of what is no dictionary")
+            self.fail("sets items of a value that is not a dictionary")
         for key, value in zip(values[::2], values[1::2], strict=True):
             # The hash of nested tuples can take for ever.
             if not isinstance(key, int | str | bytes):
@@ -157,15 +157,15 @@ class _Machine:
     def call(self, *, as_class: bool) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
-            self.fail("calls what is no name")
+            self.fail("calls a value that is not a function")
         if as_class and function is not Global.CSR_MATRIX:
-            self.fail(f"makes an object of {function.name}")
+            self.fail(f"instantiates {function.name}")
         self._stack.append(reduced(function, arguments, self.fail))
 
     def build(self) -> None:
         state, target = self._stack.pop(), self._stack[-1]
         if not isinstance(target, PickledObject):
-            self.fail(f"gives a state to a {type(target).__name__}")
+            self.fail(f"sets the state of a {type(target).__name__}")
         target.build(state, self.fail)
 
     def remember(self, index: int) -> None:

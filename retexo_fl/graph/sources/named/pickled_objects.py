@@ -81,7 +81,7 @@ class PickledDtype(PickledObject):
     def build(self, state: object, fail: Fail) -> None:
         """Take the byte order; fields and subarrays are refused."""
         if not isinstance(state, tuple) or len(state) < 5 or any(state[2:5]):
-            fail("has a dtype that is no plain number")
+            fail("has a dtype that is not a plain number")
         order = plain_text(state[1])
         if order not in _BYTE_ORDERS:
             fail("has a dtype of an unknown byte order")

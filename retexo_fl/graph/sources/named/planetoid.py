@@ -90,7 +90,7 @@ def _rows(files: Mapping[str, bytes], features_name: str, labels_name: str) -> _
     if len(one_hot) != features.shape[0] or not len(one_hot):
         raise DatasetError(
             f"{labels_name}: has {counted(len(one_hot), 'row')}, {features_name} has "
-            f"{features.shape[0]}; expected as many"
+            f"{features.shape[0]}; expected the same number"
         )
     return _Rows(features=features, one_hot=one_hot)
 
@@ -132,7 +132,8 @@ def _placed(known: csr_array, tested: csr_array, nodes: np.ndarray, num_nodes: i
     """Return the [N, F] matrix whose row ``nodes[r]`` is row r of both matrices together."""
     if known.shape[1] != tested.shape[1]:
         raise DatasetError(
-            f"allx has {counted(known.shape[1], 'column')}, tx {tested.shape[1]}; expected as many"
+            f"allx has {counted(known.shape[1], 'column')}, tx {tested.shape[1]}; expected "
+            "the same number"
         )
     columns = np.concatenate((known.indices, tested.indices))
     data = np.concatenate((known.data, tested.data))
@@ -149,7 +150,7 @@ def _test_nodes(name: str, content: bytes, *, rows: int) -> np.ndarray:
     try:
         nodes = np.array([int(line) for line in content.split()], dtype=np.int64)
     except (ValueError, OverflowError) as error:
-        raise DatasetError(f"{name}: is no list of whole numbers ({error})") from error
+        raise DatasetError(f"{name}: is not a list of whole numbers ({error})") from error
     if len(nodes) != rows or len(np.unique(nodes)) != rows or nodes.min() < 0:
         found, expected = counted(len(nodes), "node"), counted(rows, "different one")
         raise DatasetError(f"{name}: got {found}; expected {expected}")
@@ -171,7 +172,9 @@ def _edges(name: str, content: bytes, num_nodes: int) -> np.ndarray:
         )
     near = [neighbour for neighbours in graph.values() for neighbour in neighbours]
     if not all(type(node) is int and 0 <= node < num_nodes for node in (*graph, *near)):
-        raise DatasetError(f"{name}: names what is no node; expected 0 to {num_nodes - 1}")
+        raise DatasetError(
+            f"{name}: holds a number that is not a node; expected 0 to {num_nodes - 1}"
+        )
     ends = np.array([np.repeat(np.array(list(graph), dtype=np.int64), counts), near])
     return once_undirected(ends, num_nodes)
 

@@ -202,7 +202,6 @@ def _check_room(spec: SyntheticSpec) -> None:
         # Beyond half of all pairs, drawing distinct ones takes ever longer.
         if 2 * edges > pairs:
             raise DatasetError(
-                f"{SYNTHETIC}: {counted(edges, 'edge')} {kind} asked for; expected at most "
-                f"{pairs // 2}, half the pairs of nodes there; "
-                "change degree, nodes, classes or homophily"
+                f"{SYNTHETIC}: got {counted(edges, 'edge')} {kind}; expected at most {pairs // 2}, "
+                "half the number of such pairs of nodes; change degree, nodes, classes or homophily"
             )

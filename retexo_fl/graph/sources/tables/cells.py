@@ -172,7 +172,7 @@ def _encoded(column: Column, texts: list[Any]) -> list[bytes]:
         return [text.encode() for text in texts]
     except UnicodeEncodeError as error:
         row = texts.index(error.object)
-        column.fail(row, f"{shown(texts[row])} has no form in UTF-8; expected text")
+        column.fail(row, f"{shown(texts[row])} cannot be encoded as UTF-8; expected text")
 
 
 def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: str) -> np.ndarray:

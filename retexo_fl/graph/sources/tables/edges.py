@@ -115,16 +115,19 @@ def _check_ends(nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.
     if len(unknown):
         row = int(unknown[0])
         name, key = ("source", edges.left) if left[row] < 0 else ("target", edges.right)
-        edges.fail(row, f"{name}: {shown(key[row])} is no key of {nodes.source}; expected a node")
+        edges.fail(
+            row,
+            f"{name}: {shown(key[row])} is not a key of {nodes.source}; expected the key of a node",
+        )
     loops = np.flatnonzero(left == right)
     if len(loops):
         row = int(loops[0])
-        edges.fail(row, f"{shown(edges.left[row])} is joined to itself; expected no self loop")
+        edges.fail(row, f"{shown(edges.left[row])} has an edge to itself; expected no self loop")
 
 
 def _check_once(edges: EdgeTable, left: np.ndarray, right: np.ndarray, num_nodes: int) -> None:
     def sentence(first: int, place: str) -> str:
         pair = f"{shown(edges.left[first])} and {shown(edges.right[first])}"
-        return f"the edge of {pair} stands in {place} already; expected each undirected edge once"
+        return f"the edge of {pair} is already in {place}; expected each undirected edge once"
 
     check_pairs_once(edges, np.minimum(left, right) * num_nodes + np.maximum(left, right), sentence)

@@ -88,8 +88,8 @@ class FeatureReader:
                 return sparse_rows(column, num_features=_MOST_FEATURES)
             if self._num_features is None:
                 raise TableError(
-                    f"{self._source.path}: {column.name}: sparse text does not tell how many "
-                    "features there are; expected their number beside it (num_features)"
+                    f"{self._source.path}: {column.name}: sparse text without a number of "
+                    "features; expected it as num_features"
                 )
             return sparse_rows(column, num_features=self._num_features)
         rows = number_array(column)
@@ -141,7 +141,7 @@ def _in_order(source: Source, names: list[str]) -> tuple[str, ...]:
 
 
 def _fail_both(source: Source, one: str, other: str) -> None:
-    raise TableError(f"{source.path}: {one} stands beside {other}; expected one form of features")
+    raise TableError(f"{source.path}: got both {one} and {other}; expected one form of features")
 
 
 def _side_by_side(columns: list[Column]) -> np.ndarray:
@@ -161,7 +161,7 @@ def _joined(source: Source, parts: list[Features]) -> Features:
     if len(widths) > 1:
         raise TableError(
             f"{source.path}: x: rows with {min(widths)} and with "
-            f"{counted(max(widths), 'value')}; expected as many in each row"
+            f"{counted(max(widths), 'value')}; expected the same number in each row"
         )
     return np.concatenate(parts)
 

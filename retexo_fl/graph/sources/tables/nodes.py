@@ -109,8 +109,8 @@ def _check_unique(source: Source, keys: np.ndarray) -> None:
         row = int(again.min())
         first = int(np.flatnonzero(keys == keys[row])[0])
         raise TableError(
-            f"{source.path}: {source.place(row)}: key: {shown(keys[row])} stands in "
-            f"{source.place(first)} already; expected unique keys"
+            f"{source.path}: {source.place(row)}: key: {shown(keys[row])} is already "
+            f"in {source.place(first)}; expected unique keys"
         )
 
 

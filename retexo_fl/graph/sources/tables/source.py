@@ -105,9 +105,7 @@ def check_names(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise TableError(
-                f"{path}: column {shown(name)} is there twice; expected each name once"
-            )
+            raise TableError(f"{path}: column {shown(name)} appears twice; expected each name once")
         seen.add(name)
     return tuple(names)
 
