@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,8 @@ def test_layers_that_need_rows_keep_them(
     assert result_of(cover)["boundary_plan"] == "rows"
     assert result_of(rows)["bytes"] == result_of(cover)["bytes"]
     said = [record.getMessage() for record in caplog.records]
-    told = f"boundary-plan: model {model} reads its neighbours one by one; peers send rows, not a"
-    assert [line for line in said if line.startswith("boundary-plan")] == [f"{told} cover"]
+    (told,) = (line for line in said if line.startswith("boundary-plan"))
+    assert re.fullmatch(f"boundary-plan: model {model} .*; .* rows, not a cover", told)
 
 
 @pytest.mark.parametrize("model", SUMMING)

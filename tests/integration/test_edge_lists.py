@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partition
 from tests.support.cli import TINY, CommandLine
 from tests.support.edge_lists import (
-    ADVICE,
     CutEdge,
     cut_edges,
     make_parts_with,
@@ -39,41 +39,39 @@ def with_another(part: GraphPartition) -> GraphPartition:
 
 
 CASES = [
-    (without_first, "client 0 lists 2 edges to client 1, which lists 1"),
-    (with_none, "client 0 lists 2 edges to client 1, which lists none"),
-    (with_another, "client 0 and client 1 both list 2 edges between them, but not the same ones"),
+    (without_first, "client 0 .*2 edges.*client 1.* 1"),
+    (with_none, "client 0 .*2 edges.*client 1.* none"),
+    (with_another, "client 0 and client 1 .*2 edges.*not the same ones"),
 ]
 
 
-@pytest.mark.parametrize(("change", "sentence"), CASES)
+@pytest.mark.parametrize(("change", "pattern"), CASES)
 def test_a_run_ends_with_one_line_and_leaves_nothing(
     retexo: CommandLine,
     tmp_path: Path,
     change: Callable[[GraphPartition], GraphPartition],
-    sentence: str,
+    pattern: str,
 ) -> None:
     parts = make_parts_with(tmp_path, change)
     told = retexo.refused("run", "--partitions", parts, "--out", tmp_path / "run", *TINY)
-    if sentence.endswith("the same ones"):
-        sentence += ", or follow two boundary plans"
-    assert told == f"{sentence}; {ADVICE}"
+    assert re.fullmatch(f"{pattern}\\b.*; .*boundary tables.*", told)
     assert not (tmp_path / "run").exists()
     # Once the parts are mended, the same command trains.
     whole = make_parts_with(tmp_path / "mended", lambda part: part)
     retexo.done("run", "--partitions", whole, "--out", tmp_path / "run", *TINY)
 
 
-@pytest.mark.parametrize(("change", "sentence"), CASES)
+@pytest.mark.parametrize(("change", "pattern"), CASES)
 def test_partition_check_names_the_edge(
     retexo: CommandLine,
     tmp_path: Path,
     change: Callable[[GraphPartition], GraphPartition],
-    sentence: str,
+    pattern: str,
 ) -> None:
     parts = make_parts_with(tmp_path, change)
     told = retexo.refused("partition", "check", parts / "part-0", parts / "part-1")
-    assert sentence in told
-    assert " stands in " in told
+    assert re.search(rf"{pattern}\b", told)
+    assert told.endswith(("part-0 only", "part-1 only"))
 
 
 class SlowLink(MemoryChannel):
@@ -124,6 +122,6 @@ def test_one_missing_edge_of_thousands_is_found(retexo: CommandLine, tmp_path: P
     told = retexo.refused("run", "--partitions", parts, "--out", tmp_path / "run", *TINY)
     client, other = sorted((1, edges[-1].owner))
     counts = (listed - 1, listed) if client == 1 else (listed, listed - 1)
-    expected = f"client {client} lists {counts[0]} edges to client {other}, which lists {counts[1]}"
-    assert told == f"{expected}; {ADVICE}"
+    expected = f"client {client} .* {counts[0]} edges .*client {other}.* {counts[1]}; .*tables.*"
+    assert re.fullmatch(expected, told)
     assert listed > 1000

@@ -76,8 +76,8 @@ def test_predict_imports_nothing_that_a_run_directory_names(
 ) -> None:
     rewritten(run, **{key: name})
     told = retexo.refused("predict", "run", "--partitions", "parts")
-    assert told.startswith(f"run/config.toml: names plug-ins ({key} {name!r}), which are programs")
-    assert "expected none, or --allow-plugins if you trust them" in told
+    assert told.startswith(f"run/config.toml: names plug-ins ({key} {name!r}), ")
+    assert "expected none, or --allow-plugins" in told
     assert not (tmp_path / "imported").exists()
     assert not list((tmp_path / "parts").glob("predictions*"))
     with pytest.raises(PluginError, match=f"{key} '{name}'"):

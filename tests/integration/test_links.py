@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
@@ -214,7 +215,7 @@ def test_model_of_a_run_with_links_predicts_without(retexo: CommandLine, tmp_pat
 
 def test_clients_without_a_network_are_refused(tmp_path: Path) -> None:
     config = configured(tmp_path / "run", links="4g", **cora())
-    with pytest.raises(ConfigurationError, match="links: '4g' is modelled by the in-process eng"):
+    with pytest.raises(ConfigurationError, match="links: '4g' .*; expected ideal"):
         run_clients(config, lambda job, client: pytest.fail(f"{job} asked client {client}"))
     with pytest.raises(ConfigurationError, match="links: '4g'"):
         train_over(config, MemoryChannel())
@@ -241,11 +242,9 @@ def test_terminal_and_report_keep_measured_and_modelled_apart(
 def test_bad_link_files_end_a_run_before_it_begins(retexo: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "links.toml").write_text('default = "4g"\n"0-7" = "ideal"\n', encoding="utf-8")
     told = retexo.refused("run", "--links", "links.toml", "--out", "run", *TINY)
-    assert told == "links: links.toml: 0-7: there is no client 7; expected 0 to 4"
+    assert re.fullmatch("links: links.toml: 0-7: .*client 7; expected 0 to 4", told)
     told = retexo.refused("run", "--links", "no.toml", "--out", "run", *TINY)
     assert told == "links: no.toml: cannot be read (No such file or directory)"
     told = retexo.refused("run", "--links", "4g", "--engine", "flower", "--out", "run", *TINY)
-    assert told == (
-        "links: '4g' cannot be modelled by engine flower; expected ideal, or engine inline"
-    )
+    assert re.fullmatch("links: '4g' .*engine flower; expected ideal, or engine inline", told)
     assert [path.name for path in tmp_path.iterdir()] == ["links.toml"]

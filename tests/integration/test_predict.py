@@ -277,15 +277,12 @@ def test_predictions_that_are_there_are_kept_unless_told(
         tmp_path / "other", **SMALL, data_dir=tmp_path, clients=2, rounds=1, hidden=4, seed=1
     )
     told = retexo.refused("predict", other, "--partitions", "parts")
-    advice = "expected none; choose another --out, or replace them with --overwrite"
-    assert told == f"out: parts holds other predictions; {advice}"
+    assert re.fullmatch("out: parts .*other predictions; .*--out, .*--overwrite", told)
     assert files_in(tmp_path / "parts") == made
     path = tmp_path / "parts" / "predictions-1.csv"
     path.write_bytes(path.read_bytes()[:-1])
-    assert (
-        retexo.refused(*command)
-        == f"out: parts/predictions-1.csv is missing or was altered; {advice}"
-    )
+    told = retexo.refused(*command)
+    assert re.fullmatch("out: parts/predictions-1.csv .*altered; .*--out, .*--overwrite", told)
     retexo.done(*command, "--overwrite")
     assert files_in(tmp_path / "parts") == made
     retexo.done("predict", other, "--partitions", "parts", "--format", "npz", "--overwrite")
@@ -299,7 +296,9 @@ def test_files_of_that_name_that_are_not_ours_are_kept(
     own = tmp_path / "parts" / "predictions-7.csv"
     own.write_text("mine")
     told = retexo.refused("predict", small_run, "--partitions", "parts")
-    assert told.startswith("out: parts/predictions-7.csv is there, without a predictions.json; ")
+    assert re.match(
+        "out: parts/predictions-7.csv .*without a predictions.json; expected none", told
+    )
     assert own.read_text() == "mine"
 
 
@@ -312,9 +311,8 @@ def test_keys_that_are_no_text_are_told_for_csv_and_kept_in_npz(
     keys = np.array([b'a,"b\n%d' % row for row in range(10, 49)] + [b"z\xff"])
     write_partitions([replace(part, node_keys=keys, node_hashes=hash_keys(keys))], tmp_path / "odd")
     told = retexo.refused("predict", small_run, "--partitions", "odd")
-    assert told == (
-        "odd/part-0: node_keys: row 39 is b'z\\xff', which is not UTF-8; expected text, or the "
-        "format npz, which holds any bytes"
+    assert re.fullmatch(
+        r"odd/part-0: node_keys: row 39 .*b'z\\xff'.*UTF-8; expected text, .*npz.*", told
     )
     assert not list((tmp_path / "odd").glob("*predictions*"))
     retexo.done("predict", small_run, "--partitions", "odd", "--format", "npz")
@@ -334,17 +332,15 @@ def test_parts_of_another_width_or_other_classes_are_refused(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
     digits = cut(tmp_path / "digits", clients=2)
-    assert retexo.refused("predict", small_run, "--partitions", "digits") == (
-        f"digits: the parts have 64 features; expected 6, as the model in {small_run} was trained "
-        "with"
-    )
+    run = re.escape(str(small_run))
+    told = retexo.refused("predict", small_run, "--partitions", "digits")
+    assert re.fullmatch(f"digits: .*64 features; expected 6, .*{run} .*", told)
     with np.load(tmp_path / "small.npz") as arrays:
         changed = {**arrays, "y": np.minimum(arrays["y"], 1)}
     np.savez(tmp_path / "small.npz", **changed)
     cut(tmp_path / "two", **SMALL, data_dir=tmp_path, clients=2)
-    assert retexo.refused("predict", small_run, "--partitions", "two") == (
-        f"two: the parts have 2 classes; expected 3, as the model in {small_run} was trained with"
-    )
+    told = retexo.refused("predict", small_run, "--partitions", "two")
+    assert re.fullmatch(f"two: .*2 classes; expected 3, .*{run} .*", told)
     assert not [*digits.glob("*predictions*"), *(tmp_path / "two").glob("*predictions*")]
 
 
@@ -352,9 +348,8 @@ def test_runs_that_cannot_predict_are_refused(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:
     predict = ("predict", "run", "--partitions", "parts")
-    assert retexo.refused("predict", "none", "--partitions", "parts") == (
-        "none: holds no run (config.toml is missing); expected a run directory"
-    )
+    told = retexo.refused("predict", "none", "--partitions", "parts")
+    assert re.fullmatch("none: .*config.toml is missing.*; expected a run directory", told)
     layer = small_run / "model" / "layer-1.safetensors"
     whole = layer.read_bytes()
     for place in (3, 60, len(whole) - 5):
@@ -373,15 +368,16 @@ def test_runs_that_cannot_predict_are_refused(
     (small_run / "config.toml").write_text(settings.replace("hidden = 8", "hidden = 9"))
     told = retexo.refused(*predict)
     assert told.startswith("run/model/layer-0.safetensors: ")
-    assert told.endswith(", by config.toml of the run")
+    assert "; expected " in told
+    assert "config.toml" in told
     (small_run / "config.toml").write_text(settings.replace('"sage"', '"no_such_module:Layer"'))
     assert "cannot import 'no_such_module'" in retexo.refused(*predict, "--allow-plugins")
     (small_run / "config.toml").write_text(settings)
     (small_run / "result.json").unlink()
-    assert retexo.refused(*predict) == (
-        "run: the run has not finished (result.json is missing); expected a finished one, go on "
-        "with it by `retexo run --resume run`"
-    )
+    told = retexo.refused(*predict)
+    assert told.startswith("run: ")
+    assert "result.json is missing" in told
+    assert told.endswith("`retexo run --resume run`")
     assert not list((tmp_path / "parts").glob("*predictions*"))
 
 

@@ -173,16 +173,16 @@ def test_too_few_clients_end_the_run_by_name(tmp_path: Path) -> None:
             grid.weather.mute = {NODE, NODE + 1}
 
     keys = {**QUORUM, "message_timeout_s": 0.5}
-    with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 within 0.5 s"):
+    with pytest.raises(RoundIncomplete, match="no answer from client 1, client 2 .*0.5 s"):
         train_in(tmp_path / "run", change, **keys)
 
 
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"min-clients": 2}, "round-deadline-s: 0; expected it beside min-clients"),
-        ({"round-deadline-s": 5}, "min-clients: 0; expected it beside round-deadline-s"),
-        ({"min-clients": 6, "round-deadline-s": 5}, "min-clients: 6 of 5 clients"),
+        ({"min-clients": 2}, "round-deadline-s: got 0; expected .* min-clients"),
+        ({"round-deadline-s": 5}, "min-clients: got 0; expected .* round-deadline-s"),
+        ({"min-clients": 6, "round-deadline-s": 5}, "min-clients: got 6; expected at most 5"),
         ({"engine": "deployment", "partitions": "parts"}, "partitions: 'parts' does not go with"),
         ({"engine": "deployment", "data-dir": "data"}, "data-dir: 'data' does not go with"),
         ({"engine": "deployment", "links": "4g"}, "links: '4g' cannot be modelled"),

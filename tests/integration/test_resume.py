@@ -148,7 +148,7 @@ def test_resume_refuses_a_change_in_any_engine(tmp_path: Path) -> None:
     out = interrupted(tmp_path / "run", 6, **KEYS)
     text = (out / "config.toml").read_text()
     (out / "config.toml").write_text(text.replace("hidden = 16", "hidden = 17"))
-    told = r"^hidden: 17 in .*config\.toml, but the run began with 16; expected that$"
+    told = r"^hidden: got 17 .*config\.toml; expected 16"
     with pytest.raises(ConfigurationError, match=told):
         train(out, **{**KEYS, "hidden": 17}, resume=out)
 
@@ -185,7 +185,7 @@ def test_resume_notices_a_history_that_lost_its_end(
     assert all(spans[0] == [0, first, 8] for spans in lost)
     page = (out / "report.html").read_text()
     assert f"stage 0, rounds {first} to 8" in page
-    assert "A crash took the end of metrics.jsonl" not in (whole / "report.html").read_text()
+    assert "crash" not in (whole / "report.html").read_text()
 
 
 def test_state_of_a_finished_run_is_corrected(tmp_path: Path, whole: Path) -> None:
@@ -276,7 +276,7 @@ def test_resume_on_another_partitioning_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_inline(config, load_parts(config), [Interrupter(6)])
     moved = configured(out, **KEYS, partitions=others, resume=out)
-    with pytest.raises(PartitionError, match="are of partitioning .* began with"):
+    with pytest.raises(PartitionError, match="are of partitioning .*; expected [0-9a-f]{64}"):
         run_inline(moved, load_parts(moved))
 
 
@@ -285,7 +285,7 @@ def test_run_is_resumed_by_one_process_at_a_time(tmp_path: Path, whole: Path) ->
 
     def resume_too(event: Event) -> None:
         if isinstance(event, Started):
-            with pytest.raises(RunDirectoryError, match="another process is at work"):
+            with pytest.raises(RunDirectoryError, match="another process is using the run"):
                 train(out, **KEYS, resume=out)
 
     config = configured(out, **KEYS, resume=out)

@@ -5,6 +5,7 @@ The full experiment, with more seeds and rounds, is the recipe ``poisoned_client
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,7 @@ def test_aggregator_needs_more_clients_than_there_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told = CommandLine(capfd).refused("run", "--aggregator", "krum:2", "--clients", "6")
-    assert told == (
-        "aggregator: 'krum:2' needs updates of 7 clients with train nodes or more; got 6"
-    )
+    assert re.fullmatch("aggregator: 'krum:2' .*7 clients .*train nodes.*; got 6", told)
     assert list(tmp_path.iterdir()) == []
 
 

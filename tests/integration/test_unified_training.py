@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -323,25 +324,25 @@ def retexo(
     [
         (
             "--sampler neighbour --fanouts 5/5",
-            "sampler: 'neighbour' does not go with algorithm lazy, which trains on all rows",
+            "sampler: 'neighbour' .*algorithm lazy.*; expected 'none'",
         ),
         (
             "--algorithm drop --sampler neighbour --layers 3",
-            "fanouts: '15/10' has 2 of them for 3 layers; expected one for each with sampler",
+            "fanouts: '15/10' has 2 .*3 layers; expected one per layer",
         ),
         (
             "--algorithm drop --devices cpu:2",
-            "devices: 'cpu:2' has no mini-batches to share with algorithm drop and sampler 'none'",
+            "devices: 'cpu:2' .*algorithm drop .*sampler 'none'; expected 'cpu'",
         ),
         ("--devices cpu:0", "devices: got 'cpu:0'; expected auto, or one or more of cpu"),
         ("--devices cuda,cuda:0", "devices is 'cuda,cuda:0'; expected each GPU once"),
-        ("--fanouts 0/1", "fanouts: got '0/1'; expected whole numbers from 1 with / between"),
+        ("--fanouts 0/1", "fanouts: got '0/1'; expected whole numbers from 1"),
         ("--batch-nodes 0", "batch-nodes: got 0; expected a whole number from 1"),
         ("--cache-share 2", "cache-share: got 2.0; expected a number above 0, at most 1"),
         ("--balance fair", "balance: got 'fair'; expected one of dynamic, static"),
         (
             "--algorithm drop --sampler gns --fanouts 5/5 --model sage-pool",
-            "sampler: 'gns' draws neighbours unevenly",
+            "sampler: 'gns' .*sage-pool.*; expected another sampler",
         ),
     ],
 )
@@ -349,7 +350,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
     retexo: CommandLine, tmp_path: Path, options: str, expected: str
 ) -> None:
     told = retexo.refused("run", *options.split(), "--out", "new")
-    assert told.startswith(expected), told
+    assert re.match(expected, told), told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -369,5 +370,4 @@ def test_a_run_says_what_it_computes_on(retexo: CommandLine) -> None:
     ended = retexo("run", "--devices", "cuda:200", "--rounds", "1", "--hidden", "4", "--quiet")
     assert ended.code == 0
     (line,) = ended.err.splitlines()
-    assert line.startswith("retexo: devices: cuda:200 is not there (")
-    assert line.endswith("; training on cpu")
+    assert re.fullmatch(r"retexo: devices: cuda:200 .*\(.*\); training on cpu", line)

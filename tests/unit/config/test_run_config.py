@@ -90,7 +90,9 @@ def test_fanouts_that_are_none_are_refused(fanouts: str) -> None:
 
 @pytest.mark.parametrize("sampler", ["neighbour", "gns"])
 def test_samplers_by_layer_need_a_fanout_for_each_layer(sampler: str) -> None:
-    with pytest.raises(ConfigurationError, match="^fanouts: '15/10' has 2 of them for 3 layers"):
+    with pytest.raises(
+        ConfigurationError, match="^fanouts: '15/10' has 2 .*3 layers; expected one"
+    ):
         RunConfig(algorithm="drop", sampler=sampler, layers=3)
     assert RunConfig(algorithm="drop", sampler=sampler).fanouts == "15/10"
     assert RunConfig(algorithm="drop", sampler="shadow", layers=2).layers == 2
@@ -126,7 +128,7 @@ def test_mini_batches_and_devices_that_are_allowed(keys: dict[str, str]) -> None
 
 
 def test_gat_hidden_must_be_a_multiple_of_heads() -> None:
-    with pytest.raises(ConfigurationError, match="hidden: 60 cannot be shared by 8 heads"):
+    with pytest.raises(ConfigurationError, match="hidden: 60 .*8 heads; expected a multiple"):
         RunConfig(model="gat", hidden=60)
 
 

@@ -178,14 +178,14 @@ def test_numbers_of_the_loss_are_told_with_it() -> None:
 def test_number_with_a_name_that_is_taken_is_named() -> None:
     model = torch.nn.Linear(WIDTH, CLASSES)
     task = ModuleTask(CPU, settings_of(model, lambda model, batch: (torch.zeros(()), {"count": 1})))
-    with pytest.raises(ConfigurationError, match="loss: it returns a number named count; expected"):
+    with pytest.raises(ConfigurationError, match="loss: .* count; expected another name"):
         sums_at_once(task, FlatModule(model).weights())
 
 
 def test_buffer_that_changes_while_training_is_named() -> None:
     model = Counting(WIDTH, CLASSES)
     task = ModuleTask(CPU, settings_of(model))
-    with pytest.raises(ConfigurationError, match="model: its buffer seen changes while"):
+    with pytest.raises(ConfigurationError, match="model: .*buffer seen .*; expected"):
         sums_at_once(task, FlatModule(model).weights())
 
 

@@ -106,7 +106,7 @@ def test_refused_memory_is_a_named_failure_leaving_nothing_open() -> None:
 def test_more_than_the_machine_has_is_not_even_asked_for() -> None:
     # Eight petabytes, all of them the same eight bytes.
     huge = np.broadcast_to(np.zeros(1), (2**50,))
-    with pytest.raises(DeviceFailed, match=r"no room for 9007199255 MB .* MB are free"):
+    with pytest.raises(DeviceFailed, match=r"9007199255 MB .* MB are free"):
         SharedArrays.holding({"a": huge})
 
 

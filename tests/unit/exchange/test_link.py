@@ -317,7 +317,7 @@ def test_a_frame_before_the_offers_answer_is_refused() -> None:
     session = _greeted().session
     session.receive_data(encode_offer(1, _OFFER) + _frame(1, _FRAMES[0]), 0.0)
     assert isinstance(session.next_event(0.0), BlockOffered)
-    with pytest.raises(RemoteProtocolError, match="a frame of offer 1, which was not answered"):
+    with pytest.raises(RemoteProtocolError, match="frame of offer 1.*not answered"):
         session.next_event(0.0)
 
 
@@ -361,13 +361,13 @@ def test_bytes_that_nobody_asked_for_are_a_flood() -> None:
     end.session.refuse(1, RefusalCode.BLOCK, "no", 0.0)
     end.give(_frame(1, _FRAMES[0]))
     end.give(_frame(1, _FRAMES[0]))
-    assert "flood: 357 bytes that nobody asked for" in refusal(end, _frame(1, _FRAMES[0]))
+    assert "flood: 357 bytes" in refusal(end, _frame(1, _FRAMES[0]))
 
 
 def test_a_peer_that_sends_and_never_reads_is_a_flood() -> None:
     end = _greeted()
     pings = encode(MessageKind.PING) * 40_000
-    assert "flood: it sends messages and reads no answer" in refusal(end, pings)
+    assert "flood: it sends messages without reading" in refusal(end, pings)
 
 
 def test_what_was_wanted_makes_up_for_what_was_not() -> None:
@@ -377,7 +377,7 @@ def test_what_was_wanted_makes_up_for_what_was_not() -> None:
         end.give(encode_offer(ref, replace(_OFFER, key=replace(_KEY, layer=ref))))
         end.session.refuse(ref, RefusalCode.BLOCK, "no", 0.0)
         end.give(_frame(ref, _FRAMES[0]))
-    assert "bytes that nobody asked for" in refusal(end, _frame(5, _FRAMES[0]) * 9)
+    assert "bytes that were not requested" in refusal(end, _frame(5, _FRAMES[0]) * 9)
 
 
 def _whole_block_after(end: End) -> bytes:
@@ -430,7 +430,7 @@ def test_a_message_that_trickles_in_is_too_slow() -> None:
         end.give(data[step : step + 1], 50.0 + step)
     end.give(data[8:9], 58.0)
     assert end.session.next_deadline_s() == pytest.approx(50.0 + allowed_s)
-    with pytest.raises(PeerRefused, match="slow: a message that was begun"):
+    with pytest.raises(PeerRefused, match="slow: a message was not complete"):
         end.session.check_time(50.0 + allowed_s)
 
 
@@ -457,7 +457,7 @@ def test_silence_is_asked_about_and_then_is_the_end() -> None:
     end.give(encode(MessageKind.PONG), 90.0)
     end.session.check_time(120.0)
     assert end.pull(2**16, 120.0) == encode(MessageKind.PING)
-    with pytest.raises(ChannelTimedOut, match="nothing was heard for 90 s"):
+    with pytest.raises(ChannelTimedOut, match="nothing .* 90 s"):
         end.session.check_time(180.0)
 
 

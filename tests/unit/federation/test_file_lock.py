@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_run_that_is_held_is_refused(run: Path) -> None:
-    with lock_run(run), pytest.raises(RunDirectoryError, match="another process is at work"):
+    with lock_run(run), pytest.raises(RunDirectoryError, match="another process is using the run"):
         lock_run(run)
 
 

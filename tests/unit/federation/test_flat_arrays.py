@@ -56,12 +56,15 @@ def objects() -> bytes:
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (altered(stype="torch"), "no .npy array"),
-        (altered(data=b""), "no .npy array"),
-        (altered(data=b"PK\x03\x04" + bytes(100)), "no .npy array"),
-        (altered(data=pack(np.arange(3.0)).data[:40]), "no .npy array"),
-        (altered(data=b"\x93NUMPY\x01\x00\x40\x00" + b"import os".ljust(63) + b"\n"), "no .npy"),
-        (altered(data=pack(np.arange(3.0)).data[:10] + b"(".ljust(117) + b"\n"), "no .npy array"),
+        (altered(stype="torch"), "not a .npy array"),
+        (altered(data=b""), "not a .npy array"),
+        (altered(data=b"PK\x03\x04" + bytes(100)), "not a .npy array"),
+        (altered(data=pack(np.arange(3.0)).data[:40]), "not a .npy array"),
+        (altered(data=b"\x93NUMPY\x01\x00\x40\x00" + b"import os".ljust(63) + b"\n"), "not a .npy"),
+        (
+            altered(data=pack(np.arange(3.0)).data[:10] + b"(".ljust(117) + b"\n"),
+            "not a .npy array",
+        ),
         (altered(shape=(4,)), "announced as"),
         (altered(dtype="float32"), "announced as"),
         (altered(dtype="object", shape=(1,), data=objects()), "not that of a float array"),

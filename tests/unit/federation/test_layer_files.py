@@ -70,7 +70,7 @@ def test_read_refuses_other_versions_and_other_files(
     with pytest.raises(CheckpointError, match=r"none: cannot be read \(No such file"):
         read_layer_file(tmp_path / "none")
     save_file(TENSORS, tmp_path / "foreign")
-    with pytest.raises(CheckpointError, match="foreign: damaged, or no layer of a run"):
+    with pytest.raises(CheckpointError, match="foreign: damaged, or not a layer"):
         read_layer_file(tmp_path / "foreign")
     with monkeypatch.context() as patch:
         patch.setattr(layer_files, "LAYER_VERSION", 9)

@@ -33,8 +33,8 @@ def test_edge_given_300_times_is_one() -> None:
 @pytest.mark.parametrize(
     ("sources", "targets", "words"),
     [
-        ([0, 3], [1, 1], "adjacency: source 3 is no node; expected 0 to 2"),
-        ([0, 1], [1, -1], "adjacency: target -1 is no node"),
+        ([0, 3], [1, 1], "adjacency: source 3 .*; expected 0 to 2"),
+        ([0, 1], [1, -1], "adjacency: target -1 .*; expected 0 to 2"),
         ([0, 1], [1], "expected one of each for every edge"),
     ],
 )

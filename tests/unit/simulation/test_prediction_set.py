@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +120,9 @@ def test_altered_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"predictions-1\.csv is missing or was altered"):
         finished_summary(tmp_path, IDENTITY)
     (tmp_path / "predictions.json").unlink()
-    with pytest.raises(ConfigurationError, match=r"predictions-0\.csv is there, without a"):
+    with pytest.raises(
+        ConfigurationError, match=r"predictions-0\.csv .*without a predictions\.json"
+    ):
         finished_summary(tmp_path, IDENTITY)
     # What a killed process left beside them says that they are ours.
     (tmp_path / ".predictions-abc.part").mkdir()
@@ -146,9 +149,7 @@ def test_folder_is_held_against_other_processes(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     with locked_folder(tmp_path):
-        assert told() == (
-            f"out: another process is making predictions in {tmp_path}; expected none"
-        )
+        assert re.fullmatch(rf"out: another process .*{re.escape(str(tmp_path))}; .*", told())
     assert told() == "free"
     assert tmp_path.is_dir()
 

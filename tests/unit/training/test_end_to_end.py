@@ -194,7 +194,7 @@ def test_samples_are_keyed_by_seed_round_and_client() -> None:
 
 @pytest.mark.parametrize("numbers", [[2.0, 1.0], [0.5, 1.0], [1.0, 1.0], [-1.0], [5.0], []])
 def test_a_peer_that_asks_for_absent_vectors_is_refused(numbers: list[float]) -> None:
-    with pytest.raises(RemoteProtocolError, match="client 4: asks for vectors"):
+    with pytest.raises(RemoteProtocolError, match="client 4: requested vectors"):
         read_numbers(np.array(numbers).reshape(-1, 1), vectors=5, peer=4)
 
 

@@ -124,9 +124,9 @@ def test_strategy_that_compares_with_weights_refuses(name: str) -> None:
 @pytest.mark.parametrize(
     ("attribute", "sentence"),
     [
-        ("Silent", "aggregator Silent: got 0 arrays for the updates of 4 clients; expected one"),
+        ("Silent", "aggregator Silent: got 0 arrays .*4 clients; expected one"),
         ("Shortening", r"Shortening': finish returned float64 of shape \(3,\); expected float64"),
-        ("bulyan", "aggregator Bulyan: got 0 arrays for the updates of 4 clients; expected one"),
+        ("bulyan", "aggregator Bulyan: got 0 arrays .*4 clients; expected one"),
     ],
 )
 def test_strategy_that_returns_something_else_is_refused(attribute: str, sentence: str) -> None:

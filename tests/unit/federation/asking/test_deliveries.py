@@ -136,7 +136,7 @@ def test_silent_clients_are_all_named_with_what_is_known_of_them() -> None:
     grid = grid_of(3)
     grid.weather.away, grid.weather.mute = {4}, {2}
     sentence = (
-        r"no answer from client 0, client 2 \(its SuperNode is not connected\) within 20 s "
+        r"no answer from client 0, client 2 \(.*not connected\) .*20 s "
         r"\(message-timeout-s\)"
     )
     with pytest.raises(RoundIncomplete, match=sentence):

@@ -114,7 +114,7 @@ def test_random_partition_is_balanced_and_depends_on_the_seed() -> None:
 def test_one_node_gives_each_node_a_client() -> None:
     found = assign_nodes(small_graph(), partitioner="one-node", clients=6, seed=0)
     assert found.tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(ConfigurationError, match="clients: got 5; expected 6 for the partitioner"):
+    with pytest.raises(ConfigurationError, match="clients: got 5; expected 6 .*'one-node'"):
         assign_nodes(small_graph(), partitioner="one-node", clients=5, seed=0)
 
 
@@ -124,15 +124,10 @@ def test_attribute_gives_each_value_a_client_in_byte_order() -> None:
     assert found.tolist() == [3, 0, 1, 3, 2, 0]
     assert found.dtype == np.int32
     for clients in (3, 5):
-        with pytest.raises(ConfigurationError) as caught:
+        told = f"^clients: got {clients}; expected 4, .*'site'.*'small'$"
+        with pytest.raises(ConfigurationError, match=told):
             assign_nodes(graph, partitioner="attribute:site", clients=clients, seed=0)
-        assert str(caught.value) == (
-            f"clients: got {clients}; expected 4, one for each value of the attribute 'site' of "
-            "data set 'small'"
-        )
-    with pytest.raises(
-        DatasetError, match="'small': has no attribute 'town' of nodes; there is: s"
-    ):
+    with pytest.raises(DatasetError, match="'small': .*attribute 'town'.*: site$"):
         assign_nodes(graph, partitioner="attribute:town", clients=4, seed=0)
 
 
@@ -146,10 +141,10 @@ def test_plugin_is_called_and_checked() -> None:
     ("attribute", "sentence"),
     [
         ("a_list", r"got list; expected an array of integers of shape \(6,\)"),
-        ("of_graph_only", r"expected a callable \(graph, clients, seed\) \(too many positional"),
+        ("of_graph_only", r"expected a callable \(graph, clients, seed\)"),
         ("not_integers", r"got float64 of shape \(6,\); expected integers of shape \(6,\)"),
-        ("too_many", "node 2 is given to client 2; expected 0 to 1"),
-        ("only_first", "no nodes for clients 1 of 2; expected at least one node for each"),
+        ("too_many", "node 2 .*client 2; expected 0 to 1"),
+        ("only_first", "no nodes for clients 1 of 2; expected at least one"),
     ],
 )
 def test_plugin_result_is_refused_by_name(attribute: str, sentence: str) -> None:

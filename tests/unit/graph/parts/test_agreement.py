@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -97,9 +98,10 @@ def test_check_partitions_names_two_partitionings(tmp_path: Path) -> None:
     )
     write_partition(one[0], tmp_path / "a")
     write_partition(two[1], tmp_path / "b")
-    assert _refused([tmp_path / "a", tmp_path / "b"]) == (
-        f"{tmp_path / 'b'} is of partitioning {two[1].partitioning[:16]}, "
-        f"{tmp_path / 'a'} of {one[0].partitioning[:16]}; expected parts of one"
+    ours, theirs = (re.escape(str(tmp_path / name)) for name in "ab")
+    assert re.fullmatch(
+        f"{theirs} .*{two[1].partitioning[:16]}.*{ours} .*{one[0].partitioning[:16]}; expected .*",
+        _refused([tmp_path / "a", tmp_path / "b"]),
     )
 
 
@@ -108,7 +110,7 @@ def test_check_partitions_wants_each_client_once(tmp_path: Path) -> None:
     for name, part in (("a", first), ("b", first), ("c", second)):
         write_partition(part, tmp_path / name)
     assert "are both of client 0" in _refused([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    assert "1 of 2 are missing, the first is that of client 0" in _refused([tmp_path / "c"])
+    assert re.match("partitions: 1 of 2 .*client 0; expected", _refused([tmp_path / "c"]))
     assert "got no folder" in _refused([])
 
 
@@ -161,32 +163,29 @@ def _no_peers(part: GraphPartition) -> GraphPartition:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "pattern"),
     [
         (_wider, "has num_features 9"),
         (_sparse, "has features sparse float32"),
         (_more_classes, "has num_classes 9"),
         (
             _other_edge,
-            "client 0 and client 1 both list 3 edges between them, but not the same ones; an edge "
-            "must stand in both parts, but b'a' - b'b' stands in {1} only",
+            "client 0 and client 1 .*3 edges.*not the same ones; .*b'a' - b'b' .*{1} only$",
         ),
         (
             _one_more_edge,
-            "client 0 lists 3 edges to client 1, which lists 4 back; an edge must stand in both "
-            "parts, but b'd' - b'ab' stands in {1} only",
+            "client 0 .*3 edges.*client 1.* 4 .*; .*b'd' - b'ab' .*{1} only$",
         ),
-        (_other_node, "both list 3 edges between them, but not the same"),
-        (_own_node_of_the_other, "both have the inner node b'z'; expected one owner"),
+        (_other_node, "client 0 and client 1 .*3 edges.*not the same"),
+        (_own_node_of_the_other, "inner node b'z'; expected one owner"),
         (
             _no_peers,
-            "client 0 lists 3 edges to client 1, which lists none back; an edge must stand in "
-            "both parts, but b'a' - b'ab' stands in {0} only",
+            "client 0 .*3 edges.*client 1.* none.*; .*b'a' - b'ab' .*{0} only$",
         ),
     ],
 )
 def test_check_partitions_names_a_pair_that_disagrees(
-    tmp_path: Path, change: Callable[[GraphPartition], GraphPartition], sentence: str
+    tmp_path: Path, change: Callable[[GraphPartition], GraphPartition], pattern: str
 ) -> None:
     first, second = small_parts()
     changed = change(second)
@@ -194,7 +193,7 @@ def test_check_partitions_names_a_pair_that_disagrees(
     write_partitions([first, changed], tmp_path / "out")
     folders = find_partitions(tmp_path / "out")
     message = _refused(folders)
-    assert sentence.format(*folders) in message
+    assert re.search(pattern.format(*(re.escape(str(folder)) for folder in folders)), message)
     assert "part-0" in message
     assert "part-1" in message
 
@@ -216,6 +215,6 @@ def test_check_partitions_names_an_edge_that_only_one_side_lists(
     low, high = sorted((part.client, left_out.owner))
     message = _refused(folders)
     assert message.startswith(f"{folders[low]} and {folders[high]}: client ")
-    assert f" stands in {folders[left_out.owner]} only" in message
+    assert message.endswith(f" {folders[left_out.owner]} only")
     for key in (left_out.key, bytes(part.node_keys[left_out.row])):
         assert repr(key) in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,10 @@ def test_split_by_key_needs_no_other_client(tmp_path: Path) -> None:
         files = export_part(part, tmp_path, "npz", with_split=False)
         tables = _tables(files, 2)
         assert_same(make_local_part(tables, peers_of(parts), part.client, split=spec, seed=5), part)
-        with pytest.raises(TableError, match="nodes.npz: column 'split' is missing; expected it, "):
+        with pytest.raises(TableError, match="nodes.npz: .*'split'.*; expected .*by-key"):
             make_local_part(tables, peers_of(parts), part.client)
         tables = _tables(export_part(part, tmp_path, "npz"), 2)
-        with pytest.raises(ConfigurationError, match="split: cannot be given with .*nodes.npz, wh"):
+        with pytest.raises(ConfigurationError, match="split: .*nodes.npz.*'split'"):
             make_local_part(tables, peers_of(parts), part.client, split=spec)
 
 
@@ -111,36 +112,35 @@ def test_client_without_edges_and_peers(tmp_path: Path) -> None:
     assert (part.client, part.num_clients) == (1, 2)
 
 
-#: One wrong row after a right one, and what is said of it.
+#: One wrong row after a right one, and a pattern of its message.
 BAD_BOUNDARY: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "unknown_own": (
         [("a", "c", "client-1"), ("q", "c", "client-1")],
-        "line 3: own: 'q' is no key of {nodes}; expected a node of it",
+        "line 3: own: 'q' .*{nodes}; expected .*key.*",
     ),
     "foreign_is_inner": (
         [("a", "c", "client-1"), ("a", "z", "client-1")],
-        "line 3: foreign: 'z' is a key of {nodes}; expected a node of a peer",
+        "line 3: foreign: 'z' .*{nodes}; expected .*peer.*",
     ),
     "unknown_peer": (
         [("a", "c", "client-1"), ("a", "b", "client-2")],
-        "line 3: peer: 'client-2' is no client; expected a peer in peers.toml",
+        "line 3: peer: 'client-2' .*; expected .*peers.toml",
     ),
     "no_peer": (
         [("a", "c", "")],
-        "line 2: peer: '' is no client; expected a peer in peers.toml",
+        "line 2: peer: '' .*; expected .*peers.toml",
     ),
     "itself": (
         [("a", "c", "client-1"), ("a", "b", "client-0")],
-        "line 3: peer: 'client-0' is this client itself; expected a peer in peers.toml",
+        "line 3: peer: 'client-0' .*itself; expected .*peers.toml",
     ),
     "two_owners": (
         [("a", "c", "client-1"), ("d", "b", "client-1"), ("a", "b", "third"), ("d", "c", "third")],
-        "line 4: foreign: 'b' is of 'third' here and of 'client-1' in line 3; expected one owner",
+        "line 4: foreign: 'b' .*'third' .*'client-1' .*line 3; expected one owner",
     ),
     "twice": (
         [(own, foreign, "client-1") for own, foreign in ("ab", "ac", "dc", "ac")],
-        "line 5: the edge of 'a' and 'c' stands in line 3 already; expected each undirected edge "
-        "once",
+        "line 5: .*'a' and 'c' .*line 3; expected .*once",
     ),
 }
 
@@ -158,14 +158,15 @@ def test_boundary_that_is_refused(tmp_path: Path, name: str) -> None:
     peers = dataclasses.replace(peers_of(parts), clients=("client-0", "client-1", "third"))
     with pytest.raises(TableError) as caught:
         make_local_part(_tables(files, 2), peers, 0)
-    assert str(caught.value) == f"{files.boundary}: {told.format(nodes=files.nodes)}"
+    pattern = told.format(nodes=re.escape(str(files.nodes)))
+    assert re.fullmatch(f"{re.escape(str(files.boundary))}: {pattern}", str(caught.value))
 
 
 def test_label_beyond_the_classes_is_refused(tmp_path: Path) -> None:
     parts = small_parts()
     files = export_part(parts[0], tmp_path, "csv")
     peers = dataclasses.replace(peers_of(parts), num_classes=1)
-    with pytest.raises(TableError, match=r"nodes.csv: line \d: label: got 1; expected 0 to 0, the"):
+    with pytest.raises(TableError, match=r"nodes.csv: line \d: label: got 1; expected 0 to 0"):
         make_local_part(_tables(files, 2), peers, 0)
 
 
@@ -181,7 +182,9 @@ def test_dense_rows_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
         partitioning="0" * 64,
     )
     nodes = read_node_table(tmp_path / "nodes.csv", num_features=2**31 - 1)
-    with pytest.raises(TableError, match=r"nodes.csv: features take 8\.6 TB as dense rows, and"):
+    with pytest.raises(
+        TableError, match=r"nodes.csv: features .*8\.6 TB.*; expected sparse-features"
+    ):
         make_local_part(ClientTables(nodes=nodes), peers, 0)
     sparse = dataclasses.replace(peers, sparse_features=True)
     assert make_local_part(ClientTables(nodes=nodes), sparse, 0).num_features == 2**31 - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,9 @@ def test_index_of_names_the_nearest_client(tmp_path: Path) -> None:
     assert [peers.index_of(name) for name in peers.clients] == [0, 1]
     with pytest.raises(ConfigurationError) as caught:
         peers.index_of("wart")
-    assert str(caught.value) == (
-        f"name: 'wart' is none of the 2 clients of {tmp_path}/peers.toml; did you mean 'ward'?"
-    )
-    with pytest.raises(ConfigurationError, match="name: '' is none of the 2 clients of"):
+    source = re.escape(f"{tmp_path}/peers.toml")
+    assert re.fullmatch(rf"name: 'wart' .*2 clients.* {source}; .*'ward'\?", str(caught.value))
+    with pytest.raises(ConfigurationError, match="name: '' .*2 clients"):
         peers.index_of("")
 
 
@@ -138,7 +138,7 @@ def test_what_is_no_peers_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file"):
         read_peers(path)
     path.mkdir()
-    with pytest.raises(ConfigurationError, match="is no file; expected a peers file"):
+    with pytest.raises(ConfigurationError, match="peers.toml: .*; expected a peers file"):
         read_peers(path)
     with pytest.raises(ConfigurationError, match=r"cannot be read \(File name too long"):
         read_peers(tmp_path / ("n" * 300))

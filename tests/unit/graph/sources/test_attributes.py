@@ -75,7 +75,7 @@ def test_values_are_counted_as_bytes() -> None:
 
 def test_demand_attributes_lists_what_there_is() -> None:
     demand_attributes("here", {"a", "b"}, ("b",))
-    with pytest.raises(DatasetError, match="here: has no attribute 'c' of nodes; there is: a, b"):
+    with pytest.raises(DatasetError, match="here: .*attribute 'c'.*: a, b$"):
         demand_attributes("here", {"b", "a"}, ("a", "c"))
     with pytest.raises(DatasetError, match="there is: none"):
         demand_attributes("here", (), ("a",))

@@ -63,28 +63,24 @@ def test_digits_have_no_attributes() -> None:
         lambda: load_dataset("digits", data_dir=None, attributes=("site",)),
         lambda: count_dataset_values("digits", "site", data_dir=None),
     ):
-        with pytest.raises(
-            DatasetError, match="'digits': has no attribute 'site' of nodes; .*none"
-        ):
+        with pytest.raises(DatasetError, match="'digits': .*attribute 'site'.*none"):
             ask()
 
 
 def test_unknown_dataset_without_a_folder_says_so() -> None:
-    with pytest.raises(DatasetError) as caught:
+    told = "^dataset: 'nonesuch' is unknown; .*: digits, synthetic .*data-dir is not set"
+    with pytest.raises(DatasetError, match=told):
         load_dataset("nonesuch", data_dir=None, named={})
-    assert str(caught.value) == (
-        "dataset: 'nonesuch' is unknown; there is: digits, synthetic (data-dir is not set)"
-    )
 
 
 def test_unknown_dataset_gets_the_nearest_name(tmp_path: Path) -> None:
     write_npz(tmp_path / "mine.npz")
     with pytest.raises(DatasetError) as caught:
         load_dataset("mien", data_dir=tmp_path)
-    assert str(caught.value) == (
-        "dataset: 'mien' is unknown; did you mean 'mine'? there is: digits, synthetic, mine, "
-        f"{', '.join(NAMED)} (looked for NAME.npz in {tmp_path})"
-    )
+    told = str(caught.value)
+    assert told.startswith("dataset: 'mien' is unknown; did you mean 'mine'? ")
+    assert f": digits, synthetic, mine, {', '.join(NAMED)} (" in told
+    assert told.endswith(f"NAME.npz in {tmp_path})")
     with pytest.raises(DatasetError, match=r"'croa' is unknown; did you mean 'cora'\?"):
         load_dataset("croa", data_dir=tmp_path)
 

@@ -132,18 +132,16 @@ def test_attributes_are_text_or_whole_numbers() -> None:
     del graph.nodes["c"]["site"]
     with pytest.raises(DatasetError, match="networkx: site: node 'c' has none; expected a value"):
         from_networkx(graph, attributes=("site",))
-    with pytest.raises(
-        DatasetError, match="has no attribute 'town' of nodes; there is: site, x, y"
-    ):
+    with pytest.raises(DatasetError, match="attribute 'town'.*: site, x, y$"):
         from_networkx(graph, attributes=("town",))
 
 
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        (nx.DiGraph, "roads: a directed graph; expected an undirected one, as graph.to_undirec"),
+        (nx.DiGraph, "roads: a directed graph; expected an undirected one"),
         (nx.MultiDiGraph, "roads: a directed graph"),
-        (nx.MultiGraph, "roads: a multigraph, whose edges may be there twice; expected a simple"),
+        (nx.MultiGraph, "roads: a multigraph"),
     ],
 )
 def test_graphs_of_other_kinds_are_refused(kind: type[Any], sentence: str) -> None:
@@ -165,7 +163,7 @@ def test_weights_that_are_not_used_are_said(caplog: pytest.LogCaptureFixture) ->
     graph = small_networkx()
     graph.edges["a", "d"]["weight"] = 2.0
     from_networkx(graph, name="roads")
-    assert "roads: weight is not used: all edges count alike" in caplog.text
+    assert "roads: weight is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

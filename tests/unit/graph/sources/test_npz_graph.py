@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -88,8 +89,7 @@ def test_sparse_columns_are_sorted_and_summed_as_scipy_does(
     for name in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(features, name), getattr(expected, name))
     assert features.toarray().tolist() == [[2, 0, 5], [0, 0, 0], [16, 8, 0], [0, 32, 0]]
-    assert "x_indices: columns out of order or twice in a row" in caplog.text
-    assert "1 value added to another of the same column, as SciPy does" in caplog.text
+    assert re.search(r"x_indices: columns .*repeated.*1 value added", caplog.text)
     caplog.clear()
     write_npz(tmp_path / "g.npz", **_SPARSE)
     read_npz_graph(tmp_path / "g.npz")
@@ -119,7 +119,7 @@ def test_read_npz_graph_ignores_other_arrays(tmp_path: Path) -> None:
         ({"x": None}, "x: missing"),
         ({"val_mask": None}, "val_mask: missing; expected it beside train_mask"),
         ({**_SPARSE, "x_data": None}, "x_data: missing"),
-        ({**_SPARSE, "x": SMALL["x"]}, "x: stands beside x_indptr"),
+        ({**_SPARSE, "x": SMALL["x"]}, "x: found together with x_indptr"),
         ({"y": np.array([0, 1, 0, 1.5])}, "y: got float64; expected integers"),
         ({"y": np.array([0, 1, 0, -2])}, "y: row 3 is -2"),
         (
@@ -144,7 +144,7 @@ def test_read_npz_graph_ignores_other_arrays(tmp_path: Path) -> None:
         ({**_SPARSE, "x_shape": np.array([4, 2])}, "x_indices: row 0 has column 2; expected 0"),
         ({**_SPARSE, "x_shape": np.array([4])}, "x_shape: got shape (1,)"),
         ({**_SPARSE, "x_indptr": np.array([0, 2, 2, 3, 4])}, "x_indptr: runs from 0 to 4; exp"),
-        ({**_SPARSE, "x_indptr": np.array([0, 2, 1, 3, 3])}, "x_indptr: falls at row 1"),
+        ({**_SPARSE, "x_indptr": np.array([0, 2, 1, 3, 3])}, "x_indptr: decreases at row 1"),
         ({**_SPARSE, "x_indptr": np.array([], dtype=int)}, "x_indptr: is empty"),
         ({**_SPARSE, "x_indices": np.array([0, -1, 1])}, "x_indices: row 0 has column -1"),
         ({**_SPARSE, "x_indices": np.array([0, 1])}, "x_indices: got shape (2,); expected (3)"),

@@ -52,7 +52,7 @@ def test_a_function_may_return_any_of_three_kinds_of_graph(maker: str) -> None:
     assert count_dataset_values(name, "site", data_dir=None) == 3
     if maker != "ours":
         assert graph.name == name
-    with pytest.raises(DatasetError, match="has no attribute 'town' of nodes; there is: "):
+    with pytest.raises(DatasetError, match="attribute 'town'"):
         load_dataset(name, data_dir=None, attributes=("town",))
 
 

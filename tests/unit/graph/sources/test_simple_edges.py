@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import numpy as np
@@ -54,36 +55,35 @@ def test_simplify_takes_any_list(pairs: list[Pair]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "sentence"),
+    ("pairs", "pattern"),
     [
-        ([(0, 1), (2, 2)], "column 1 is (2, 2), a self loop; expected none, or simplify=True"),
-        ([(3, 3), (2, 2)], "column 0 is (3, 3), a self loop, one of 2; expected none"),
-        ([(0, 1), (2, 3), (0, 1)], "columns 0 and 2 are both (0, 1); expected each edge once, or"),
-        ([(0, 1)] * 3, "columns 0 and 1 are both (0, 1), one of 2; expected each edge once, or"),
+        ([(0, 1), (2, 2)], r"column 1 is \(2, 2\), a self loop; expected none, or simplify=True"),
+        ([(3, 3), (2, 2)], r"column 0 is \(3, 3\), a self loop, one of 2; expected none"),
+        ([(0, 1), (2, 3), (0, 1)], r"columns 0 and 2 are both \(0, 1\); expected each edge once"),
+        ([(0, 1)] * 3, r"columns 0 and 1 .*\(0, 1\), one of 2; expected each edge once"),
         (
             [(0, 1), (1, 0), (1, 2)],
-            "column 2 is (1, 2) without its other direction, while other edges have both: a "
-            "directed graph; expected each edge once, or once in each direction, or simplify=True",
+            r"column 2 is \(1, 2\) .*; expected each edge once, .*each direction, or simplify=True",
         ),
         (
             [(0, 1), (1, 0), (1, 2), (2, 3)],
-            "column 2 is (1, 2) without its other direction, one of",
+            r"column 2 is \(1, 2\) .*, one of",
         ),
     ],
 )
-def test_a_list_that_is_neither_is_refused(pairs: list[Pair], sentence: str) -> None:
+def test_a_list_that_is_neither_is_refused(pairs: list[Pair], pattern: str) -> None:
     with pytest.raises(DatasetError) as caught:
         found(pairs)
-    assert str(caught.value).startswith(f"here: edges: {sentence}")
+    assert re.match(f"here: edges: {pattern}", str(caught.value))
 
 
 def test_simplify_says_what_it_changed(caplog: pytest.LogCaptureFixture) -> None:
     pairs = [(0, 0), (0, 1), (1, 0), (1, 0), (2, 3), (2, 3), (4, 5)]
     assert found(pairs, simplify=True) == {(0, 1), (2, 3), (4, 5)}
     (record,) = caplog.records
-    assert record.getMessage() == (
-        "here: self loops left out: 1, repetitions left out: 2, "
-        "edges taken that have one direction only: 2"
+    assert re.fullmatch(
+        "here: self loops .*: 1, repetitions .*: 2, edges .*one direction.*: 2",
+        record.getMessage(),
     )
 
 

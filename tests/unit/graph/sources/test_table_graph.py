@@ -86,7 +86,11 @@ def test_sparse_text_is_as_wide_as_its_largest_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "sentence"),
     [
-        ("key,label,x0\na,0,1\nb,1,2\n", "source,target\na,c\n", "line 2: target: 'c' is no key"),
+        (
+            "key,label,x0\na,0,1\nb,1,2\n",
+            "source,target\na,c\n",
+            "line 2: target: 'c' is not a key",
+        ),
         ("key,label,x0\na,0,1\nb,1,2\n", "source,target\n", "edges: there are no edges"),
         ("key,label,x0\na,,1\nb,,2\n", "source,target\na,b\n", "labels: no node is labelled"),
         ("key,label,x0\na,7,1\nb,,2\n", "source,target\na,b\n", "expected fewer classes than node"),

@@ -89,9 +89,9 @@ _ADJACENCY = csc_matrix(np.ones((2, 2)))
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "One.mat: no MATLAB file of version 5, or damaged"),
-        (b"MATLAB 7.3 MAT-file" + bytes(200), "no MATLAB file of version 5, or damaged"),
-        (_ONE[:-20], "no MATLAB file of version 5, or damaged"),
+        (b"", "One.mat: not a MATLAB file"),
+        (b"MATLAB 7.3 MAT-file" + bytes(200), "not a MATLAB file"),
+        (_ONE[:-20], "not a MATLAB file"),
         (_mat(None, _INFO), "has no sparse A and no table local_info"),
         (_mat(_ADJACENCY, None), "has no sparse A and no table local_info"),
         (_mat(np.ones((2, 2)), _INFO), "has no sparse A and no table local_info"),

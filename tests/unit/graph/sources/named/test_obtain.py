@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import resource
 import threading
 from collections.abc import Callable, Iterator
@@ -186,10 +187,7 @@ def test_a_broken_download_is_refused_and_leaves_nothing(
     assert told.startswith(
         f"dataset: 'cora' cannot be downloaded: {mirror.url}/data/cora/ind.cora.graph: "
     )
-    assert told.endswith(
-        "; without a network, put cora.npz or a folder cora with its source files into DIR and "
-        "give --data-dir DIR"
-    )
+    assert re.search("; .*cora.npz.* folder cora .*--data-dir DIR$", told)
     assert "\n" not in told
     assert _left(tmp_path) == []
 
@@ -239,9 +237,9 @@ def test_a_full_disk_leaves_nothing(mirror: WebServer, cora: NamedDataset, tmp_p
     with _files_up_to(50_000), pytest.raises(DatasetError) as caught:
         obtain(cora, data_dir=None, quiet=True)
     path = tmp_path / "cache" / "retexo-fl" / "cora.npz"
-    assert str(caught.value) == (
-        f"dataset: {path} cannot be written (File too large); give --data-dir DIR with room for it"
-    )
+    told = str(caught.value)
+    assert told.startswith(f"dataset: {path} cannot be written (File too large); ")
+    assert "--data-dir DIR" in told
     assert _left(tmp_path) == []
 
 
@@ -296,10 +294,9 @@ def test_source_files_by_hand_are_checked_too(cora: NamedDataset, tmp_path: Path
     path.unlink()
     with pytest.raises(DatasetError) as caught:
         obtain(cora, data_dir=tmp_path)
-    assert str(caught.value) == (
-        f"dataset: {path} cannot be read (No such file or directory); put "
-        "https://elsewhere.invalid/ind.cora.graph there"
-    )
+    told = str(caught.value)
+    assert told.startswith(f"dataset: {path} cannot be read (No such file or directory); ")
+    assert "https://elsewhere.invalid/ind.cora.graph" in told
     assert not (tmp_path / "cora.npz").exists()
 
 
@@ -318,10 +315,8 @@ def test_a_source_without_a_digest_is_not_downloaded(
     with pytest.raises(DatasetError) as caught:
         obtain(unknown, data_dir=None)
     told = str(caught.value)
-    assert told.startswith(
-        "dataset: 'cora' is not downloaded, as no SHA-256 of its source is known"
-    )
-    assert "from https://elsewhere.invalid into DIR/cora and give --data-dir DIR" in told
+    assert re.match("dataset: 'cora' is not downloaded, .*SHA-256", told)
+    assert re.search("https://elsewhere.invalid .*DIR/cora .*--data-dir DIR", told)
     assert mirror.asked == []
     _write_by_hand(tmp_path, _files())
     assert obtain(unknown, data_dir=tmp_path) == tmp_path / "cora.npz"

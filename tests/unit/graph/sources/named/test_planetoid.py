@@ -82,21 +82,21 @@ _MATRIX = csr_array(np.ones((2, 3), dtype=np.float32))
     ("part", "content", "expected"),
     [
         ("graph", pickled_array(np.zeros((2, 2), dtype=np.int32)), "holds no neighbour lists"),
-        ("graph", pickled_graph({0: [505]}), "names what is no node; expected 0 to 504"),
-        ("graph", pickled_graph({505: [0]}), "names what is no node; expected 0 to 504"),
+        ("graph", pickled_graph({0: [505]}), "not a node; expected 0 to 504"),
+        ("graph", pickled_graph({505: [0]}), "not a node; expected 0 to 504"),
         ("ally", pickled_graph({0: [1]}), "holds no array"),
         ("ally", pickled_array(np.ones(3, dtype=np.int32)), "expected (any, any)"),
         ("ally", pickled_array(np.ones((502, 2))), "got float64; expected integers"),
         ("ally", pickled_array(np.ones((3, 2), dtype=np.int32)), "has 3 rows, ind.small.allx has"),
         ("y", pickled_array(np.ones((3, 2), dtype=np.int32)), "has 3 rows; expected at most 2"),
-        ("tx", pickled_csr(_MATRIX), "allx has 4 columns, tx 3; expected as many"),
+        ("tx", pickled_csr(_MATRIX), "allx has 4 columns, tx 3; expected the same"),
         ("allx", pickled_array(np.ones((2, 2), dtype=np.int32)), "holds no CSR matrix (no indptr)"),
         ("test.index", b"504\n504\n", "got 2 nodes; expected 2 different ones"),
         ("test.index", b"504\n", "got 1 node; expected 2 different ones"),
-        ("test.index", b"504\nx\n", "is no list of whole numbers"),
-        ("test.index", b"1\n2\n", "names nodes 1 to 2; expected them to follow the 502 of"),
-        ("test.index", b"504\n99999999\n", "names nodes 504 to 99999999; expected them to follow"),
-        ("test.index", b"504\n" + b"9" * 30, "is no list of whole numbers"),
+        ("test.index", b"504\nx\n", "is not a list of whole numbers"),
+        ("test.index", b"1\n2\n", "names nodes 1 to 2; expected"),
+        ("test.index", b"504\n99999999\n", "names nodes 504 to 99999999; expected"),
+        ("test.index", b"504\n" + b"9" * 30, "is not a list of whole numbers"),
     ],
 )
 def test_a_wrong_part_is_named(part: str, content: bytes, expected: str) -> None:
@@ -108,7 +108,7 @@ def test_a_wrong_part_is_named(part: str, content: bytes, expected: str) -> None
 
 def test_matrix_parts_are_checked_before_scipy_sees_them() -> None:
     wrong = {
-        "indptr": (np.array([0, 9, 3], dtype=np.int32), "runs from 0 to 3|falls"),
+        "indptr": (np.array([0, 9, 3], dtype=np.int32), "runs from 0 to 3|decreases"),
         "indices": (np.array([0, 1, 4, 0, 1, 2], dtype=np.int32), "runs to 4; expected 0 to 2"),
         "data": (np.ones(3, dtype=np.float32), r"data: got float32 of \(3,\)"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -89,13 +90,13 @@ def test_csv_cells_may_be_longer_than_python_s_own_limit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "is empty; expected a first line that names the columns"),
-        ("\n\n\n", "is empty; expected a first line that names the columns"),
-        ("a,b,a\n", "column 'a' is there twice; expected each name once"),
-        ("a,b\n1,2\n\n3\n", "line 4: got 1 field; expected 2, one for each column"),
-        ("a,b\n1,2,3\n", "line 2: got 3 fields; expected 2, one for each column"),
-        ('a,b\n1,2\n"3,4\n5,6\n', "line 4: damaged (unexpected end of data); expected fields"),
-        ('a,b\n"1"2,3\n', "line 2: damaged (',' expected after '\"'); expected fields"),
+        ("", "is empty; expected a first line"),
+        ("\n\n\n", "is empty; expected a first line"),
+        ("a,b,a\n", "column 'a' .*twice; expected .*once"),
+        ("a,b\n1,2\n\n3\n", "line 4: got 1 field; expected 2"),
+        ("a,b\n1,2,3\n", "line 2: got 3 fields; expected 2"),
+        ('a,b\n1,2\n"3,4\n5,6\n', r"line 4: damaged \(unexpected end of data\); expected"),
+        ('a,b\n"1"2,3\n', r"line 2: damaged \(.*\); expected"),
         (b"a,b\n1,2\n3,\xff\n", "line 3 is not UTF-8; expected text"),
         ("a,b\n1,2\n".encode("utf-16"), "line 1 is not UTF-8; expected text"),
     ],
@@ -103,12 +104,12 @@ def test_csv_cells_may_be_longer_than_python_s_own_limit(tmp_path: Path) -> None
 def test_csv_that_is_refused_names_the_line(
     tmp_path: Path, content: str | bytes, told: str
 ) -> None:
-    assert _refused(tmp_path, content).startswith(told)
+    assert re.match(told, _refused(tmp_path, content))
 
 
 def test_csv_lines_are_bounded(tmp_path: Path) -> None:
     told = _refused(tmp_path, "a,b\n" + "1" * (5 * MEBIBYTE) + ",2\n")
-    assert told == "line 2 has more than 4194304 characters; expected a table of shorter lines"
+    assert re.fullmatch("line 2 .* 4194304 characters; expected .*shorter lines", told)
 
 
 @pytest.mark.parametrize(

