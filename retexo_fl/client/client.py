@@ -42,7 +42,7 @@ from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.vector_carrier import VectorCarrier
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
-from retexo_fl.exchange import Vectors
+from retexo_fl.exchange import Vectors, row_codec
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
@@ -91,7 +91,8 @@ class GraphClient(Answering):
         self._channel = channel
         self._predictions = predictions
         self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
-        self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=config.codec)
+        codec = row_codec(config.codec, config.row_bits)
+        self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=codec)
         features, classes = partition.num_features, partition.num_classes
         self._shape = ModelShape.of(config, inputs=features, classes=classes)
         self._nodes = node_sets(partition)

@@ -54,23 +54,35 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
-    if values["optimizer"] != "adam" and values["local-steps"] > 1:
-        raise ConfigurationError(
-            f"optimizer: {values['optimizer']} does not go with local-steps "
-            f"{values['local-steps']}, whose changes of the weights are averaged; expected "
-            "local-steps 1, or local-optimizer"
-        )
-    if values["basis"] != "none" and values["algorithm"] != "lazy":
-        raise ConfigurationError(
-            f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
-            "none, or algorithm lazy"
-        )
+    _check_lean(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     _check_quorum(values)
     _check_peering(values)
     if values["engine"] == "deployment":
         _check_deployed(values)
+
+
+def _check_lean(values: Mapping[str, Any]) -> None:
+    """Check what makes updates, features and vectors smaller."""
+    if values["optimizer"] != "adam" and values["local-steps"] > 1:
+        raise ConfigurationError(
+            f"optimizer: {values['optimizer']} does not go with local-steps "
+            f"{values['local-steps']}, whose changes of the weights are averaged; expected "
+            "local-steps 1, or local-optimizer"
+        )
+    if values["row-bits"] < 32:
+        for key, expected in (("algorithm", "lazy"), ("codec", "lossless")):
+            if values[key] != expected:
+                raise ConfigurationError(
+                    f"row-bits: {values['row-bits']} does not go with {key} {values[key]}; "
+                    f"expected 32, or {key} {expected}"
+                )
+    if values["basis"] != "none" and values["algorithm"] != "lazy":
+        raise ConfigurationError(
+            f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
+            "none, or algorithm lazy"
+        )
 
 
 def _check_fanouts(values: Mapping[str, Any]) -> None:

@@ -198,6 +198,11 @@ class RunConfig:
         *("rows", "cover"),
         panel="Exchange",
     )
+    row_bits: int = choice(
+        32,
+        "Bits of a value in vectors, rounded at random; 32 leaves them as they are.",
+        *(32, 8, 4, 2),
+    )
     update_bits: int = choice(
         32,
         "Bits of a value in updates, rounded at random; 32 leaves them as they are.",

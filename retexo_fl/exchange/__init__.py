@@ -4,6 +4,7 @@ from retexo_fl.exchange.block import BlockHeader, BlockTraffic
 from retexo_fl.exchange.block_check import BlockProgress, check_frame
 from retexo_fl.exchange.block_decoding import decode_block
 from retexo_fl.exchange.block_encoding import EncodedBlock, encode_block
+from retexo_fl.exchange.codecs import row_codec
 from retexo_fl.exchange.exact_sums import exact_total, sum_shared
 from retexo_fl.exchange.fixed_vectors import (
     FIXED,
@@ -38,6 +39,7 @@ __all__ = [
     "exact_total",
     "fixed_vectors",
     "in_compact_form",
+    "row_codec",
     "sum_shared",
     "to_csr",
     "to_dense",

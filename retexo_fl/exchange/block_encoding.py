@@ -9,7 +9,14 @@ import numpy as np
 
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange.block import BlockHeader, BlockTraffic
-from retexo_fl.exchange.codecs import CODECS, encode_dense, encode_rows, row_costs
+from retexo_fl.exchange.codecs import (
+    CODECS,
+    Coding,
+    encode_dense,
+    encode_few_bits,
+    encode_rows,
+    row_costs,
+)
 from retexo_fl.exchange.frames import (
     DEFAULT_MAX_FRAME_BYTES,
     FrameHeader,
@@ -46,7 +53,7 @@ def encode_block(
     Args:
         block: Identity of the block.
         vectors: Dense, or CSR with sorted columns.
-        codec: ``lossless`` or ``dense``.
+        codec: One of :data:`.CODECS`.
         max_frame_bytes: Payload limit of a frame; the receiver's must be at least this.
 
     Raises:
@@ -66,7 +73,7 @@ def encode_block(
     bounds = _bounds(block, vectors, is_dense=is_dense, max_frame_bytes=max_frame_bytes)
     for first, end in pairwise(bounds):
         rows = slice_rows(vectors, first, end)
-        coding, payload = encode_dense(rows) if is_dense else encode_rows(rows)
+        coding, payload = _encoded(rows, codec, max_frame_bytes)
         header = FrameHeader(
             kind=FrameKind.ROWS,
             positions=coding.positions,
@@ -85,6 +92,15 @@ def encode_block(
         frames=tuple(encode_frame(header, payload, block_seed=seed) for header, payload in made),
         traffic=sum((block.traffic_of(header) for header, _ in made), BlockTraffic()),
     )
+
+
+def _encoded(rows: Vectors, codec: str, max_frame_bytes: int) -> tuple[Coding, bytes]:
+    if codec == "dense":
+        return encode_dense(rows)
+    if codec == "lossless":
+        return encode_rows(rows)
+    bits = int(codec.removeprefix("levels"))
+    return encode_few_bits(rows, bits, max_dense_bytes=max_frame_bytes)
 
 
 def _bounds(

@@ -1,4 +1,4 @@
-"""How the rows of one frame become bytes: the same bits come out, whatever the coding.
+"""How the rows of one frame become bytes: but for LEVELS, the same bits come out.
 
 A coding holds where the non-zero values are (*positions*) and what they are (*values*)::
 
@@ -6,22 +6,27 @@ A coding holds where the non-zero values are (*positions*) and what they are (*v
     BITS     per row ceil(width / 8) bytes: column c is bit c % 8 (least first) of byte c // 8
     COLUMNS  count per row, then column numbers: u16 up to a width of 65,536, else u32
     GAPS     count per row, then per non-zero the columns skipped since the last one in its row
+    LEVELS   every value in few bits, rounded: :mod:`.levels` (values names how many)
 
     ONES     nothing: every non-zero is 1.0
     ROW      one value per row that is not empty; all its non-zeros have these bits
     FULL     one value per non-zero
 
+    EIGHT, FOUR, TWO   bits of a level (only with LEVELS)
+
 Positions stand before values, without padding. Counts and gaps are escaped bytes (:mod:`.escapes`).
 ROW is there for GCN, which sends 0/1 features scaled by one number per row.
 
-A codec is a sender's choice among them: ``lossless`` takes the shortest of the ten, ``dense`` takes
-DENSE always, for volumes that are compared with those of the literature.
+A codec is a sender's choice among them: ``lossless`` takes the shortest of the ten that lose
+nothing, ``dense`` takes DENSE always, for volumes that are compared with those of the literature;
+``levels8``, ``levels4`` and ``levels2`` take LEVELS where ``lossless`` is not shorter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, unique
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +34,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from retexo_fl.exchange.escapes import encode_numbers, escaped_bytes
+from retexo_fl.exchange.levels import encode_levels, level_bytes
 from retexo_fl.exchange.vectors import (
     Integers,
     Vectors,
@@ -39,7 +45,7 @@ from retexo_fl.exchange.vectors import (
 )
 
 #: Ways of choosing a coding; frames name the coding, so a receiver reads all of them.
-CODECS: Final = ("lossless", "dense")
+CODECS: Final = ("lossless", "dense", "levels8", "levels4", "levels2")
 _U16_COLUMNS: Final = 2**16
 
 
@@ -51,6 +57,7 @@ class Positions(IntEnum):
     BITS = 1
     COLUMNS = 2
     GAPS = 3
+    LEVELS = 4
 
 
 @unique
@@ -60,6 +67,13 @@ class Values(IntEnum):
     ONES = 0
     ROW = 1
     FULL = 2
+    EIGHT = 3
+    FOUR = 4
+    TWO = 5
+
+
+#: By the bits of a level.
+LEVELS: Final = MappingProxyType({8: Values.EIGHT, 4: Values.FOUR, 2: Values.TWO})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,11 @@ class Coding:
 
     positions: Positions
     values: Values
+
+
+def row_codec(codec: str, bits: int) -> str:
+    """Return the codec of rows that may take ``bits`` bits a value; 32 leaves them as they are."""
+    return codec if bits not in LEVELS else f"levels{bits}"
 
 
 def column_dtype(width: int) -> np.dtype[Any]:
@@ -118,6 +137,25 @@ def encode_rows(rows: Vectors) -> tuple[Coding, bytes]:
         return Coding(positions=best, values=mode), packed.tobytes() + values
     columns = _columns(rows).astype(column_dtype(rows.shape[1]))
     return Coding(positions=best, values=mode), encode_numbers(counts) + columns.tobytes() + values
+
+
+def encode_few_bits(rows: Vectors, bits: int, *, max_dense_bytes: int) -> tuple[Coding, bytes]:
+    """Write rows in so many bits a value, or without loss where that is shorter.
+
+    Rows that take more than ``max_dense_bytes`` as an array are sparse, and lose nothing.
+
+    Shapes:
+        rows: ``[num_rows, width]`` float32 or float64.
+    """
+    coding, exact = encode_rows(rows)
+    num_rows, width = rows.shape
+    if num_rows * width * rows.dtype.itemsize > max_dense_bytes:
+        return coding, exact
+    if len(exact) <= level_bytes(num_rows, width, bits):
+        return coding, exact
+    return Coding(positions=Positions.LEVELS, values=LEVELS[bits]), encode_levels(
+        to_dense(rows), bits
+    )
 
 
 def _is_full(rows: Vectors, counts: Integers) -> bool:

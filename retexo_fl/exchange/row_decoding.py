@@ -14,9 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.exchange.codecs import Coding, Positions, Values, column_dtype, row_costs
+from retexo_fl.exchange.codecs import (
+    LEVELS,
+    Coding,
+    Positions,
+    Values,
+    column_dtype,
+    row_costs,
+)
 from retexo_fl.exchange.escapes import decode_numbers
 from retexo_fl.exchange.frames import Buffer
+from retexo_fl.exchange.levels import decode_levels
 from retexo_fl.exchange.vectors import Integers, Vectors, bits_of, is_ascending, make_csr
 from retexo_fl.units import counted
 
@@ -60,8 +68,12 @@ def parse_coding(positions: int, values: int) -> Coding:
         coding = Coding(positions=Positions(positions), values=Values(values))
     except ValueError as error:
         raise RemoteProtocolError(f"coding {positions}/{values} is unknown") from error
-    if coding.positions is Positions.DENSE and coding.values is not Values.FULL:
-        raise RemoteProtocolError(f"coding DENSE/{coding.values.name} is unknown")
+    is_known = {
+        Positions.DENSE: coding.values is Values.FULL,
+        Positions.LEVELS: coding.values in LEVELS.values(),
+    }.get(coding.positions, coding.values not in LEVELS.values())
+    if not is_known:
+        raise RemoteProtocolError(f"coding {coding.positions.name}/{coding.values.name} is unknown")
     return coding
 
 
@@ -74,7 +86,7 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         shape: What they must be.
 
     Returns:
-        An array for DENSE, CSR with sorted int32 columns for every other coding.
+        An array for DENSE and LEVELS, CSR with sorted int32 columns for every other coding.
 
     Raises:
         RemoteProtocolError: Anything in the payload is not as the coding demands, a value is not
@@ -88,9 +100,23 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         return _read_floats(data, shape.num_rows * shape.width, shape.dtype).reshape(
             shape.num_rows, shape.width
         )
+    if coding.positions is Positions.LEVELS:
+        return _read_levels(coding.values, data, shape)
     counts, columns, rest = _POSITIONS[coding.positions](data, shape)
     values = _read_values(coding.values, rest, counts, shape.dtype)
     return make_csr(values, columns, counts, width=shape.width)
+
+
+def _read_levels(values: Values, data: Bytes, shape: RowsShape) -> npt.NDArray[Any]:
+    if shape.dense_bytes > shape.max_frame_bytes:
+        raise RemoteProtocolError(
+            f"rows take {counted(shape.dense_bytes, 'byte')} uncoded, the limit is "
+            f"{shape.max_frame_bytes}"
+        )
+    bits = next(bits for bits, name in LEVELS.items() if name is values)
+    return decode_levels(
+        data, num_rows=shape.num_rows, width=shape.width, bits=bits, dtype=shape.dtype
+    )
 
 
 def _read_bits(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes]:

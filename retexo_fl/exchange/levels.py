@@ -1,0 +1,132 @@
+"""Rows in few bits a value: one scale a row, and whole numbers of it.
+
+A row of width w is written as its scale, the upper half of a float32 (2 bytes, little-endian), and
+w numbers of ``bits`` bits, packed into ``ceil(w bits / 8)`` bytes, the first in the highest bits. A
+row without negative values has the numbers 0 to ``2**bits - 1``; the largest stands for the scale.
+Another row has the numbers 0 to ``2**bits - 2``, of which the middle stands for 0, and the sign bit
+of its scale is set.
+
+Values are rounded up or down at random, so that their mean is what they were. What is drawn follows
+from the row itself: the same row gives the same bytes, whoever sends it, to whichever peer.
+
+Source: stochastic quantisation as QSGD (Alistarh et al., NeurIPS 2017, section 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.units import counted
+
+#: Widths of a number.
+BITS: Final = (8, 4, 2)
+_SCALE_BYTES: Final = 2
+_SIGN: Final = np.uint16(0x8000)
+#: Odd constants of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, figure 17).
+_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def level_bytes(num_rows: int, width: int, bits: int) -> int:
+    """Return what rows take."""
+    return num_rows * (_SCALE_BYTES + -(-width * bits // 8))
+
+
+def encode_levels(rows: npt.NDArray[Any], bits: int) -> bytes:
+    """Write (n, w) float32 or float64 rows; a value is off by less than a level.
+
+    Raises:
+        LocalProtocolError: A value is too large for float32.
+    """
+    scales = _scales(rows)
+    is_signed = (rows < 0).any(axis=1)
+    most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
+    steps = _steps(scales, most)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = np.where(steps[:, None] > 0, rows / steps[:, None], 0.0)
+    numbers = np.floor(scaled + _drawn(rows))
+    numbers = np.clip(numbers, np.where(is_signed, -most, 0)[:, None], most[:, None])
+    codes = (numbers + np.where(is_signed, most, 0)[:, None]).astype(np.uint8)
+    table = np.empty((len(rows), _SCALE_BYTES + -(-rows.shape[1] * bits // 8)), np.uint8)
+    marked = scales | np.where(is_signed, _SIGN, np.uint16(0))
+    table[:, :_SCALE_BYTES] = marked.astype("<u2")[:, None].view(np.uint8)
+    table[:, _SCALE_BYTES:] = _packed(codes, bits)
+    return table.tobytes()
+
+
+def decode_levels(
+    data: npt.NDArray[np.uint8], *, num_rows: int, width: int, bits: int, dtype: str
+) -> npt.NDArray[Any]:
+    """Read the (n, w) rows that :func:`encode_levels` wrote.
+
+    Raises:
+        RemoteProtocolError: The bytes are not as many, a scale is not finite, or a number stands
+            for nothing.
+    """
+    expected = level_bytes(num_rows, width, bits)
+    if data.size != expected:
+        raise RemoteProtocolError(f"levels take {counted(data.size, 'byte')}, expected {expected}")
+    table = data.reshape(num_rows, -1)
+    marked = np.ascontiguousarray(table[:, :_SCALE_BYTES]).view("<u2")[:, 0].astype(np.uint16)
+    is_signed, scales = (marked & _SIGN) != 0, marked & ~_SIGN
+    if not np.isfinite(_floats(scales)).all():
+        raise RemoteProtocolError("a row's scale is NaN or infinity, expected a finite one")
+    most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
+    codes = _unpacked(table[:, _SCALE_BYTES:], width, bits).astype(np.int64)
+    numbers = codes - np.where(is_signed, most, 0)[:, None]
+    if (numbers > most[:, None]).any():
+        raise RemoteProtocolError("a level is above the highest of its row")
+    rows: npt.NDArray[Any] = (numbers * _steps(scales, most)[:, None]).astype(dtype)
+    return rows
+
+
+def _scales(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """Return the upper halves of float32 numbers that are no smaller than the rows' largest."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    if largest.size and largest.max() > np.finfo(np.float32).max / 4:
+        raise LocalProtocolError(f"a vector holds {largest.max():g}; expected what float32 holds")
+    upper = np.nextafter(largest.astype(np.float32), np.float32(np.inf)).view(np.uint32)
+    found: npt.NDArray[np.uint16] = ((upper >> 16) + 1).astype(np.uint16)
+    return np.where(largest > 0, found, 0).astype(np.uint16)
+
+
+def _floats(scales: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return (scales.astype(np.uint32) << 16).view(np.float32)
+
+
+def _steps(scales: npt.NDArray[np.uint16], most: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the (n,) distance of a row's levels."""
+    return _floats(scales).astype(np.float64) / most
+
+
+def _drawn(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return (n, w) numbers from 0 to below 1 that follow from each row and the place in it."""
+    bits = rows.astype(np.float64).view(np.uint64)
+    places = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _GAMMA
+    keys = _mixed(bits ^ places).sum(axis=1, dtype=np.uint64)
+    return (_mixed(keys[:, None] + places) >> np.uint64(11)) * 2.0**-53
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    words = (words ^ (words >> np.uint64(30))) * _MIX[0]
+    words = (words ^ (words >> np.uint64(27))) * _MIX[1]
+    return words ^ (words >> np.uint64(31))
+
+
+def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    if bits == 8:
+        return codes
+    each = np.unpackbits(codes[:, :, None], axis=2)[:, :, 8 - bits :]
+    return np.packbits(each.reshape(len(codes), -1), axis=1)
+
+
+def _unpacked(packed: npt.NDArray[np.uint8], width: int, bits: int) -> npt.NDArray[np.uint8]:
+    if bits == 8:
+        return packed
+    each = np.unpackbits(packed, axis=1)[:, : width * bits].reshape(len(packed), width, bits)
+    weights = (1 << np.arange(bits - 1, -1, -1)).astype(np.uint8)
+    return each @ weights
