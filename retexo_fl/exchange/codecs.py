@@ -84,6 +84,16 @@ class Coding:
     values: Values
 
 
+#: Every coding that there is.
+CODINGS: Final = frozenset(
+    Coding(positions=positions, values=values)
+    for positions in Positions
+    for values in Values
+    if (positions is Positions.LEVELS) == (values in LEVELS.values())
+    and (positions is not Positions.DENSE or values is Values.FULL)
+)
+
+
 def row_codec(codec: str, bits: int) -> str:
     """Return the codec of rows that may take ``bits`` bits a value; 32 leaves them as they are."""
     return codec if bits not in LEVELS else f"levels{bits}"

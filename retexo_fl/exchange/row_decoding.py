@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange.codecs import (
+    CODINGS,
     LEVELS,
     Coding,
     Positions,
@@ -68,11 +69,7 @@ def parse_coding(positions: int, values: int) -> Coding:
         coding = Coding(positions=Positions(positions), values=Values(values))
     except ValueError as error:
         raise RemoteProtocolError(f"coding {positions}/{values} is unknown") from error
-    is_known = {
-        Positions.DENSE: coding.values is Values.FULL,
-        Positions.LEVELS: coding.values in LEVELS.values(),
-    }.get(coding.positions, coding.values not in LEVELS.values())
-    if not is_known:
+    if coding not in CODINGS:
         raise RemoteProtocolError(f"coding {coding.positions.name}/{coding.values.name} is unknown")
     return coding
 

@@ -80,8 +80,8 @@ def test_a_block_takes_so_many_bits_and_comes_back(bits: int) -> None:
         plan_digest=bytes(32),
     )
     encoded = encode_block(header, rows, codec=f"levels{bits}")
-    assert encoded.traffic.boundary.payload == level_bytes(40, 64, bits) == 40 * (2 + 8 * bits)
-    assert encoded.traffic.boundary.raw == rows.nbytes
+    assert encoded.traffic.payload_bytes == level_bytes(40, 64, bits) == 40 * (2 + 8 * bits)
+    assert encoded.traffic.raw_bytes == rows.nbytes
     found = decode_block(header, b"".join(encoded.frames))
     assert found is not None
     np.testing.assert_array_equal(found[0], decoded(rows, bits))

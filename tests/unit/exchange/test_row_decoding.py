@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 
 import numpy as np
@@ -10,18 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.exchange.codecs import Coding, Positions, Values
+from retexo_fl.exchange.codecs import CODINGS, Coding, Positions, Values
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
 
 F32_ONE = bytes.fromhex("0000803f")
 F32_TWO = bytes.fromhex("00000040")
 F32_NAN = bytes.fromhex("0000c07f")
 F32_INF = bytes.fromhex("000080ff")
-ALL_CODINGS = [
-    Coding(positions=positions, values=values)
-    for positions, values in itertools.product(Positions, Values)
-    if positions is not Positions.DENSE or values is Values.FULL
-]
+ALL_CODINGS = sorted(CODINGS, key=lambda coding: (coding.positions, coding.values))
 
 
 def _shape(num_rows: int, width: int, *, limit: int = 2**20) -> RowsShape:
@@ -126,7 +121,14 @@ def test_decode_rows_memory_is_bounded_whatever_the_counts_claim() -> None:
 
 
 @pytest.mark.parametrize(
-    ("positions", "values", "name"), [(4, 0, "4/0"), (1, 3, "1/3"), (0, 1, "DENSE/ROW")]
+    ("positions", "values", "name"),
+    [
+        (5, 0, "5/0"),
+        (1, 6, "1/6"),
+        (0, 1, "DENSE/ROW"),
+        (1, 3, "BITS/EIGHT"),
+        (4, 2, "LEVELS/FULL"),
+    ],
 )
 def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, name: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"coding {name} is unknown"):
@@ -134,6 +136,6 @@ def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, n
 
 
 @pytest.mark.parametrize("coding", ALL_CODINGS)
-def test_parse_coding_knows_all_ten(coding: Coding) -> None:
-    assert len(ALL_CODINGS) == 10
+def test_parse_coding_knows_all_codings(coding: Coding) -> None:
+    assert len(ALL_CODINGS) == 13
     assert parse_coding(coding.positions, coding.values) == coding
