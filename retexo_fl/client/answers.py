@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from retexo_fl.client.api import EvaluateAnswer, TrainAnswer
@@ -19,6 +21,19 @@ def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
         validation_correct=update.validation.correct,
         validation_metric=update.validation.metric_sums,
     )
+
+
+#: Of a client that does not hold the weights which a request changes.
+LACKING_TRAIN: Final = TrainAnswer(
+    update_sum=np.zeros(0, np.float32),
+    examples=0,
+    loss_sum=0.0,
+    validation_examples=0,
+    validation_loss_sum=0.0,
+    validation_correct=0,
+    lacks_weights=True,
+)
+LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, lacks_weights=True)
 
 
 def evaluate_answer(tally: Tally) -> EvaluateAnswer:

@@ -230,6 +230,8 @@ class TrainAnswer:
         validation_metric: Sums of a metric other than accuracy; empty without one.
         training_traffic: Of exchanges inside the round.
         validation_traffic: Of those that only served validation.
+        lacks_weights: The request changes weights that the client does not hold; nothing was
+            computed. Else None.
     """
 
     update_sum: np.ndarray
@@ -241,6 +243,7 @@ class TrainAnswer:
     validation_metric: tuple[float, ...] = ()
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    lacks_weights: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +267,8 @@ class EvaluateRequest(Request["EvaluateAnswer"]):
 class EvaluateAnswer:
     """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own.
 
-    ``traffic`` is that of exchanges that the evaluation took.
+    ``traffic`` is that of exchanges that the evaluation took, ``lacks_weights`` as in
+    :class:`TrainAnswer`.
     """
 
     examples: int = field(metadata=named("num-examples"))
@@ -272,6 +276,7 @@ class EvaluateAnswer:
     correct: int
     metric: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    lacks_weights: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

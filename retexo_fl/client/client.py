@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
-from retexo_fl.client.answers import evaluate_answer, train_answer
+from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer, train_answer
 from retexo_fl.client.api import (
     MESSAGE_VERSION,
     Answering,
@@ -52,7 +52,7 @@ from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.tally import LayerUpdate
-from retexo_fl.updates import UpdateCodec, UpdateKey, update_codec
+from retexo_fl.updates import UpdateCodec, UpdateKey, update_codec, weights_name
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -84,7 +84,7 @@ class GraphClient(Answering):
             partition = without_peers(partition)
         self._partition = partition
         self._config = config
-        self._codec = update_codec(config.update_bits)
+        self._codec = update_codec(update_bits=config.update_bits, weight_bits=config.weight_bits)
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -232,8 +232,11 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
+        weights = self._weights(request, trainer.num_weights)
+        if weights is None:
+            return LACKING_TRAIN
         update = trainer.update(
-            self._weights(request, trainer.num_weights),
+            weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
         )
@@ -243,7 +246,10 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        tally = trainer.evaluate(self._weights(request, trainer.num_weights), request.nodes)
+        weights = self._weights(request, trainer.num_weights)
+        if weights is None:
+            return LACKING_EVALUATE
+        tally = trainer.evaluate(weights, request.nodes)
         if request.last:
             self._forget()
         return evaluate_answer(tally)
@@ -293,10 +299,18 @@ class GraphClient(Answering):
         if ticket.attempt > seen:
             self._store.set_attempt(ticket.attempt)
 
-    def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray:
-        """Return the (size,) weights that a request came with."""
-        weights = self._codec.decode_weights(request.weights)
+    def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
+        """Return the (size,) weights of a request; None if it changes those that are not held."""
+        codec, stage = self._codec, request.ticket.stage
+        held = None
+        if name := codec.changed(request.weights):
+            held = self._store.held_weights(stage)
+            if held is None or weights_name(held) != name:
+                return None
+        weights = codec.decode_weights(request.weights, held)
         self._check_weights(request.ticket, weights, size)
+        if codec.sends_changes:
+            self._store.hold_weights(stage, weights)
         return weights
 
     def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:

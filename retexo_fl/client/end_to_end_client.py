@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retexo_fl.client.answers import evaluate_answer
+from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
@@ -57,8 +57,11 @@ class EndToEndClient(GraphClient):
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
         trainer = self._admitted(request.ticket)
+        weights = self._weights(request, trainer.num_weights)
+        if weights is None:
+            return LACKING_TRAIN
         update = yield from trainer.update_steps(
-            self._weights(request, trainer.num_weights),
+            weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
         )
@@ -68,6 +71,8 @@ class EndToEndClient(GraphClient):
         """Answer an ``evaluate.layer`` in steps."""
         trainer = self._admitted(request.ticket)
         weights = self._weights(request, trainer.num_weights)
+        if weights is None:
+            return LACKING_EVALUATE
         tally = yield from trainer.tally_steps(weights, request.nodes)
         if request.last:
             self._forget()

@@ -11,6 +11,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -46,6 +47,14 @@ class ClientStore(Protocol):
         """Keep the rows made for a stage."""
         ...
 
+    def held_weights(self, stage: int) -> np.ndarray | None:
+        """Return the (P,) weights of the last message of a stage, where they are kept, or None."""
+        ...
+
+    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
+        """Keep the weights of a message, in place of earlier ones."""
+        ...
+
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """Return the peers without whom an exchange was closed, or None while it is open."""
         ...
@@ -65,6 +74,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._attempt = 0
         self._rows: dict[tuple[int, bytes], np.ndarray] = {}
+        self._held: dict[int, np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
     def attempt(self) -> int:
@@ -83,6 +93,14 @@ class MemoryStore:
         """See :class:`ClientStore`."""
         self._rows = {(stage, digest): rows}
 
+    def held_weights(self, stage: int) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        return self._held.get(stage)
+
+    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._held = {stage: weights}
+
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
         return self._closed.get((stage, digest))
@@ -94,6 +112,7 @@ class MemoryStore:
     def forget(self) -> None:
         """See :class:`ClientStore`."""
         self._rows.clear()
+        self._held.clear()
         self._closed.clear()
 
 
@@ -124,31 +143,21 @@ class FolderStore:
 
     def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`."""
-        path = self._folder / _name(stage, digest, "npy")
-        try:
-            self._check_whole(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-        rows = open_npy(path, error=CheckpointError)
-        if rows.ndim != 2 or rows.dtype.kind != "f":
-            raise CheckpointError(
-                f"{path}: damaged ({rows.dtype} of shape {rows.shape}; expected rows of floats)"
-            )
-        return rows
+        return self._array(_name(stage, digest, "npy"), dimensions=2)
 
     def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
         """See :class:`ClientStore`."""
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(rows))
-        )
-        content = header.getvalue(), np.ascontiguousarray(rows).tobytes()
-        name = _name(stage, digest, "npy")
-        # The checksum first: rows that have none are not whole.
-        self._write(f"{name}.crc32", _checksum(content).encode())
-        self._write(name, *content)
+        self._put_array(_name(stage, digest, "npy"), rows)
+
+    def held_weights(self, stage: int) -> np.ndarray | None:
+        """See :class:`ClientStore`; damaged ones are as good as none."""
+        with suppress(CheckpointError):
+            return self._array(f"held-{stage}.npy", dimensions=1)
+        return None
+
+    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._put_array(f"held-{stage}.npy", weights)
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
@@ -170,6 +179,31 @@ class FolderStore:
     def forget(self) -> None:
         """See :class:`ClientStore`."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _array(self, name: str, *, dimensions: int) -> np.ndarray | None:
+        path = self._folder / name
+        try:
+            self._check_whole(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        array = open_npy(path, error=CheckpointError)
+        if array.ndim != dimensions or array.dtype.kind != "f":
+            raise CheckpointError(
+                f"{path}: damaged ({array.dtype} of shape {array.shape}; expected rows of floats)"
+            )
+        return array
+
+    def _put_array(self, name: str, array: np.ndarray) -> None:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
+        )
+        content = header.getvalue(), np.ascontiguousarray(array).tobytes()
+        # The checksum first: an array that has none is not whole.
+        self._write(f"{name}.crc32", _checksum(content).encode())
+        self._write(name, *content)
 
     def _text(self, name: str) -> str | None:
         path = self._folder / name

@@ -208,6 +208,11 @@ class RunConfig:
         "Bits of a value in updates, rounded at random; 32 leaves them as they are.",
         *(32, 8, 4, 2, 1),
     )
+    weight_bits: int = choice(
+        32,
+        "Bits of a value in weights, sent as changes; 32 sends all weights as they are.",
+        *(32, 8, 4, 2, 1),
+    )
     codec: str = one_of(
         "lossless",
         "Encoding of vectors: the shortest without loss (lossless), every value as it is (dense), "

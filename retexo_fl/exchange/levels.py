@@ -100,7 +100,8 @@ def _floats(scales: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 def _steps(scales: npt.NDArray[np.uint16], most: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return the (n,) distance of a row's levels."""
-    return _floats(scales).astype(np.float64) / most
+    distances: npt.NDArray[np.float64] = _floats(scales).astype(np.float64) / most
+    return distances
 
 
 def _drawn(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -108,7 +109,10 @@ def _drawn(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     bits = rows.astype(np.float64).view(np.uint64)
     places = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _GAMMA
     keys = _mixed(bits ^ places).sum(axis=1, dtype=np.uint64)
-    return (_mixed(keys[:, None] + places) >> np.uint64(11)) * 2.0**-53
+    drawn: npt.NDArray[np.float64] = (_mixed(keys[:, None] + places) >> np.uint64(11)).astype(
+        np.float64
+    ) * 2.0**-53
+    return drawn
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -100,6 +100,8 @@ class JobState:
     def checkpoint(self, ticket: Ticket, state: StageState) -> Checkpoint:
         """Return everything that a resume needs after a round of stage ``ticket.stage``."""
         tensors = {"weights": state.weights, **state.optimizer}
+        if state.held is not None:
+            tensors["held"] = state.held
         if state.best.weights is not None:
             tensors["best"] = state.best.weights
         facts = {
@@ -187,6 +189,7 @@ class JobState:
                 absent=tuple(int(client) for client in facts.get("absent", ())),
                 optimizer=optimizer,
                 steps=bytes.fromhex(facts.get("steps", "")),
+                held=tensors.get("held"),
             )
 
 

@@ -50,16 +50,16 @@ class LimitedMemory:
         """The (P,) weights; a view that the next step changes."""
         return self._weights
 
-    def step(self, update: np.ndarray, loss: float) -> None:
-        """Take one step from a (P,) gradient of the mean loss and that loss, at the weights."""
-        point = self._weights
+    def step(self, update: np.ndarray, loss: float, at: np.ndarray) -> None:
+        """Take one step from where a (P,) gradient of the mean loss and that loss were computed."""
+        point = at.copy()
         gradient = update + self._weight_decay * point
         value = loss + 0.5 * self._weight_decay * _dot(point, point)
         if self._is_worse(value):
             assert self._accepted is not None
             self._retreats += 1
-            at = self._accepted[0]
-            self._weights = at + point.dtype.type(_RETREAT) * (point - at)
+            back = self._accepted[0]
+            self._weights = back + point.dtype.type(_RETREAT) * (point - back)
             return
         self._retreats = 0
         self._remember(point, gradient)

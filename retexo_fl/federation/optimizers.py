@@ -23,8 +23,14 @@ class ServerOptimizer(Protocol):
         """The (P,) weights; a view that the next step changes."""
         ...
 
-    def step(self, update: np.ndarray, loss: float) -> None:
-        """Move the weights by a (P,) aggregated update; ``loss`` is the mean at the weights."""
+    def step(self, update: np.ndarray, loss: float, at: np.ndarray) -> None:
+        """Move the weights by a (P,) aggregated update.
+
+        Args:
+            update: The update.
+            loss: The mean loss where it was computed.
+            at: (P,) weights at which it was computed: these weights, as clients got them.
+        """
         ...
 
     def state(self) -> Mapping[str, np.ndarray]:
@@ -50,9 +56,9 @@ class WeightAverage:
         """See :class:`ServerOptimizer`."""
         return self._weights
 
-    def step(self, update: np.ndarray, loss: float) -> None:
+    def step(self, update: np.ndarray, loss: float, at: np.ndarray) -> None:
         """See :class:`ServerOptimizer`."""
-        del loss
+        del loss, at
         self._weights += update
 
     def state(self) -> Mapping[str, np.ndarray]:

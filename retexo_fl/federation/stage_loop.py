@@ -51,8 +51,7 @@ class StageLoop:
     def close(self) -> tuple[RoundClosed, StageOutcome]:
         """Validate the last weights; return what became known of them, and the outcome."""
         training = self._training
-        score = self._messenger.run(training.evaluate(training.weights, "validation"))
-        training.best.offer(training.weights, training.round, score)
+        score = self._messenger.run(training.validate_last())
         closed = self._closed(training.round, training.loss, training.absent, score)
         return closed, training.outcome()
 

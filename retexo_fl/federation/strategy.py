@@ -94,7 +94,9 @@ class LazyMessagePassing(Strategy):
 
     def __init__(self, config: RunConfig, *, codec: UpdateCodec | None = None) -> None:
         self.config = config
-        self._codec = update_codec(config.update_bits) if codec is None else codec
+        self._codec = codec or update_codec(
+            update_bits=config.update_bits, weight_bits=config.weight_bits
+        )
         self._joined: Joined | None = None
         self._training: StageTraining | None = None
         #: The round that Flower's loop carries out, and what it has asked.
@@ -158,8 +160,7 @@ class LazyMessagePassing(Strategy):
             evaluate_config=evaluate_config,
             evaluate_fn=evaluate_fn,
         )
-        score = known.messenger.run(training.evaluate(training.weights, "validation"))
-        training.best.offer(training.weights, training.round, score)
+        known.messenger.run(training.validate_last())
         outcome = training.outcome()
         known.job.outcomes.append(outcome)
         result.arrays = records.weights_record(outcome.weights)

@@ -34,9 +34,8 @@ class FlatSgd:
         """The (P,) weights; a view that the next step changes."""
         return self._weights
 
-    def step(self, gradient: np.ndarray, loss: float | None = None) -> None:
-        """Take one step along a (P,) gradient of the mean loss; the loss is not read."""
-        del loss
+    def step(self, gradient: np.ndarray, *_where: object) -> None:
+        """Take one step along a (P,) gradient of the mean loss, wherever it was computed."""
         change = gradient + self._weight_decay * self._weights
         if self._velocity is not None:
             self._velocity *= self._momentum
@@ -78,9 +77,8 @@ class FlatAdam:
         """The (P,) weights; a view that the next step changes."""
         return self._weights.numpy()
 
-    def step(self, gradient: np.ndarray, loss: float | None = None) -> None:
-        """Take one step along a (P,) gradient of the mean loss; the loss is not read."""
-        del loss
+    def step(self, gradient: np.ndarray, *_where: object) -> None:
+        """Take one step along a (P,) gradient of the mean loss, wherever it was computed."""
         adam(
             [self._weights],
             [torch.from_numpy(gradient)],

@@ -68,15 +68,32 @@ class UpdateCodec(Protocol):
         """
         ...
 
-    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
-        """Return what the server sends of (P,) weights, the same to all clients."""
+    @property
+    def sends_changes(self) -> bool:
+        """Whether clients have to hold the weights of the last message."""
         ...
 
-    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
-        """Return the (P,) weights that a client computes with.
+    def encode_weights(
+        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
+    ) -> np.ndarray:
+        """Return what the server sends of (P,) weights, the same to all clients.
+
+        Args:
+            weights: The weights.
+            key: Their stage and round; no client.
+            held: (P,) weights that clients hold; None has them sent whole.
+        """
+        ...
+
+    def changed(self, coded: np.ndarray) -> bytes:
+        """Return the name of the weights that a client must hold to decode; empty for none."""
+        ...
+
+    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
+        """Return the (P,) weights that a client computes with, from those it holds.
 
         Raises:
-            LocalProtocolError: They cannot be decoded.
+            RemoteProtocolError: They cannot be decoded.
         """
         ...
 
@@ -103,12 +120,26 @@ class PlainUpdates:
         del key, steps
         return coded
 
-    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
+    @property
+    def sends_changes(self) -> bool:
         """See :class:`UpdateCodec`."""
+        return False
+
+    def encode_weights(
+        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
+    ) -> np.ndarray:
+        """See :class:`UpdateCodec`."""
+        del key, held
         return weights
 
-    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
+    def changed(self, coded: np.ndarray) -> bytes:
+        """See :class:`UpdateCodec`; clients hold nothing."""
+        del coded
+        return b""
+
+    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
         """See :class:`UpdateCodec`."""
+        del held
         return coded
 
 

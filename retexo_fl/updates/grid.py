@@ -1,16 +1,15 @@
-"""Updates as whole numbers on a grid that all clients share: few bits a value, sums exact.
+"""Arrays as whole numbers on a grid: few bits a value; on a shared grid, sums are exact.
 
-A block of 256 values has a step, a power of two. A value g becomes a whole number near g / step,
-up or down at random so that its mean is g / step; the server multiplies by the step. Steps of a
-round follow from the updates of the round before, so that every client has the same and sums of
-whole numbers are sums of updates. In the first round each client chooses its own and sends them.
+A block of 256 values has a step, a power of two. A value v becomes a whole number near v / step,
+up or down at random so that its mean is v / step; who decodes multiplies by the step. Steps are
+shared, known to both ends, or the sender's own, and then sent along.
 
-A coded update is a head (below), own steps (one signed byte a block, where they are own), and the
+What is coded is a head (below), own steps (one signed byte a block, where they are own), and the
 numbers: one byte each, or 4, 2 or 1 bits packed into bytes, the first in the highest; then deflated
 where that is shorter.
 
 Source: stochastic quantisation as QSGD (Alistarh et al., NeurIPS 2017, section 3.1), with steps
-that are shared and not sent with every update.
+that may be shared.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.updates.codec import PlainUpdates, UpdateKey
+from retexo_fl.errors import RemoteProtocolError
 
 #: Values that share a step.
 BLOCK: Final = 256
@@ -32,6 +30,9 @@ BLOCK: Final = 256
 BITS: Final = (8, 4, 2, 1)
 #: The grid reaches so many times the root mean square of a block at least, twice that at most.
 _REACH: Final = 3.6
+#: Steps to the nearest of which values are rounded with little error, in root mean squares of a
+#: block; by bits. The best for values of a normal distribution (Max, IRE Trans. Inf. Theory 1960).
+_NEAREST: Final = {8: 0.031, 4: 0.34, 2: 1.22, 1: 0.8}
 #: A block counts for this share of the whole update's root mean square at least: what was zero in
 #: one round need not be zero in the next.
 _LEAST_SHARE: Final = 2.0**-6
@@ -45,78 +46,101 @@ _DTYPES: Final = {4: "float32", 8: "float64"}
 _MOST_VALUES: Final = 2**31
 
 
-class GridUpdates(PlainUpdates):
-    """Sends updates in ``bits`` bits a value; see :class:`.UpdateCodec`."""
+class Grid:
+    """Codes arrays of finite values in ``bits`` bits a value."""
 
-    def __init__(self, *, bits: int) -> None:
+    def __init__(self, bits: int) -> None:
         assert bits in BITS
         self._bits = bits
 
-    def measure(self, update: np.ndarray) -> np.ndarray:
-        """Return the (blocks,) root mean squares."""
-        blocks = -(-len(update) // BLOCK)
-        padded = np.zeros(blocks * BLOCK)
-        padded[: len(update)] = update
-        counts = np.full(blocks, BLOCK)
-        counts[-1:] = len(update) - BLOCK * (blocks - 1)
-        found: np.ndarray = np.sqrt(np.square(padded).reshape(blocks, BLOCK).sum(axis=1) / counts)
-        return found
-
     def steps(self, largest: np.ndarray) -> bytes:
-        """Return the exponents of the steps, one signed byte a block."""
-        least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
-        reach = np.maximum(largest, least) * (_REACH / _most(self._bits))
-        with np.errstate(divide="ignore"):
-            exponents = np.ceil(np.log2(reach))
-        found: np.ndarray = np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8)
-        return found.tobytes()
+        """Return steps, as exponents of 2, one signed byte a block.
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """See :class:`UpdateCodec`.
-
-        Raises:
-            TrainingDiverged: A value is not finite.
+        Args:
+            largest: (blocks,) root mean squares that they are for; see :func:`block_rms`.
         """
-        if not np.isfinite(update_sum).all():
-            raise TrainingDiverged(
-                f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
-                "finite; lower learning-rate"
-            )
-        own = b"" if steps else self.steps(self.measure(update_sum))
-        scaled = update_sum.astype(np.float64) / _values(steps or own, len(update_sum))
-        drawn = _generator(key).random(len(update_sum))
+        least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
+        return _exponents(np.ceil(_log2(np.maximum(largest, least) * _REACH / _most(self._bits))))
+
+    def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:
+        """Return what is coded, uint8: values that are, on average, what they were.
+
+        Args:
+            values: (P,) float32 or float64, finite.
+            key: What the drawn numbers follow from.
+            steps: Shared ones; the array's own if empty.
+        """
+        own = b"" if steps else self.steps(block_rms(values))
+        return self._coded(values, steps, own, _generator(key).random(len(values)))
+
+    def encode_nearest(self, values: np.ndarray) -> np.ndarray:
+        """Return what is coded, uint8: values as near to what they were as so many bits allow.
+
+        For who remembers the error: it is smaller than the values, whatever the bits.
+        """
+        own = _exponents(np.rint(_log2(block_rms(values) * _NEAREST[self._bits])))
+        return self._coded(values, b"", own, np.full(len(values), 0.5))
+
+    def _coded(self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray) -> np.ndarray:
+        scaled = values.astype(np.float64) / _each(steps or own, len(values))
         packed = _packed(_rounded(scaled, drawn, self._bits), self._bits)
         deflated = _deflated(packed)
         flags = (_OWN_STEPS if own else 0) | (_DEFLATED if len(deflated) < len(packed) else 0)
-        item, count = update_sum.dtype.itemsize, len(update_sum)
-        head = _HEAD.pack(_FORM, self._bits, item, flags, count)
+        head = _HEAD.pack(_FORM, self._bits, values.dtype.itemsize, flags, len(values))
         numbers = deflated if flags & _DEFLATED else packed
         return np.frombuffer(head + own + numbers, np.uint8)
 
-    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """See :class:`UpdateCodec`."""
-        del key
+    def decode(self, coded: np.ndarray, steps: bytes = b"") -> np.ndarray:
+        """Return the (P,) values that :meth:`encode` was given, as far as the grid holds them.
+
+        Raises:
+            RemoteProtocolError: It did not make this.
+        """
         content = coded.tobytes()
         if coded.dtype != np.uint8 or len(content) < _HEAD.size:
-            raise RemoteProtocolError(f"a coded update has {len(content)} bytes; expected a head")
+            raise RemoteProtocolError(f"a coded array has {len(content)} bytes; expected a head")
         form, bits, item, flags, count = _HEAD.unpack_from(content)
         if (form, bits) != (_FORM, self._bits) or item not in _DTYPES or count > _MOST_VALUES:
             raise RemoteProtocolError(
-                f"a coded update has form {form}, {bits} bits, {item} bytes, {count} values; "
+                f"a coded array has form {form}, {bits} bits, {item} bytes, {count} values; "
                 f"expected form {_FORM}, {self._bits} bits, 4 or 8 bytes"
             )
         if bool(flags & _OWN_STEPS) == bool(steps) or flags & ~(_OWN_STEPS | _DEFLATED):
-            raise RemoteProtocolError(f"a coded update has flags {flags}; expected its round's")
+            raise RemoteProtocolError(
+                f"a coded array has flags {flags}; expected {'shared' if steps else 'own'} steps"
+            )
         blocks = -(-count // BLOCK)
         own = blocks if flags & _OWN_STEPS else 0
         exponents = steps or content[_HEAD.size : _HEAD.size + own]
         if len(exponents) != blocks:
-            raise RemoteProtocolError(f"a coded update of {count} values lacks steps of its blocks")
+            raise RemoteProtocolError(f"a coded array of {count} values lacks steps of its blocks")
         if own and np.abs(np.frombuffer(exponents, np.int8).astype(int)).max() > _MOST_EXPONENT:
-            raise RemoteProtocolError(f"a coded update has a step above 2**{_MOST_EXPONENT}")
+            raise RemoteProtocolError(f"a coded array has a step above 2**{_MOST_EXPONENT}")
         numbers = _numbers(content[_HEAD.size + own :], count, self._bits, flags & _DEFLATED)
-        decoded: np.ndarray = (numbers * _values(exponents, count)).astype(_DTYPES[item])
+        decoded: np.ndarray = (numbers * _each(exponents, count)).astype(_DTYPES[item])
         return decoded
+
+
+def block_rms(values: np.ndarray) -> np.ndarray:
+    """Return the (blocks,) root mean squares of (P,) values."""
+    blocks = -(-len(values) // BLOCK)
+    padded = np.zeros(blocks * BLOCK)
+    padded[: len(values)] = values
+    counts = np.full(blocks, BLOCK)
+    counts[-1:] = len(values) - BLOCK * (blocks - 1)
+    found: np.ndarray = np.sqrt(np.square(padded).reshape(blocks, BLOCK).sum(axis=1) / counts)
+    return found
+
+
+def _log2(values: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        found: np.ndarray = np.log2(values)
+    return found
+
+
+def _exponents(exponents: np.ndarray) -> bytes:
+    found: np.ndarray = np.clip(exponents, _LEAST_EXPONENT, _MOST_EXPONENT).astype(np.int8)
+    return found.tobytes()
 
 
 def _most(bits: int) -> int:
@@ -124,16 +148,15 @@ def _most(bits: int) -> int:
     return max(1, (1 << bits - 1) - 1)
 
 
-def _values(exponents: bytes, count: int) -> np.ndarray:
+def _each(exponents: bytes, count: int) -> np.ndarray:
     """Return the (count,) step of each value."""
     steps = np.ldexp(1.0, np.frombuffer(exponents, np.int8).astype(np.int32))
     each: np.ndarray = np.repeat(steps, BLOCK)[:count]
     return each
 
 
-def _generator(key: UpdateKey) -> np.random.Generator:
-    text = f"{key.seed}/{key.stage}/{key.round}/{key.client}/update".encode()
-    digest = hashlib.blake2b(text, digest_size=16).digest()
+def _generator(key: str) -> np.random.Generator:
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
@@ -165,7 +188,7 @@ def _numbers(content: bytes, count: int, bits: int, is_deflated: int) -> np.ndar
     packed = _inflated(content, expected) if is_deflated else content
     if len(packed) != expected:
         raise RemoteProtocolError(
-            f"a coded update has {len(packed)} bytes of numbers; expected {expected}"
+            f"a coded array has {len(packed)} bytes of numbers; expected {expected}"
         )
     most = _most(bits)
     if bits == 8:
@@ -176,7 +199,7 @@ def _numbers(content: bytes, count: int, bits: int, is_deflated: int) -> np.ndar
         codes = each.reshape(count, bits) @ weights
         numbers = codes * 2 - 1 if bits == 1 else codes - most
     if count and np.abs(numbers).max() > most:
-        raise RemoteProtocolError(f"a coded update has numbers above {most} in magnitude")
+        raise RemoteProtocolError(f"a coded array has numbers above {most} in magnitude")
     return numbers
 
 
@@ -189,10 +212,10 @@ def _deflated(content: bytes) -> bytes:
 def _inflated(content: bytes, expected: int) -> bytes:
     decoder = zlib.decompressobj(-15)
     try:
-        # One byte more than expected: an update that holds more is refused, and takes no memory.
+        # One byte more than expected: one that holds more is refused, and takes no memory.
         found = decoder.decompress(content, expected + 1)
     except zlib.error as error:
-        raise RemoteProtocolError(f"a coded update is no deflated data ({error})") from error
+        raise RemoteProtocolError(f"a coded array is no deflated data ({error})") from error
     if not decoder.eof and len(found) <= expected:
-        raise RemoteProtocolError("a coded update ends before its numbers do")
+        raise RemoteProtocolError("a coded array ends before its numbers do")
     return found

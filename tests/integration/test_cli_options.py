@@ -246,13 +246,14 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
         **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
         **{"exchange-poll-s": "4", "basis": "supervised", "basis-blocks": "2", "update-bits": "8"},
+        **{"weight-bits": "4"},
         **{"fanouts": "4/3", "batch-nodes": "9", "cache-share": "0.5", "cache-epochs": "2"},
         **{"gpu-cache": "lru"},
         # Where there is no such GPU, the client computes by itself.
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
     only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
-    only_default |= {"sampler", "optimizer"}
+    only_default |= {"sampler", "optimizer", "row-bits"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")

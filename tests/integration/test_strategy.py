@@ -167,10 +167,18 @@ class Scrambled:
         plain[self._order(coded.nbytes, key)] = coded
         return plain.view(np.float32)
 
-    def encode_weights(self, weights: np.ndarray) -> np.ndarray:
+    sends_changes = False
+
+    def encode_weights(
+        self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
+    ) -> np.ndarray:
+        assert held is None
         return ~weights.view(np.uint8)
 
-    def decode_weights(self, coded: np.ndarray) -> np.ndarray:
+    def changed(self, coded: np.ndarray) -> bytes:
+        return b""
+
+    def decode_weights(self, coded: np.ndarray, held: np.ndarray | None = None) -> np.ndarray:
         return (~coded).view(np.float32)
 
     def _order(self, size: int, key: UpdateKey) -> np.ndarray:

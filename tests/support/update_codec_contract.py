@@ -34,7 +34,7 @@ class UpdateCodecContract:
         for known in (b"", steps):
             coded = self.codec.encode_update(sent, KEY, known)
             self._same_form(self.codec.decode_update(coded, KEY, known), sent)
-        weights = self.codec.decode_weights(self.codec.encode_weights(sent))
+        weights = self.codec.decode_weights(self.codec.encode_weights(sent, KEY, None))
         self._same_form(weights, sent)
 
     def _same_form(self, decoded: np.ndarray, sent: np.ndarray) -> None:
@@ -50,5 +50,5 @@ class UpdateCodecContract:
         coded.append(self.codec.encode_update(sent, KEY, b""))
         assert {array.ndim for array in coded} == {1}
         assert len({array.tobytes() for array in coded}) == 1
-        down = [self.codec.encode_weights(sent) for _ in range(2)]
+        down = [self.codec.encode_weights(sent, KEY, None) for _ in range(2)]
         assert down[0].tobytes() == down[1].tobytes()

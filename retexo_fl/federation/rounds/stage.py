@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class StageTraining:
         self._codec = codec
         #: What the next round's updates are encoded by.
         self._steps = state.steps
+        self._held = state.held
         self._metric = make_metric(config.metric)
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
@@ -102,15 +104,10 @@ class StageTraining:
             TrainingDiverged: The new weights, or a loss, are not finite.
             RemoteProtocolError: A client's counts are not those that its hello promised.
         """
-        # The optimizer's own array changes with its step.
-        sent = self.weights.copy() if weights is None else weights
         number = self.round + 1
-        asked = self._train_requests(sent, number)
-        answers = yield Ask(
-            requests=asked,
-            stage=self.ticket.stage,
-            purpose="train",
-            counted=frozenset(self.training),
+        sent, coded = self._outgoing(weights)
+        answers = yield from self._ask(
+            lambda form: self._train_requests(form, number), sent, coded, purpose="train"
         )
         self._aggregator.start(self._round_facts(number))
         validation, examples, loss_sum = Tally(), 0, 0.0
@@ -127,7 +124,7 @@ class StageTraining:
             else:
                 validation = add_answer(validation, self._evaluated(client, answer, "validation"))
         loss = loss_sum / examples
-        self._optimizer.step(self._aggregator.finish(), loss)
+        self._optimizer.step(self._aggregator.finish(), loss, sent)
         if not _is_finite(self._optimizer):
             raise TrainingDiverged(
                 f"stage {self.ticket.stage}, round {number}: the weights are not finite "
@@ -150,7 +147,7 @@ class StageTraining:
         known = self._participants
         request = EvaluateRequest(
             ticket=replace(self.ticket, round=self.round),
-            weights=self._codec.encode_weights(weights),
+            weights=self._whole(weights),
             nodes=nodes,
             last=nodes == "test",
         )
@@ -165,6 +162,17 @@ class StageTraining:
             found = add_answer(found, self._evaluated(client, answer, nodes))
         return Score.of(found, self._metric)
 
+    def validate_last(self) -> Round[Score]:
+        """Validate the weights after the last round, and offer them as the best."""
+        sent, coded = self._outgoing(None)
+        answers = yield from self._ask(self._validation_requests, sent, coded, purpose="evaluate")
+        found = Tally()
+        for client, answer in answers:
+            found = add_answer(found, self._evaluated(client, answer, "validation"))
+        score = Score.of(found, self._metric)
+        self.best.offer(sent, self.round, score)
+        return score
+
     def state(self) -> StageState:
         """Return where the stage stands."""
         return StageState(
@@ -175,6 +183,7 @@ class StageTraining:
             optimizer=self._optimizer.state(),
             absent=self.absent,
             steps=self._steps,
+            held=self._held,
         )
 
     def outcome(self) -> StageOutcome:
@@ -189,9 +198,51 @@ class StageTraining:
             weights=self.best.weights,
         )
 
-    def _train_requests(self, weights: np.ndarray, number: int) -> dict[int, Request[object]]:
+    def _outgoing(self, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return weights, those after the last round if None, as clients get them, and as sent."""
+        # The optimizer's own array changes with its step.
+        exact = self.weights.copy() if weights is None else weights
+        coded = self._codec.encode_weights(exact, self._key(self.round + 1, 0), self._held)
+        return self._codec.decode_weights(coded, self._held), coded
+
+    def _whole(self, weights: np.ndarray) -> np.ndarray:
+        return self._codec.encode_weights(weights, self._key(self.round, 0), None)
+
+    def _ask(
+        self,
+        requests: Callable[[np.ndarray], dict[int, Request[object]]],
+        sent: np.ndarray,
+        coded: np.ndarray,
+        *,
+        purpose: str,
+    ) -> Round[Iterable[tuple[int, Any]]]:
+        """Ask with coded weights; then with whole ones those that could not decode them."""
+        training = frozenset(self.training) if purpose == "train" else None
+        stage = self.ticket.stage
+        answers = yield Ask(
+            requests=requests(coded), stage=stage, purpose=purpose, counted=training
+        )
+        if not self._codec.sends_changes:
+            return answers
+        self._held = sent
+        found = dict(answers)
+        lacking = {client for client, answer in found.items() if answer.lacks_weights}
+        if lacking:
+            whole = {
+                c: request for c, request in requests(self._whole(sent)).items() if c in lacking
+            }
+            counted = None if training is None else training & lacking
+            answers = yield Ask(requests=whole, stage=stage, purpose=purpose, counted=counted)
+            found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
+        return sorted(found.items())
+
+    def _validation_requests(self, coded: np.ndarray) -> dict[int, Request[object]]:
+        ticket = replace(self.ticket, round=self.round)
+        request = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
+        return dict.fromkeys(self._present(self._participants.validation), request)
+
+    def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
-        coded = self._codec.encode_weights(weights)
         train = TrainRequest(ticket=ticket, weights=coded, steps=self._steps or None)
         evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
         training = {*self.training}
@@ -210,17 +261,20 @@ class StageTraining:
             (answer.validation_traffic, "evaluate"),
         ):
             self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
-        key = UpdateKey(
+        key = self._key(number, client)
+        with named(client):
+            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
+        self._aggregator.add(client, update_sum, answer.examples)
+        return self._codec.measure(update_sum)
+
+    def _key(self, number: int, client: int) -> UpdateKey:
+        return UpdateKey(
             seed=self._config.seed,
             job=self.ticket.job,
             stage=self.ticket.stage,
             round=number,
             client=client,
         )
-        with named(client):
-            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
-        self._aggregator.add(client, update_sum, answer.examples)
-        return self._codec.measure(update_sum)
 
     def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
         check_evaluated(self._clients.hellos[client], answer, nodes=nodes)

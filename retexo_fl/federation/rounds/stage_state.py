@@ -42,6 +42,7 @@ class StageState:
         optimizer: State of the server's optimizer.
         absent: Clients whose answers the last round was closed without, ascending.
         steps: What the next round's updates are encoded by.
+        held: (P,) weights that clients hold, where the codec sends changes of them.
     """
 
     round: int
@@ -51,6 +52,7 @@ class StageState:
     optimizer: Mapping[str, np.ndarray]
     absent: tuple[int, ...] = ()
     steps: bytes = b""
+    held: np.ndarray | None = None
 
     @classmethod
     def first(cls, weights: np.ndarray) -> Self:

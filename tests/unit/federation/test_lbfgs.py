@@ -27,7 +27,7 @@ def trained(steps: int, **changes: float) -> tuple[LimitedMemory, list[np.ndarra
     points = []
     for _ in range(steps):
         points.append(optimizer.weights.copy())
-        optimizer.step(gradient(points[-1]), loss(points[-1]))
+        optimizer.step(gradient(points[-1]), loss(points[-1]), points[-1])
     return optimizer, points
 
 
@@ -39,7 +39,7 @@ def test_directions_are_those_of_the_whole_matrix() -> None:
         points.append(optimizer.weights.copy())
         gradients.append(gradient(points[-1]))
         # A loss that falls: no step is taken back.
-        optimizer.step(gradients[-1], -float(number) * 1e9)
+        optimizer.step(gradients[-1], -float(number) * 1e9, points[-1])
     steps, changes = np.diff(points, axis=0), np.diff(gradients, axis=0)
     inverse = np.eye(8) * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1])
     for step, change in zip(steps, changes, strict=True):
@@ -64,12 +64,12 @@ def test_the_first_step_and_the_longest_are_bounded() -> None:
 
 def test_a_worse_point_is_taken_back_three_times_at_most() -> None:
     optimizer = LimitedMemory(np.zeros(2), learning_rate=1.0, weight_decay=0.0)
-    optimizer.step(np.array([1.0, 0.0]), 1.0)
+    optimizer.step(np.array([1.0, 0.0]), 1.0, optimizer.weights)
     first = optimizer.weights.copy()
     for number in range(1, 4):
-        optimizer.step(np.array([-1.0, 0.0]), 2.0)
+        optimizer.step(np.array([-1.0, 0.0]), 2.0, optimizer.weights)
         np.testing.assert_allclose(optimizer.weights, first * 0.3**number)
-    optimizer.step(np.array([-1.0, 0.0]), 2.0)
+    optimizer.step(np.array([-1.0, 0.0]), 2.0, optimizer.weights)
     # Accepted: downhill from there.
     assert optimizer.weights[0] > first[0] * 0.3**3
 
@@ -88,13 +88,13 @@ def test_a_restored_state_goes_on_with_the_same_bits(steps: int) -> None:
     other.load_state({name: item.copy() for name, item in optimizer.state().items()})
     for _ in range(5):
         for one in (optimizer, other):
-            one.step(gradient(one.weights), loss(one.weights))
+            one.step(gradient(one.weights), loss(one.weights), one.weights)
         np.testing.assert_array_equal(optimizer.weights, other.weights)
 
 
 def test_a_gradient_of_zero_moves_nothing() -> None:
     optimizer = LimitedMemory(np.ones(3, np.float32), learning_rate=1.0, weight_decay=0.0)
     for _ in range(3):
-        optimizer.step(np.zeros(3, np.float32), 0.0)
+        optimizer.step(np.zeros(3, np.float32), 0.0, optimizer.weights)
     np.testing.assert_array_equal(optimizer.weights, np.ones(3))
     assert optimizer.weights.dtype == np.float32

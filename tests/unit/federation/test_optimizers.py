@@ -20,7 +20,7 @@ def test_descent_equals_pytorchs_class(name: str, momentum: float) -> None:
     theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
     judge = torch.optim.SGD([theirs], lr=0.1, momentum=momentum, weight_decay=0.01)
     for gradient in rng.normal(size=(6, 5)):
-        ours.step(gradient, 0.0)
+        ours.step(gradient, 0.0, ours.weights)
         theirs.grad = torch.from_numpy(gradient.copy())
         judge.step()
     np.testing.assert_allclose(ours.weights, theirs.detach().numpy(), rtol=1e-12)
@@ -32,18 +32,18 @@ def test_a_restored_optimizer_goes_on_with_the_same_bits(name: str) -> None:
     rng = np.random.default_rng(0)
     one = make_optimizer(config, rng.normal(size=5))
     for gradient in rng.normal(size=(3, 5)):
-        one.step(gradient, 1.0)
+        one.step(gradient, 1.0, one.weights)
     other = make_optimizer(config, one.weights)
     other.load_state({key: item.copy() for key, item in one.state().items()})
     for gradient in rng.normal(size=(3, 5)):
-        one.step(gradient, 0.5)
-        other.step(gradient, 0.5)
+        one.step(gradient, 0.5, one.weights)
+        other.step(gradient, 0.5, other.weights)
     np.testing.assert_array_equal(one.weights, other.weights)
 
 
 def test_averaged_changes_take_no_optimizer() -> None:
     averaged = make_optimizer(make_config({"local-steps": 2}), np.ones(2))
-    averaged.step(np.array([1.0, -1.0]), 0.0)
+    averaged.step(np.array([1.0, -1.0]), 0.0, averaged.weights)
     np.testing.assert_array_equal(averaged.weights, [2.0, 0.0])
     with pytest.raises(ConfigurationError, match="optimizer: lbfgs .* local-steps 2.*expected"):
         make_config({"local-steps": 2, "optimizer": "lbfgs"})

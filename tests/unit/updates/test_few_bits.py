@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.updates import PLAIN, GridUpdates, UpdateKey, update_codec
+from retexo_fl.updates import PLAIN, FewBits, UpdateKey, update_codec, weights_name
 from retexo_fl.updates.grid import BITS, BLOCK
 from tests.support.update_codec_contract import KEY, UpdateCodecContract
 
@@ -20,21 +20,25 @@ MOST = {8: 127, 4: 7, 2: 1, 1: 1}
 
 
 class TestEightBits(UpdateCodecContract):
-    codec, exact = GridUpdates(bits=8), False
+    codec, exact = FewBits(update_bits=8), False
 
 
 class TestOneBit(UpdateCodecContract):
-    codec, exact = GridUpdates(bits=1), False
+    codec, exact = FewBits(update_bits=1), False
 
 
-def step_of(codec: GridUpdates, update: np.ndarray) -> np.ndarray:
+class TestChanges(UpdateCodecContract):
+    codec = FewBits(weight_bits=4)
+
+
+def step_of(codec: FewBits, update: np.ndarray) -> np.ndarray:
     exponents = np.frombuffer(codec.steps(codec.measure(update)), np.int8)
     return np.repeat(2.0 ** exponents.astype(float), BLOCK)[: len(update)]
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
-    codec, update = GridUpdates(bits=bits), np.array([0.0, 0.3, -0.7, 1e-3, 0.01], np.float32)
+    codec, update = FewBits(update_bits=bits), np.array([0.0, 0.3, -0.7, 1e-3, 0.01], np.float32)
     many = np.tile(update, 1000)
     steps = codec.steps(codec.measure(many))
     total = np.zeros(5)
@@ -57,7 +61,7 @@ def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
     client=st.integers(0, 5),
 )
 def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int) -> None:
-    codec, key = GridUpdates(bits=bits), replace(KEY, client=client)
+    codec, key = FewBits(update_bits=bits), replace(KEY, client=client)
     found = codec.decode_update(codec.encode_update(update, key, b""), key, b"")
     assert np.isfinite(found).all()
     step = step_of(codec, update)
@@ -70,7 +74,7 @@ def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int
 
 @pytest.mark.parametrize("bits", BITS)
 def test_sums_are_exact_in_any_order(bits: int) -> None:
-    codec, rng = GridUpdates(bits=bits), np.random.default_rng(0)
+    codec, rng = FewBits(update_bits=bits), np.random.default_rng(0)
     updates = rng.normal(size=(20, 700)).astype(np.float32)
     steps = codec.steps(np.max([codec.measure(one) for one in updates], axis=0))
     decoded = []
@@ -87,7 +91,7 @@ def test_sums_are_exact_in_any_order(bits: int) -> None:
 @pytest.mark.parametrize(("bits", "most"), [(8, 1.0), (4, 0.5), (2, 0.25), (1, 0.125)])
 def test_a_value_takes_no_more_bits_than_asked_for(bits: int, most: float) -> None:
     update = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
-    codec = GridUpdates(bits=bits)
+    codec = FewBits(update_bits=bits)
     steps = codec.steps(codec.measure(update))
     assert len(steps) == 40
     assert len(codec.encode_update(update, KEY, steps)) <= 10_000 * most + 8
@@ -97,7 +101,7 @@ def test_a_value_takes_no_more_bits_than_asked_for(bits: int, most: float) -> No
 
 
 def test_blocks_have_steps_of_their_own_and_none_is_lost() -> None:
-    codec = GridUpdates(bits=8)
+    codec = FewBits(update_bits=8)
     update = np.concatenate([np.full(BLOCK, 1e3), np.full(BLOCK, 50.0), np.zeros(3)])
     step = step_of(codec, update)
     assert step[0] > 10 * step[BLOCK]
@@ -109,12 +113,13 @@ def test_blocks_have_steps_of_their_own_and_none_is_lost() -> None:
 def test_what_is_not_finite_is_refused_before_it_is_sent() -> None:
     for value in (np.nan, np.inf):
         with pytest.raises(TrainingDiverged, match="client 4: stage 1, round 2: .*learning-rate"):
-            GridUpdates(bits=4).encode_update(np.array([1.0, value]), KEY, b"")
+            FewBits(update_bits=4).encode_update(np.array([1.0, value]), KEY, b"")
 
 
 def test_codecs_by_their_bits() -> None:
-    assert update_codec(32) is PLAIN
-    assert all(isinstance(update_codec(bits), GridUpdates) for bits in BITS)
+    assert update_codec(update_bits=32, weight_bits=32) is PLAIN
+    assert not update_codec(update_bits=8, weight_bits=32).sends_changes
+    assert update_codec(update_bits=32, weight_bits=8).sends_changes
 
 
 # ---- what a client may send instead --------------------------------------------------------------
@@ -124,12 +129,12 @@ UPDATE = np.random.default_rng(1).normal(size=300).astype(np.float32)
 
 def refused(coded: bytes, told: str, *, bits: int = 8, steps: bytes = b"") -> None:
     with pytest.raises(RemoteProtocolError, match=told) as caught:
-        GridUpdates(bits=bits).decode_update(np.frombuffer(coded, np.uint8), KEY, steps)
+        FewBits(update_bits=bits).decode_update(np.frombuffer(coded, np.uint8), KEY, steps)
     assert "\n" not in str(caught.value)
 
 
 def test_a_malformed_update_is_refused_by_name() -> None:
-    good = GridUpdates(bits=8).encode_update(UPDATE, KEY, b"").tobytes()
+    good = FewBits(update_bits=8).encode_update(UPDATE, KEY, b"").tobytes()
     refused(b"", "0 bytes; expected a head")
     refused(b"\x02" + good[1:], "form 2.*expected form 1")
     refused(good, "8 bits.*expected form 1, 4 bits", bits=4)
@@ -144,7 +149,7 @@ def test_a_malformed_update_is_refused_by_name() -> None:
 
 
 def test_a_bomb_takes_no_memory() -> None:
-    codec = GridUpdates(bits=8)
+    codec = FewBits(update_bits=8)
     coded = bytearray(codec.encode_update(np.zeros(2_000_000, np.float32), KEY, b"").tobytes())
     assert len(coded) < 300_000
     coded[4:8] = (256).to_bytes(4, "little")
@@ -153,17 +158,57 @@ def test_a_bomb_takes_no_memory() -> None:
 
 @given(data=st.binary(max_size=80), bits=st.sampled_from(BITS))
 def test_noise_is_refused_or_decoded(data: bytes, bits: int) -> None:
-    codec = GridUpdates(bits=bits)
+    codec = FewBits(update_bits=bits)
     with suppress(RemoteProtocolError):
         found = codec.decode_update(np.frombuffer(data, np.uint8), KEY, b"")
         assert np.isfinite(found).all()
 
 
 def test_another_key_draws_anew() -> None:
-    codec = GridUpdates(bits=4)
+    codec = FewBits(update_bits=4)
     others = (replace(KEY, seed=7), replace(KEY, stage=7), replace(KEY, round=7))
     keys = (KEY, *others, replace(KEY, client=7))
     coded = {codec.encode_update(UPDATE, key, b"").tobytes() for key in keys}
     assert len(coded) == 5
     same = UpdateKey(seed=3, job="job-of-a-resume", stage=1, round=2, client=4)
     assert codec.encode_update(UPDATE, same, b"").tobytes() in coded
+
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_what_one_change_leaves_is_part_of_the_next(bits: int) -> None:
+    codec, rng = FewBits(weight_bits=bits), np.random.default_rng(0)
+    weights = rng.normal(size=700).astype(np.float32)
+    held = None
+    sizes, errors = [], []
+    for number in range(12):
+        coded = codec.encode_weights(weights, replace(KEY, round=number), held)
+        assert codec.changed(coded) == (b"" if held is None else weights_name(held))
+        held = codec.decode_weights(coded, held)
+        sizes.append(coded.nbytes)
+        errors.append(float(np.abs(held - weights).max()))
+    assert sizes[0] == weights.nbytes
+    # A name, a head, three steps, and the numbers.
+    assert max(sizes[1:]) <= 8 + 8 + 3 + 700 * bits / 8 + 1
+    assert errors[0] == 0
+    # Weights that stay where they are are reached ever more closely.
+    weights = weights + rng.normal(size=700).astype(np.float32)
+    for number in range(12, 40):
+        coded = codec.encode_weights(weights, replace(KEY, round=number), held)
+        held = codec.decode_weights(coded, held)
+        errors.append(float(np.abs(held - weights).max()))
+    assert errors[-1] < 0.2 * errors[12]
+
+
+def test_a_change_is_refused_where_it_does_not_fit() -> None:
+    codec = FewBits(weight_bits=8)
+    held = np.ones(300, np.float32)
+    change = codec.encode_weights(held + 1, KEY, held)
+    with pytest.raises(RemoteProtocolError, match="got a change of weights; expected weights"):
+        codec.decode_weights(change, None)
+    with pytest.raises(RemoteProtocolError, match=r"shape \(300,\); expected .* shape \(4,\)"):
+        codec.decode_weights(change, np.ones(4, np.float32))
+    with pytest.raises(RemoteProtocolError, match="float32 .*expected float64"):
+        codec.decode_weights(change, np.ones(300))

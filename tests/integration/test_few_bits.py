@@ -1,0 +1,124 @@
+"""Trainings whose updates, weights and vectors travel in few bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.client.store import MemoryStore
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.events import Event, RoundClosed
+from tests.support.runs import configured, ledger_of, model_bytes, result_of, train
+
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "hidden": 32,
+    "dropout": 0.0,
+    "model": "gcn",
+    "rounds": 10,
+    "optimizer": "lbfgs",
+    "warm_start": True,
+    "basis": "supervised",
+    "basis_blocks": 2,
+}
+FEW: dict[str, Any] = {"update_bits": 8, "weight_bits": 8, "row_bits": 8}
+
+
+class Interrupter:
+    """Presses Ctrl-C at an event."""
+
+    def __init__(self, event: int) -> None:
+        self.left = event
+
+    def __call__(self, event: Event) -> None:
+        del event
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def payload(run: Path, kind: str, purpose: str) -> int:
+    return ledger_of(run).sum(kind=kind, purpose=purpose).payload
+
+
+def test_eight_bits_are_a_quarter_of_the_bytes_and_as_good(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", **KEYS, codec="dense")
+    few = train(tmp_path / "few", **KEYS, **FEW)
+    assert result_of(few)["test_accuracy"] > result_of(plain)["test_accuracy"] - 0.01
+    assert payload(few, "updates_up", "train") < 0.27 * payload(plain, "updates_up", "train")
+    assert payload(few, "boundary", "exchange") < 0.3 * payload(plain, "boundary", "exchange")
+    # The first round of each stage sends weights whole.
+    down = payload(few, "weights_down", "train")
+    assert down < (0.1 + 0.9 * 0.27) * payload(plain, "weights_down", "train")
+
+
+@pytest.mark.parametrize("event", [6, 9, 16, 21])
+def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int) -> None:
+    whole = train(tmp_path / "whole", **KEYS, **FEW)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(out, Interrupter(event), **KEYS, **FEW)
+    train(out, **KEYS, **FEW, resume=out)
+    assert model_bytes(out) == model_bytes(whole)
+
+
+def test_clients_that_lost_their_weights_get_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(tmp_path / "whole", **KEYS, **FEW)
+    stores: list[MemoryStore] = []
+    made = MemoryStore.__init__
+
+    def init(self: MemoryStore) -> None:
+        made(self)
+        stores.append(self)
+
+    def lose(event: Event) -> None:
+        if isinstance(event, RoundClosed) and event.round in (3, 4, 10):
+            # One of them; another holds others.
+            held = stores[0].held_weights(event.stage)
+            assert held is not None
+            stores[0].hold_weights(event.stage, held[::-1])
+            stores[2]._held.clear()
+
+    monkeypatch.setattr(MemoryStore, "__init__", init)
+    run = train(tmp_path / "run", lose, **KEYS, **FEW)
+    assert model_bytes(run) == model_bytes(whole)
+    assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
+    assert payload(run, "weights_down", "train") > payload(whole, "weights_down", "train")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("standard", {"update_bits": 4}),
+        ("bns", {"update_bits": 8}),
+        ("drop", {"update_bits": 8, "weight_bits": 8}),
+        ("lazy", {"update_bits": 8, "weight_bits": 4, "local_steps": 3}),
+        ("lazy", {"update_bits": 2, "weight_bits": 2, "row_bits": 2}),
+        ("lazy", {"update_bits": 8, "aggregator": "trimmed-mean:0.2", "clients": 5}),
+    ],
+)
+def test_every_algorithm_learns_in_few_bits(
+    tmp_path: Path, algorithm: str, keys: dict[str, Any]
+) -> None:
+    run = train(tmp_path / "run", **{"clients": 3, "rounds": 30, "algorithm": algorithm, **keys})
+    assert result_of(run)["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"weight_bits": 8, "algorithm": "standard"}, "weight-bits: 8 .*standard.*expected 32"),
+        ({"row_bits": 8, "algorithm": "bns"}, "row-bits: 8 .*bns; expected 32, or algorithm lazy"),
+        ({"row_bits": 4, "codec": "dense"}, "row-bits: 4 .*dense; expected 32, or codec lossless"),
+        ({"update_bits": 3}, "update-bits: got 3; expected one of 32, 8, 4, 2, 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, keys: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        configured(tmp_path, **keys)
