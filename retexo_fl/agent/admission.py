@@ -80,7 +80,7 @@ def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:
     fewest = _fewest_summed(config, train)
     if fewest >= limits.least_train_nodes:
         return
-    what = f"an update would be of {counted(fewest, 'train node')}"
+    what = f"an update would sum over {counted(fewest, 'train node')}"
     if fewest < train:
         what = (
             f"batch-nodes: {config.batch_nodes} leaves a mini-batch of {fewest} out of "
@@ -169,10 +169,10 @@ class Questions:
         kind, nodes = "updates", ""
         if isinstance(asked, EvaluateRequest):
             # The last weights on validation nodes, and the best on test nodes.
-            kind, nodes, most = "judgements", asked.nodes, most + 1
+            kind, nodes, most = "evaluations", asked.nodes, most + 1
             if nodes not in _JUDGED:
                 raise LocalProtocolError(
-                    f"{where}: asked to judge {nodes[:40]!r} nodes; expected {' or '.join(_JUDGED)}"
+                    f"{where}: nodes: got {nodes[:40]!r}; expected {' or '.join(_JUDGED)}"
                 )
         digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
         digest.update(asked.weights.tobytes())

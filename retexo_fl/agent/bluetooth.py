@@ -35,7 +35,7 @@ def bluetooth_transport(settings: AgentSettings) -> BluetoothTransport:
             check_can_listen(wanted)
         except ChannelUnavailable as error:
             raise ConfigurationError(
-                f"listen: {error}; with {AUTOMATIC_BLUETOOTH} the agent goes on without"
+                f"listen: {error}; expected Bluetooth, or {AUTOMATIC_BLUETOOTH} to start without it"
             ) from error
     return BluetoothTransport(adapter=own_adapter(settings.listen))
 

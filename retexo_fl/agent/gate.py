@@ -107,7 +107,7 @@ class JobGate:
         if not 0 <= key.sender < self._clients or key.sender == self._client:
             raise refused(
                 Reason.PLAN,
-                f"client {key.sender} is none of the {counted(self._clients, 'client')}",
+                f"client {key.sender}: expected another client from 0 to {self._clients - 1}",
             )
 
     def _admit_control(self, key: BlockKey, kind: int) -> Admission:

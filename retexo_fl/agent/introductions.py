@@ -75,8 +75,8 @@ class Introductions:
             return len(self._compare(introduced).members)
         if not self._settings.introductions:
             raise IdentityError(
-                f"client {self._identity.client}: has no roster file and does not let the server "
-                "introduce others; give it a roster, or set introductions = true in its agent.toml"
+                f"client {self._identity.client}: no roster file and introductions = false; "
+                "expected a roster, or introductions = true, in its agent.toml"
             )
         assert self.network is not None
         self.network.replace_roster(introduced)
@@ -101,8 +101,8 @@ class Introductions:
                     line(
                         "impostor",
                         peer=client,
-                        reason="the server shows another certificate than the roster file, which "
-                        "is believed",
+                        reason="the server sent another certificate than the roster file has; the "
+                        "file's is used",
                         shown=fingerprint(member.certificate_pem),
                         believed=fingerprint(known.certificate_pem),
                     )

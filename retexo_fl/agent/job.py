@@ -279,7 +279,7 @@ class AgentJob:
             return ""
         if config.boundary_plan == "rows" and layer_class(config.model).sums_messages:
             return "the plan of rows sends no sums; run with --boundary-plan cover, or over TCP"
-        return "model and part have no sums of several peers for one node; TCP costs less"
+        return "with this model and part no sum is over several peers; TCP costs less"
 
     def _runner(
         self, request: TrainRequest | EvaluateRequest, steps: Steps[Answer]

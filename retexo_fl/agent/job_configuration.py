@@ -17,6 +17,5 @@ def check_same(name: str, known: Mapping[str, Scalar], asked: Mapping[str, Scala
     for key, value in config_values(make_config(asked)).items():
         if key not in free_keys() and known[key] != value:
             raise ConfigurationError(
-                f"{key}: {value!r}, but job {name} began with {known[key]!r}; expected the "
-                "configuration that it began with"
+                f"{key}: got {value!r}; expected {known[key]!r}, with which job {name} was started"
             )

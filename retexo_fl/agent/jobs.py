@@ -142,8 +142,8 @@ class AgentJobs:
         """
         if self._jobs.get(job.name) is not job:
             raise StaleAttempt(
-                f"client {self._partition.client}: job {job.name} was forgotten meanwhile; start "
-                "the run again with `retexo run --resume`"
+                f"client {self._partition.client}: job {job.name} was deleted during this message; "
+                "resume the run with `retexo run --resume`"
             )
         if not _is_last(request):
             job.keep(request, parts)
@@ -179,14 +179,14 @@ class AgentJobs:
         if request.message != "hello":
             raise LocalProtocolError(
                 f"client {self._partition.client}: job {name} is unknown here; expected hello "
-                "first; start the run again with `retexo run --resume`"
+                "first; resume the run with `retexo run --resume`"
             )
         if self._ended(name) is not None:
             seen = int(self._facts(name)["attempt"])
             if ticket.attempt <= seen:
                 raise StaleAttempt(
-                    f"client {self._partition.client}: attempt {ticket.attempt} of job {name}, "
-                    f"which ended in attempt {seen}"
+                    f"client {self._partition.client}: got attempt {ticket.attempt} of job {name}, "
+                    f"which finished in attempt {seen}; expected a later one"
                 )
             (self._folder() / name / "answer").unlink()
         else:

@@ -49,7 +49,7 @@ class Limits:
                 raise _unusable(key, text, DEVICES.expected)
         for name in self.allow_plugins:
             if not is_plugin(name):
-                raise _unusable("allow-plugins", name, "texts of the form module:attribute")
+                raise _unusable("allow-plugins", name, "strings of the form module:attribute")
         for name in self.allow_algorithms:
             if name not in ALGORITHMS:
                 raise _unusable("allow-algorithms", name, f"some of {', '.join(ALGORITHMS)}")

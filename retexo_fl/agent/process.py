@@ -291,7 +291,7 @@ def _controller(agent: _Agent, service: AgentService) -> Controller:
             case "forget":
                 return {"known": await service.forget(str(asked.get("job"))[:80])}
         raise RemoteProtocolError(
-            f"got question {str(asked.get('ask'))[:40]!r}; expected status, stop or forget"
+            f"got request {str(asked.get('ask'))[:40]!r}; expected status, stop or forget"
         )
 
     return control

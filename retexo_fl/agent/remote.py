@@ -149,7 +149,7 @@ class _Talk:
         view, filled = memoryview(bytearray(size)), 0
         while filled < size:
             if time.monotonic() > self._deadline:
-                raise TimeoutError("no answer in time")
+                raise TimeoutError("no answer within the deadline")
             count = stream.recv_into(view[filled:])
             if not count:
                 raise ConnectionResetError("the connection was closed")

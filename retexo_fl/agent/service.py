@@ -176,7 +176,7 @@ class AgentService:
         request = running.request
         match request.asked:
             case RelayRequest() if not job.config.relay:
-                raise RemoteProtocolError("parcels of peers; expected none with relay = false")
+                raise RemoteProtocolError("got parcels of peers; expected none with relay = false")
             case IntroduceRequest() | RelayRequest() as asked:
                 return await self._peering.answer(asked)
             case HelloRequest() if request.config.get("introductions"):
@@ -254,11 +254,12 @@ class AgentService:
             ),
         ]:
             if running.superseded.is_set():
-                raise StaleAttempt(f"{runner.place}: another message has come meanwhile")
+                raise StaleAttempt(f"{runner.place}: superseded by a later message")
             if time.monotonic() > deadline:
                 raise ExchangeIncomplete(
-                    f"{runner.place}: clients {', '.join(map(str, untaken))} did not take their "
-                    "vectors in time (message-timeout-s); see `retexo agent status` on each machine"
+                    f"{runner.place}: clients {', '.join(map(str, untaken))} did not acknowledge "
+                    "their vectors within message-timeout-s; see `retexo agent status` on each "
+                    "machine"
                 )
             await asyncio.sleep(_TAKEN_PAUSE_S)
 
@@ -275,12 +276,12 @@ class AgentService:
                 return
             client = next(iter(awaited)).receiver
             if running.superseded.is_set():
-                raise StaleAttempt(f"client {client}: {place}: another message has come meanwhile")
+                raise StaleAttempt(f"client {client}: {place}: superseded by a later message")
             if time.monotonic() > deadline:
                 peers = ", ".join(map(str, sorted(key.sender for key in missing)))
                 raise ExchangeIncomplete(
-                    f"client {client}: {place}: no vectors of clients {peers} in time "
-                    "(message-timeout-s); see `retexo agent status` on each machine"
+                    f"client {client}: {place}: no vectors of clients {peers} within "
+                    "message-timeout-s; see `retexo agent status` on each machine"
                 )
 
     async def _timed(self, running: _Running, call: Callable[[], Result]) -> Result:

@@ -25,11 +25,11 @@ _MOST_NUMBER: Final = 10**15
 _MOST_MIB: Final = 65_536
 _BROADCASTS: Final = ("gso", "tc")
 _EXPECTED: Final = {
-    "str": "a text",
+    "str": "a string",
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
-    "tuple[str, ...]": "a list of texts",
+    "tuple[str, ...]": "a list of strings",
 }
 _FILES: Final = ("partition", "state", "socket", "key", "certificate")
 
@@ -106,8 +106,8 @@ class AgentSettings(Limits):
                 host_and_port(getattr(self, name), name)
         if self.look_every_s and not 1.0 <= self.look_every_s < math.inf:
             raise ConfigurationError(
-                f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 to leave it "
-                "to the channel"
+                f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 for the "
+                "channel's default"
             )
         self._check_transports()
         self._check_datagrams()
@@ -122,15 +122,15 @@ class AgentSettings(Limits):
             scheme, _, plugin = _split_transport(text)
             if not is_own_scheme(scheme) or not is_plugin(plugin):
                 raise ConfigurationError(
-                    f"transports: got {text[:_MOST_SHOWN]!r}; expected texts of the form "
+                    f"transports: got {text[:_MOST_SHOWN]!r}; expected strings of the form "
                     "x-NAME=module:attribute"
                 )
         for address in self.listen:
             scheme = address.partition(":")[0]
             if is_own_scheme(scheme) and scheme not in self.own_transports:
                 raise ConfigurationError(
-                    f"listen: {address[:_MOST_SHOWN]}: there is no transport for it; expected "
-                    f"{scheme}=module:attribute among transports"
+                    f"listen: {address[:_MOST_SHOWN]}: no such transport; expected "
+                    f"{scheme}=module:attribute in transports"
                 )
 
     def _check_datagrams(self) -> None:

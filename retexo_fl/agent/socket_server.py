@@ -124,11 +124,11 @@ class SocketServer:
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         if uid not in {0, os.getuid()}:
             raise PeerRefused(
-                f"user {uid} may not ask this agent; expected user {os.getuid()} or root"
+                f"user {uid} may not use this agent; expected user {os.getuid()} or root"
             )
         if self._open > _MOST_CONNECTIONS:
             raise AgentUnreachable(
-                f"{self._path}: {_MOST_CONNECTIONS} questions are open already; try again later"
+                f"{self._path}: {_MOST_CONNECTIONS} requests are open; retry later"
             )
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[wire.Kind, bytes, bytes]:
@@ -139,10 +139,10 @@ class SocketServer:
                 body = await reader.readexactly(prefix.body_bytes)
         except TimeoutError as error:
             raise RemoteProtocolError(
-                f"no whole question within {self._patience_s:g} s of connecting"
+                f"no complete request within {self._patience_s:g} s of connecting"
             ) from error
         if prefix.kind not in {wire.Kind.REQUEST, wire.Kind.CONTROL}:
-            raise RemoteProtocolError(f"got {prefix.kind.name}; expected a question")
+            raise RemoteProtocolError(f"got {prefix.kind.name}; expected a request")
         return prefix.kind, head, body
 
     async def _outcome(self, request: wire.Request, writer: asyncio.StreamWriter) -> Outcome:

@@ -22,7 +22,7 @@ def _make(plugin: str) -> Transport:
     for name in ("connect", "listen"):
         if not callable(getattr(made, name, None)):
             raise PluginError(
-                f"transport {plugin!r}: made {type(made).__name__} without {name}; expected a "
+                f"transport {plugin!r}: returned {type(made).__name__} without {name}; expected a "
                 "Transport (retexo_fl/channels/streams.py)"
             )
     transport: Transport = made

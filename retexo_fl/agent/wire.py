@@ -176,7 +176,7 @@ def failure_of(head: bytes) -> RetexoError:
     facts = _json(head)
     name, sentence = facts.get("name"), facts.get("sentence")
     if not isinstance(name, str) or not isinstance(sentence, str):
-        raise RemoteProtocolError("a failure has no name or no sentence")
+        raise RemoteProtocolError("a failure has no name or no message")
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, RetexoError):
         return known(sentence)
@@ -264,7 +264,7 @@ def _facts(head: bytes) -> Mapping[str, Any]:
         raise RemoteProtocolError(
             f"a message of version {_one_line(version)} came from retexo-fl {package}; expected "
             f"version {MESSAGE_VERSION} of retexo-fl {__version__}; install the same for agent and "
-            "ClientApp, and start the agent again"
+            "ClientApp, and restart the agent"
         )
     return facts
 
@@ -277,7 +277,7 @@ def _json(head: bytes) -> Mapping[str, Any]:
     try:
         facts = json.loads(head)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError("the head of a message is no JSON") from error
+        raise RemoteProtocolError("the head of a message is not JSON") from error
     return _object(facts, "head")
 
 

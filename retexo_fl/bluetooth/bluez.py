@@ -114,7 +114,7 @@ class Bluez:
         names = ", ".join(f"{adapter.name} {adapter.address}" for adapter in known)
         asked = [it for it in known if wanted.upper() in ("", it.name.upper(), it.address)]
         if not asked:
-            raise ChannelUnavailable(f"adapter {wanted}: this machine has {names}")
+            raise ChannelUnavailable(f"adapter {wanted}: not found; expected one of {names}")
         for adapter in asked:
             if adapter.is_powered:
                 return adapter
@@ -131,7 +131,7 @@ class Bluez:
         """
         objects = await self._objects()
         if adapter.path not in objects:
-            raise ChannelUnavailable(f"{adapter.name}: the adapter has gone (unplugged?)")
+            raise ChannelUnavailable(f"{adapter.name}: the adapter is no longer there (unplugged?)")
         found = (_device(*item, adapter) for item in _having(objects, _DEVICE))
         mine = [device for device in found if device.path.startswith(f"{adapter.path}/")]
         return tuple(sorted(mine, key=lambda device: device.address))

@@ -96,9 +96,9 @@ class Bus:
         except TimeoutError as error:
             raise ChannelTimedOut(f"{path}: no answer to {name} within {timeout_s:g} s") from error
         except (OSError, EOFError) as error:
-            raise ChannelUnavailable(f"the D-Bus system bus has gone ({error})") from error
+            raise ChannelUnavailable(f"lost the D-Bus system bus ({error})") from error
         if answer is None:
-            raise ChannelUnavailable("the D-Bus system bus has gone")
+            raise ChannelUnavailable("lost the D-Bus system bus")
         if answer.message_type is MessageType.ERROR:
             text = str(answer.body[0]) if answer.body else "no reason"
             return Reply(error=answer.error_name or "an error", text=text, values=())
@@ -184,7 +184,7 @@ async def open_bus() -> Bus:
         async with asyncio.timeout(CALL_S):
             connection = await MessageBus(bus_type=BusType.SYSTEM).connect()
     except (OSError, EOFError, AuthError, InvalidAddressError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or f"nothing within {CALL_S:g} s"
+        reason = getattr(error, "strerror", None) or str(error) or f"timeout after {CALL_S:g} s"
         raise ChannelUnavailable(
             f"the D-Bus system bus does not answer: {reason} "
             "(apt install dbus bluez; in a container, mount the host's /run/dbus)"

@@ -72,4 +72,4 @@ class _Directory:
             # A device offers all its records at each of its adapters.
             if offer.adapter in ("", address):
                 return offer.channel
-        raise ChannelUnavailable(f"{address}: no agent there tells the channel it listens at")
+        raise ChannelUnavailable(f"{address}: no agent there publishes its channel (SDP)")

@@ -125,7 +125,7 @@ async def _heard(bluez: Bluez, adapter: Adapter, address: str, seconds: float) -
         if device.address == address:
             return device
     raise ChannelTimedOut(
-        f"{address}: not heard within {seconds:g} s; expected it near, and waiting: "
+        f"{address}: not heard within {seconds:g} s; expected it in range and waiting: "
         "retexo bluetooth pair --accept"
     )
 
@@ -142,8 +142,8 @@ async def _agree(bluez: Bluez, device: Device) -> None:
             return
         case "AuthenticationFailed" | "AuthenticationRejected" | "AuthenticationCanceled":
             raise PeerRefused(
-                f"{device.address}: pairing failed ({reply.text}); if one of the two knows the "
-                "other already, remove it there: retexo bluetooth remove"
+                f"{device.address}: pairing failed ({reply.text}); if one of the two is "
+                "still paired with the other, remove it there: retexo bluetooth remove"
             )
         case "ConnectionAttemptFailed" | "AuthenticationTimeout":
             raise ChannelTimedOut(f"{device.address}: did not answer ({reply.text})")
@@ -159,8 +159,8 @@ async def _check_compared(
         return
     await bluez.remove(adapter, device)
     raise PeerRefused(
-        f"{device.address}: paired without digits, which was undone; "
-        "expected --confirm on the other device, too"
+        f"{device.address}: paired without comparing digits, so the pairing was removed; "
+        "expected --confirm on both devices"
     )
 
 

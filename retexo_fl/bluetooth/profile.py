@@ -78,7 +78,7 @@ class BluezPublication:
         try:
             await self._register()
         except ChannelError as error:
-            logger.warning("bluetooth: bluetoothd was started anew, the record is lost: %s", error)
+            logger.warning("bluetooth: the record was lost when bluetoothd restarted: %s", error)
 
     def _hear(self, message: Message) -> bool:
         if message.member == _OWNER_CHANGED and _new_owner(message.body):

@@ -89,7 +89,7 @@ def answer_parts(packet: bytes, transaction: int) -> tuple[bytes, bytes]:
     kind, number, length = struct.unpack(">BHH", packet[:5])
     body = packet[5:]
     if number != transaction or length != len(body):
-        raise RemoteProtocolError("SDP: answer to another question, or of another length")
+        raise RemoteProtocolError("SDP: answer with another transaction number or length")
     if kind == _ERROR:
         raise RemoteProtocolError(f"SDP: the device answered with error 0x{body[:2].hex()}")
     if kind != _RESPONSE or len(body) < 3:

@@ -148,7 +148,7 @@ class Doorway:
     def _crowded(self, source: str) -> None:
         """Count a connection that is closed so that there is room for others."""
         # Sources are many, and by relay the server's words: they share a line of the log.
-        sentence = f"{source} has, or all have, too many connections that have proved nothing yet"
+        sentence = f"{source} has, or all have, too many connections before their handshake"
         self._refuse("strangers", Reason.CONNECTIONS, sentence)
 
     def _refuse(self, who: str, reason: Reason, sentence: str) -> None:

@@ -79,7 +79,7 @@ def make_identity(folder: Path, client: int) -> Identity:
     key_path, certificate_path = folder / KEY_FILE, folder / CERTIFICATE_FILE
     for path in (key_path, certificate_path):
         if path.exists():
-            raise IdentityError(f"{path} exists; a key is never written over")
+            raise IdentityError(f"{path}: exists; expected a new file (keys are not overwritten)")
     pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

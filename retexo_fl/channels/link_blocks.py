@@ -230,7 +230,7 @@ class LinkBlocks:
         try:
             is_whole = await _off_loop(len(frame), self._depot.add_frame, event.key, frame)
             if is_whole != event.is_last:
-                raise RemoteProtocolError("a block has not as many frames as was said")
+                raise RemoteProtocolError("a block has another number of frames than its offer")
         except _BLOCK_ERRORS as error:
             self._refuse(event.ref, event.key, error, loop_time_s())
             return

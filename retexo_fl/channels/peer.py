@@ -208,7 +208,7 @@ class Peer:
             is_new = now_s - link.begun_s < self._limits.both_at_once_s
             if is_new and self._opened_by == lower != opened_by:
                 return False
-            await link.leave("another link takes its place")
+            await link.leave("replaced by another link")
         return not self._has_left
 
     def _begin(self, proved: Proved, opened_by: int) -> PeerLink:

@@ -214,7 +214,7 @@ class PeerLink:
                 await self.stream.write(wire)
         except TimeoutError as error:
             raise ChannelTimedOut(
-                f"client {self._account.client} took nothing for {self._limits.stall_s:g} s"
+                f"client {self._account.client} read nothing for {self._limits.stall_s:g} s"
             ) from error
         self._counters.tls_bytes_sent += len(wire)
         return True

@@ -76,7 +76,7 @@ class Roster:
         by_client: dict[int, Member] = {}
         for member in members:
             if member.client in by_client:
-                raise IdentityError(f"roster: client {member.client} stands there twice")
+                raise IdentityError(f"roster: client {member.client} is listed twice")
             by_client[member.client] = member
         return cls(members=by_client)
 

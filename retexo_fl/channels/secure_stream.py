@@ -171,7 +171,7 @@ def _trust(context: ssl.SSLContext, anchors_pem: str) -> None:
     try:
         context.load_verify_locations(cadata=anchors_pem)
     except ssl.SSLError as error:
-        problem = f"a certificate that TLS cannot use ({error.reason})"
+        problem = f"TLS cannot use a certificate ({error.reason})"
         raise IdentityError(f"roster: {problem}") from error
 
 
@@ -200,7 +200,7 @@ def _named(error: ssl.SSLError) -> PeerRefused | ChannelClosed:
     if any(alert in word for alert in _CERTIFICATE_ALERTS) and "ALERT" in word:
         return refused(Reason.CERTIFICATE, "the peer does not know our certificate")
     if word == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return refused(Reason.CERTIFICATE, "it shows no certificate")
+        return refused(Reason.CERTIFICATE, "it sent no certificate")
     if isinstance(error, ssl.SSLEOFError) or word == "UNEXPECTED_EOF_WHILE_READING":
-        return ChannelClosed("the connection ended without a goodbye")
+        return ChannelClosed("the connection ended without a TLS close")
     return ChannelClosed(f"TLS: {word.replace('_', ' ').lower() or error}")

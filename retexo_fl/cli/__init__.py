@@ -28,7 +28,7 @@ from retexo_fl.cli.sentences import complain, unknown, usage_sentence
 from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, RetexoError
 
-_HELP = """Train graph neural networks over graphs that may not be brought together.
+_HELP = """Train graph neural networks over graphs whose parts must stay with their owners.
 
 A graph is split over clients; each layer is trained after one exchange between neighbours.
 """
@@ -70,7 +70,7 @@ bluetooth.add_to(app, _Commands)
 
 @app.callback(invoke_without_command=True)
 def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
         typer.echo(f"retexo-fl {__version__}")

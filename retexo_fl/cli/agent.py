@@ -21,9 +21,7 @@ _EXAMPLES = examples(
     "retexo agent run --config agent.toml",
     "retexo agent status --config agent.toml",
 )
-_Config = Annotated[
-    Path, typer.Option("--config", metavar="FILE", help="Where its part, state and socket lie.")
-]
+_Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="The agent's settings.")]
 _DEFAULT = Path("/etc/retexo/agent.toml")
 
 
@@ -32,7 +30,7 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
     group = typer.Typer(
         cls=cls,
         no_args_is_help=True,
-        help="The resident process that holds a client's part and talks to its peers.",
+        help="Run and control the agent: the process that holds a client's part and its links.",
         rich_markup_mode="rich",
         epilog=_EXAMPLES,
     )
@@ -42,7 +40,7 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
 
 
 def _run(config: _Config = _DEFAULT) -> None:
-    """Serve this machine's part until told to stop."""
+    """Serve this machine's part until stopped."""
     from retexo_fl.agent.state_folder import owned_state
 
     settings = _settings(config)
@@ -68,9 +66,7 @@ def _open_kernel_path() -> OpenCarrier | None:
 
 def _status(
     config: _Config = _DEFAULT,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Everything, for programs to read.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every field, as JSON.")] = False,
 ) -> None:
     """Show what the agent does: its jobs, its peers, its bytes."""
     from retexo_fl.agent.remote import ask_agent
@@ -85,7 +81,7 @@ def _status(
 
 
 def _stop(config: _Config = _DEFAULT) -> None:
-    """End the agent; what it has computed is on disk, a training goes on when it is back."""
+    """Stop the agent; its results are on disk, and a training continues once it runs again."""
     from retexo_fl.agent.remote import ask_agent
     from retexo_fl.agent.state_folder import wait_until_free
 
@@ -99,11 +95,11 @@ def _forget(
     job: Annotated[str, typer.Argument(help="Name of the job, as `retexo agent status` shows it.")],
     config: _Config = _DEFAULT,
 ) -> None:
-    """Drop what the agent keeps of a job; it cannot go on after that."""
+    """Delete what the agent keeps of a job, which cannot be resumed after that."""
     from retexo_fl.agent.remote import ask_agent
 
     known = ask_agent(Path(_settings(config).socket), "forget", job=job)["known"]
-    tell(f"{job}: forgotten" if known else f"{job}: there is no such job here")
+    tell(f"{job}: forgotten" if known else f"{job}: this agent has no such job")
 
 
 def _settings(path: Path) -> AgentSettings:

@@ -80,7 +80,7 @@ def _meetings(peers: Sequence[Facts]) -> str:
     """Return one line: which peer was met last, and how much waits for how many peers."""
     met = [peer for peer in peers if peer.get("last_met") is not None]
     near = [peer for peer in peers if peer.get("connected")]
-    line = "no peer was met yet"
+    line = "no peer met yet"
     if near:
         are = "is" if len(near) == 1 else "are"
         line = f"{format_count(len(near))} of {format_counted(len(peers), 'peer')} {are} connected"
@@ -132,7 +132,7 @@ def _notes(facts: Facts) -> list[str]:
     ]
     if facts["strangers"]:
         reasons = printable(_reasons(facts["strangers"]))
-        notes.append(f"connections of strangers refused: {reasons}")
+        notes.append(f"unauthenticated connections refused: {reasons}")
     if facts["flower"]:
         up, down = (facts["flower"][way] for way in ("up", "down"))
         notes.append(
@@ -148,8 +148,9 @@ def _datagram_notes(datagrams: Facts | None) -> list[str]:
         return []
     counted = datagrams["counters"]
     notes = [
-        f"datagrams at {printable(datagrams['address'])}, taken by {_TAKEN_BY[datagrams['kind']]}: "
-        f"{counted['data_new']} taken, {counted['packets_sent']} sent, "
+        f"datagrams at {printable(datagrams['address'])}, received by "
+        f"{_TAKEN_BY[datagrams['kind']]}: {counted['data_new']} received, "
+        f"{counted['packets_sent']} sent, "
         f"{format_counted(counted['cache_hits'], 'exchange')} answered from the cache"
     ]
     refused = {name: counted[name] for name in _REFUSED if counted[name]}
@@ -159,7 +160,7 @@ def _datagram_notes(datagrams: Facts | None) -> list[str]:
         stalled = datagrams["stalled_peers"]
         peers = ", ".join(map(str, stalled))
         who = f"peer {peers} has" if len(stalled) == 1 else f"peers {peers} have"
-        notes.append(f"datagrams: {who} stopped to acknowledge; is UDP let through on the way?")
+        notes.append(f"datagrams: {who} stopped acknowledging; does a firewall block UDP?")
     return notes
 
 

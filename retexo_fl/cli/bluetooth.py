@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 _HELP = """Bluetooth devices of this machine: pair them once, then agents connect by themselves.
 
-Exit code 2 if a part of Bluetooth is missing; the line says which, and how to get it.
+Exit code 2 if a part of Bluetooth is missing; the error names it and its remedy.
 """
 _PAIR_HELP = """Pair with a device, once, and trust it.
 
 On one device: `retexo bluetooth pair --accept`; on the other: `retexo bluetooth pair ADDRESS` \
-with the address that the first shows. Unattended, the air between the two is encrypted, but \
-nobody has proved who they are; agents do that, by their keys. With `--confirm` on both devices \
-each shows six digits, and a person compares them.
+with the address that the first shows. The connection is encrypted, but not authenticated: agents \
+authenticate each other by their own keys. With `--confirm` on both devices each shows six digits \
+for a person to compare.
 """
 _PAIR_EXAMPLES = examples(
     "retexo bluetooth pair --accept --seconds 120",
     "retexo bluetooth pair B8:27:EB:12:34:56",
     "retexo bluetooth pair B8:27:EB:12:34:56 --confirm",
 )
-_TRUST_HELP = """Let a paired device use this machine's Bluetooth services with nobody asked.
+_TRUST_HELP = """Let a paired device use this machine's Bluetooth services without confirmation.
 
-Pairing does this, too. `--revoke` ends it.
+Pairing does this as well; `--revoke` undoes it.
 """
 _TRUST_EXAMPLES = examples(
     "retexo bluetooth trust B8:27:EB:12:34:56", "retexo bluetooth trust B8:27:EB:12:34:56 --revoke"
@@ -51,12 +51,12 @@ _LIST_HELP = """Show this machine's adapters and the devices that are paired."""
 _LIST_EXAMPLES = examples("retexo bluetooth list", "retexo bluetooth list --json")
 _SCAN_HELP = """Look for devices that can be discovered, and show them.
 
-A paired agent is not among them: it answers those that know it, and hides from others.
+Running agents are not listed: they accept connections, but are not discoverable.
 """
 _SCAN_EXAMPLES = examples("retexo bluetooth scan", "retexo bluetooth scan --seconds 20 --json")
-_REMOVE_HELP = """Forget a device and the key for it.
+_REMOVE_HELP = """Remove a paired device and its key.
 
-Where one of two devices has lost its key, remove the other on both and pair them anew.
+If either of two devices has lost its key, remove the other on both, then pair them again.
 """
 _REMOVE_EXAMPLES = examples("retexo bluetooth remove B8:27:EB:12:34:56")
 
@@ -65,7 +65,7 @@ _AdapterOption = Annotated[
     str,
     typer.Option(
         "--adapter",
-        help="Name or address of this machine's adapter; else the first that is on.",
+        help="Name or address of the adapter to use, instead of the first that is on.",
         metavar="NAME",
         show_default=False,
     ),
@@ -100,7 +100,7 @@ def _pair(
     address: Annotated[
         str,
         typer.Argument(
-            help="The device; with --accept, the only one that may pair.",
+            help="The device; with --accept, the only one allowed to pair.",
             metavar="[ADDRESS]",
             show_default=False,
         ),
@@ -109,7 +109,7 @@ def _pair(
         bool, typer.Option("--accept", help="Wait for another device to pair with this one.")
     ] = False,
     is_confirmed: Annotated[
-        bool, typer.Option("--confirm", help="Compare six digits; a person is at both devices.")
+        bool, typer.Option("--confirm", help="Compare six digits; needs a person at each device.")
     ] = False,
     seconds: Annotated[
         float,
@@ -145,7 +145,7 @@ def _pair(
 def _trust(
     address: _Device,
     *,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no more.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke the trust.")] = False,
     adapter: _AdapterOption = "",
     as_json: _Json = False,
 ) -> int:
@@ -155,7 +155,7 @@ def _trust(
         device = await bluez.known(chosen, wanted)
         if not device.is_paired and not revoke:
             complain(
-                f"error: {wanted}: is not paired with {chosen.name}; expected it to be "
+                f"error: {wanted}: not paired with {chosen.name}; expected a paired device "
                 f"(retexo bluetooth pair {wanted})"
             )
             return 2
@@ -163,7 +163,7 @@ def _trust(
         if as_json:
             print_json(facts(await bluez.known(chosen, wanted)))
         else:
-            tell(f"{wanted}: {'trusted no more' if revoke else 'trusted'}")
+            tell(f"{wanted}: {'no longer trusted' if revoke else 'trusted'}")
         return 0
 
     return _with_bluez(adapter, work)
@@ -269,6 +269,6 @@ def _checked(address: str) -> str:
 def _compare(device: str, digits: str) -> bool:
     """Ask the person at this device; no answer counts as no."""
     try:
-        return typer.confirm(f"{device} shows {digits}, too?", err=True)
+        return typer.confirm(f"Does {device} show {digits} as well?", err=True)
     except (typer.Abort, EOFError):
         return False

@@ -26,9 +26,9 @@ def waiting(adapter: Adapter, seconds: float) -> str:
 def paired(device: Device, *, is_proved: bool) -> str:
     """Return what came of a pairing, and what it is worth."""
     proof = (
-        "Encrypted; the digits were the same on both."
+        "Encrypted and authenticated: both devices showed the same digits."
         if is_proved
-        else "Encrypted; nobody proved who they are: agents do that, by their keys."
+        else "Encrypted, not authenticated: agents authenticate each other by their own keys."
     )
     return f"{device.address} {device.name}: paired with {device.adapter} and trusted\n{proof}"
 
@@ -69,7 +69,7 @@ def show_found(found: list[dict[str, Any]], *, as_json: bool) -> None:
         print_json(found)
         return
     if not found:
-        tell("No device can be discovered; on the other one: retexo bluetooth pair --accept")
+        tell("No discoverable device found; on the other one: retexo bluetooth pair --accept")
         return
     table = figures("device", "name", "paired", "agent", "dBm", left=4)
     for it in found:

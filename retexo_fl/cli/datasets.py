@@ -51,9 +51,10 @@ def _hint(data_dir: Path | None) -> str:
     kept = printable(str(cache_folder())) if data_dir is None else folder
     return (
         "Train on one: retexo run --dataset NAME; where a published split is listed,\n"
-        "--split published takes it. --data-dir DIR adds every NAME.npz in DIR.\n"
+        "--split published uses it. --data-dir DIR adds every NAME.npz in DIR.\n"
         "synthetic: takes parameters, as in synthetic:nodes=20000,homophily=0.6\n"
-        "download: got and checked on its first use, and kept in\n"
+        "download: fetched and verified on first use, and kept in\n"
         f"  {kept}\n"
-        f"by hand: put its source files into the folder NAME of {folder}; training says which"
+        f"by hand: put its source files into the folder NAME of {folder}; `retexo run` names\n"
+        "  the missing ones"
     )

@@ -210,8 +210,7 @@ def _note_silence(failure: EngineFailed, silent_s: float) -> None:
     """Continue while a SuperLink may only be out of reach for a moment."""
     if "not found" in str(failure):
         raise EngineFailed(
-            "the SuperLink does not know the run any longer; was it started again without "
-            "--database?"
+            "the SuperLink no longer has the run; was it restarted without --database?"
         ) from failure
     if silent_s > _LOST_AFTER_S:
         raise EngineFailed(
@@ -239,7 +238,7 @@ def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
         superlink.stop(run_id)
     except EngineFailed as failure:
         if watch.state in {None, "running"}:
-            complain(f"run {run_id} could not be stopped and may go on: {failure}")
+            complain(f"run {run_id} could not be stopped and may still be running: {failure}")
     # What was written since the last look counts as well.
     watch.look()
     deadline = time.monotonic() + 2 * _END_GRACE_S
@@ -260,7 +259,7 @@ def _wait_until_free(watch: _Watch) -> None:
     try:
         lock_run(config_path, within_s=_END_GRACE_S).close()
     except RunDirectoryError as busy:
-        complain(f"{busy}; wait for its end before you resume")
+        complain(f"{busy}; wait for it to end before a resume")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -275,5 +274,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _explained(error: Exception) -> Exception:
     """Say which user writes a run directory, where it could not be written."""
     if isinstance(error, RunDirectoryError):
-        return RunDirectoryError(f"{error} (by the user that the SuperLink runs as, and there)")
+        return RunDirectoryError(f"{error} (on the SuperLink's machine, by its user)")
     return error

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from retexo_fl.doctor.finding import Finding
 
-_HELP = """Look at this machine and say what keeps it from training.
+_HELP = """Check this machine for whatever would stop it from training.
 
-Python and packages, the clock, the way to the SuperLink; with `--config`, a client's part, disk, \
-keys, roster, agent, ports, and the way to each peer. What is wrong comes with what to do. Exit \
-code 1 if anything is.
+Checks Python and packages, the clock and the connection to the SuperLink; with `--config`, also \
+a client's part, disk, keys, roster, agent, ports and the connection to each peer. Each problem \
+comes with its remedy. Exit code 1 if there is one.
 
-With `--audit`: what a running agent counts for each peer, and what the interfaces carry meanwhile \
-(as root; Ctrl-C ends it early). Exit code 1 if they differ by more than 0.1 %.
+With `--audit`: compares the bytes that a running agent counts for each peer with those that the \
+interfaces carry (as root; Ctrl-C ends it early). Exit code 1 if they differ by more than 0.1 %.
 """
 _EXAMPLES = examples(
     "retexo doctor",
@@ -53,20 +53,20 @@ def _doctor(
         Path | None, typer.Option(help="A client's agent.toml.", metavar="FILE")
     ] = None,
     superlink: Annotated[
-        str, typer.Option(help="The server's SuperLink.", metavar="HOST:PORT")
+        str, typer.Option(help="Address of the SuperLink.", metavar="HOST:PORT")
     ] = "",
     root_certificates: Annotated[
         Path | None, typer.Option(help="Certificate of the server's CA.", metavar="FILE")
     ] = None,
     audit: Annotated[
-        Path | None, typer.Option(help="Audit this agent's account of bytes.", metavar="FILE")
+        Path | None, typer.Option(help="agent.toml of the agent to audit.", metavar="FILE")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long to audit.")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     if audit is not None:
         if config is not None or superlink or root_certificates is not None:
-            raise ConfigurationError("--audit: stands alone, with --seconds and --json at most")
+            raise ConfigurationError("--audit: expected --seconds and --json at most with it")
         return run_audit(audit, seconds, as_json=as_json)
     from retexo_fl.doctor.examination import examine
     from retexo_fl.doctor.finding import Verdict, worst
@@ -117,7 +117,6 @@ def _conclusion(findings: Sequence[Finding]) -> str:
     wrong = sum(item.verdict is Verdict.BAD for item in findings)
     doubtful = sum(item.verdict is Verdict.DOUBTFUL for item in findings)
     if wrong:
-        keep = "keeps" if wrong == 1 else "keep"
-        return f"\n{wrong} of {len(findings)} things {keep} this machine from training."
-    look = f", {doubtful} to look at" if doubtful else ""
-    return f"\nNothing keeps this machine from training{look}."
+        return f"\n{wrong} of {len(findings)} checks failed: this machine cannot train."
+    warned = f"; {doubtful} with a warning" if doubtful else ""
+    return f"\nNo check failed{warned}."

@@ -35,8 +35,8 @@ def run_audit(config: Path, seconds: float, *, as_json: bool) -> int:
         if not (error.name or "").startswith("retexo_fl.kernel_path"):
             raise
         raise ConfigurationError(
-            "--audit: counts in the kernel, and this installation has no kernel path "
-            "(retexo_fl/kernel_path)"
+            "--audit: this installation has no kernel path; expected retexo_fl/kernel_path, "
+            "which counts in the kernel"
         ) from error
     if not (math.isfinite(seconds) and 0 < seconds <= _LONGEST_S):
         raise ConfigurationError(f"--seconds: {seconds}; expected more than 0, at most a day")
@@ -88,7 +88,7 @@ def _clients(line: AuditLine) -> str:
 def _figures(count: Count) -> tuple[str, str, str, str]:
     interface = format_count(count.interface)
     if count.ledger is None or count.difference is None:
-        return UNKNOWN, interface, UNKNOWN, "not told"
+        return UNKNOWN, interface, UNKNOWN, "not counted"
     most = max(count.ledger, count.interface)
     share = f"{100 * abs(count.difference) / most:.3f} %" if most else "0.000 %"
     # A few bytes of a silent peer are a large share of nothing much: they agree all the same.
@@ -105,7 +105,7 @@ def _sentences(found: Audit) -> list[str]:
     ]
     if found.with_xdp:
         said.append(
-            f"At {', '.join(found.with_xdp)} an XDP program takes datagrams before they are "
-            "counted: those, and its answers, are in neither count."
+            f"On {', '.join(found.with_xdp)} an XDP program takes datagrams before they are "
+            "counted: these, and its replies, are in neither count."
         )
     return said

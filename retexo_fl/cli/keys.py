@@ -22,8 +22,8 @@ _EXAMPLES = examples(
 )
 _NEW_HELP = """Make the key and certificate of one client, and its entry for the roster.
 
-Writes key.pem, which stays on this machine, certificate.pem and member.toml, which is for the \
-others. Never writes over a key.
+Writes key.pem, which stays on this machine, certificate.pem and member.toml, which goes to \
+the other clients. Never overwrites a key.
 """
 
 
@@ -32,7 +32,7 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
     group = typer.Typer(
         cls=cls,
         no_args_is_help=True,
-        help="Keys of clients and the roster by which they know each other.",
+        help="Keys of clients, and the roster of their certificates and addresses.",
         rich_markup_mode="rich",
         epilog=_EXAMPLES,
     )
@@ -49,7 +49,7 @@ def _new(
     address: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where peers reach this client, the best first; none if only it can connect.",
+            help="Address for peers, the best first; omit if only this client can connect.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -95,7 +95,7 @@ def _roster(
     *,
     out: Annotated[Path, typer.Option(help="The roster to write.", metavar="FILE")],
 ) -> None:
-    """Join the entries of all clients in one roster, which every client gets."""
+    """Join the entries of all clients into one roster, the same for every client."""
     from retexo_fl.channels.roster import Roster
 
     _refuse_existing(out)
@@ -123,7 +123,7 @@ def _refuse_existing(path: Path) -> None:
     from retexo_fl.errors import IdentityError
 
     if path.exists():
-        raise IdentityError(f"{path} exists; expected a file that is not there yet")
+        raise IdentityError(f"{path}: exists; expected a new file")
 
 
 def _write(path: Path, roster: Roster) -> None:

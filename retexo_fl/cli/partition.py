@@ -22,8 +22,8 @@ _PANELS = {
 }
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
 
-Train on them with `retexo run --partitions DIR`. The file peers.toml beside them is what clients \
-agree on who make such parts themselves, with `retexo partition local`.
+Train on them with `retexo run --partitions DIR`. Also writes peers.toml, which clients need to \
+make such parts themselves, with `retexo partition local`.
 """
 _MAKE_EXAMPLES = examples(
     "retexo partition make --clients 5 --partitioner louvain --out parts",

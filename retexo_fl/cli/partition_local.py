@@ -11,7 +11,7 @@ from retexo_fl.cli.options import examples, styled
 from retexo_fl.cli.sentences import tell
 from retexo_fl.units import format_count, format_counted
 
-_HELP = """Make one client's part from what that client has; nobody needs the whole graph.
+_HELP = """Make one client's part from its own tables, without the whole graph.
 
 Tables are .csv, .tsv (also with .gz or .zip), .parquet or .npz files. Columns of nodes: key, \
 label, split, and features x0, x1, ... or x; of edges: source, target; of the boundary: own, \
@@ -32,12 +32,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     *,
     nodes: Annotated[Path, typer.Option(help="The client's own nodes.", metavar="FILE")],
     edges: Annotated[
-        Path | None, typer.Option(help="Edges between them; none without it.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Edges between them; omit if there are none.", metavar="FILE"),
     ] = None,
     boundary: Annotated[
-        Path | None, typer.Option(help="Edges to nodes of peers; none without it.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Edges to nodes of peers, if there are any.", metavar="FILE"),
     ] = None,
-    peers: Annotated[Path, typer.Option(help="What all clients agree on (TOML).", metavar="FILE")],
+    peers: Annotated[Path, typer.Option(help="Peers file of all clients (TOML).", metavar="FILE")],
     name: Annotated[
         str, typer.Option(help="This client's name in the peers file.", metavar="NAME")
     ],
@@ -45,14 +47,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(
             help="by-key:TRAIN/VAL/TEST for nodes without a column split: each labelled node "
-            "draws by a hash of seed and key, so shares hold on average.",
+            "is assigned by a hash of seed and key, so shares hold on average.",
             metavar="SPEC",
         ),
     ] = "",
     seed: Annotated[
-        int, typer.Option(help="Of the split; the same at all clients.", min=0, metavar="N")
+        int, typer.Option(help="Seed of the split; the same for all clients.", min=0, metavar="N")
     ] = 0,
-    out: Annotated[Path, typer.Option(help="Where DIR/part-INDEX is to appear.", metavar="DIR")],
+    out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
 ) -> None:
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers

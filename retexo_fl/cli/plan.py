@@ -20,13 +20,12 @@ from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted,
 if TYPE_CHECKING:
     from rich.table import Table
 
-_HELP = """Predict what a training will move, before it is started.
+_HELP = """Predict the traffic of a training before it starts.
 
-Prints boundary nodes and vectors of each client, what each boundary plan and codec makes of the \
-vectors, and the bytes of every algorithm, with gamma: how many times more than lazy training it \
-moves. The chosen algorithm stands first. Also about how much memory a run takes, phase by phase. \
-With links, also the time that a deployment on them \
-spends with messages under way.
+Prints the boundary nodes and vectors of each client, the bytes of the vectors with each boundary \
+plan and codec, and the bytes of every algorithm with gamma: those bytes over those of lazy \
+training. The chosen algorithm comes first. Also estimates the memory of a run, phase by phase. \
+With links, also the network time of a deployment on them.
 """
 _EXAMPLES = examples(
     "retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100",
@@ -88,9 +87,9 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         "Hidden states take at most their dense bytes.",
         _volume_table(volumes),
         "\n".join(f"{name:<10} {_what_it_is(name, config, planned)}" for name in volumes),
-        "Bytes of dense vectors, each counted once. Gamma: how many times more than lazy\n"
-        "training it moves, counted at the clients, where a vector is sent and received;\n"
-        "without evaluation (RETEXO, equation 2).",
+        "Bytes of dense vectors, each counted once. Gamma: bytes over those of lazy\n"
+        "training, counted at the clients: a vector counts as sent and as received.\n"
+        "Without evaluation (RETEXO, equation 2).",
         _memory_table(facts["memory"]),
         _MEMORY_NOTE,
         *_network_lines(facts),
@@ -159,8 +158,8 @@ def _share_added(plan: Mapping[str, Any], what: str) -> float:
 
 def _added_sentence(config: RunConfig, planned: Mapping[str, Any]) -> str:
     text = (
-        "Added: vectors that agents at udp:// or xdp:// (codec fixed) may add to others\n"
-        "as they arrive; the rest is stored as it comes."
+        "Added: vectors that agents at udp:// or xdp:// (codec fixed) can sum on\n"
+        "arrival; the others are stored one by one."
     )
     if config.algorithm in {"standard", "bns"}:
         share = format_share(_share_added(planned, "gradients_added"))

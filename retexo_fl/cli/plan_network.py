@@ -102,12 +102,11 @@ def network_table(network: dict[str, Any]) -> Table:
 
 
 NETWORK_NOTE = (
-    "Seconds in which something is under way, in a deployment on these links: of\n"
-    "exchanges the slowest pair's, of Flower's messages the slowest client's. Expect\n"
-    "the shorter times where a ClientApp answers within 4 s: Flower closes\n"
-    "connections that were idle for 5 s, and the longer times hold where each is\n"
-    "opened anew. Computing and Flower's sleeps are not in it, nor are losses\n"
-    "(docs/links.md)."
+    "Network time of a deployment on these links: for exchanges that of the slowest\n"
+    "pair, for Flower's messages that of the slowest client. Expect the lower times\n"
+    "if a ClientApp answers within 4 s. Flower closes connections after 5 s idle;\n"
+    "the higher times are for messages that each open a new one. Computing, Flower's\n"
+    "sleeps and packet loss are not included (docs/links.md)."
 )
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _HELP = """Predict the nodes of partitioned graphs with the model of a finished run.
 
-Neighbours swap their vectors once for each layer; then each client writes its predictions to \
+Clients exchange vectors once for each layer; then each client writes its predictions to \
 predictions-CLIENT.csv beside its part: key, class, and the probability of each class. DIR may \
-hold other parts than those of the training, with new nodes and edges. RUN is only read; a module \
-that its configuration names is imported with --allow-plugins alone.
+hold other parts than those of the training, with new nodes and edges. RUN is not changed; modules \
+that its configuration names are imported only with --allow-plugins.
 """
 _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
@@ -95,11 +95,11 @@ def _predict(  # noqa: PLR0913 - so many options
         bool,
         typer.Option(
             "--spreadsheet-safe",
-            help="In CSV, put ' before keys that begin with =, +, - or @, which spreadsheets run.",
+            help="In CSV, put ' before keys that a spreadsheet would run: with =, +, - or @ first.",
         ),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the predictions that are there.")
+        bool, typer.Option("--overwrite", help="Replace existing predictions.")
     ] = False,
     allow_plugins: Annotated[
         bool,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
 Without options it trains on handwritten digits, a graph that comes with the installation, \
-split over five clients. Stop it with Ctrl-C and go on with `--resume`.
+split over five clients. Stop it with Ctrl-C; continue it with `--resume`.
 """
 #: Heading of the options of a deployment, which are no keys: they say where to train, once.
 _DEPLOYMENT = "Deployment"
@@ -55,12 +55,12 @@ def _run(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Train also where memory will not be enough.")
+        bool, typer.Option("--force", help="Train even if memory is not enough.")
     ] = False,
     superlink: Annotated[
         str | None,
         typer.Option(
-            help="Train with the clients of a SuperLink: engine deployment.",
+            help="Train with the clients of this SuperLink (engine deployment).",
             metavar="HOST:PORT",
             rich_help_panel=_DEPLOYMENT,
         ),
@@ -72,7 +72,7 @@ def _run(
     insecure: Annotated[
         bool,
         typer.Option(
-            "--insecure", help="Reach the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
+            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
         ),
     ] = False,
 ) -> None:
@@ -112,7 +112,7 @@ def _placed(config: RunConfig, *, deployed: bool) -> tuple[RunConfig, Path]:
 def _check_address(config: RunConfig, address: Address | None) -> None:
     if config.engine == "deployment" and address is None:
         raise ConfigurationError(
-            "engine: a deployment is reached by its SuperLink; expected --superlink HOST:PORT"
+            "engine: got deployment without a SuperLink; expected --superlink HOST:PORT"
         )
 
 
@@ -158,8 +158,8 @@ def _say_what_is_not_added(config: RunConfig) -> None:
 
     if config.codec == "fixed" and config.algorithm == "lazy" and effective_plan(config) == "rows":
         complain(
-            "boundary-plan: rows has no sums, so agents at xdp:// or udp:// add nothing up; "
-            "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// alone"
+            "boundary-plan: rows sends no sums for agents at xdp:// or udp:// to add up; "
+            "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// only"
         )
 
 
@@ -205,13 +205,13 @@ def _train(
 
 def _what_now(run_path: Path, address: Address | None) -> str:
     if (run_path / "result.json").exists():
-        return f"the training had ended: its results are in {run_path}"
+        return f"the training is finished; its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():
         where = f" {address.options()}" if address else ""
         return f"go on with: retexo run --resume {shlex.quote(str(run_path))}{where}"
     if address and not run_path.exists():
-        return f"if there is a checkpoint, it is in {run_path} where the SuperLink runs"
-    return "there is no checkpoint to go on from"
+        return f"any checkpoint is in {run_path} where the SuperLink runs"
+    return "there is no checkpoint to resume from"
 
 
 def _summary(run_path: Path) -> str:

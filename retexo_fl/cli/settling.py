@@ -52,7 +52,7 @@ def settled(values: Values, file: Path | None) -> RunConfig:
     elif merged.get("nodes"):
         _refuse(_OF_TABLES & values.keys(), "nodes and edges, which are the graph")
     if merged.get("engine") == "deployment" and "clients" not in merged:
-        raise ConfigurationError("clients: missing; expected how many clients the deployment has")
+        raise ConfigurationError("clients: missing; expected how many the deployment has")
     config = make_config(merged)
     if "clients" not in merged and (counted := count_attribute_clients(config)) is not None:
         config = make_config({**merged, "clients": counted})
@@ -71,10 +71,12 @@ def deployment_address(
     if superlink is None:
         if root_certificates is not None or insecure:
             name = "insecure" if insecure else "root-certificates"
-            raise ConfigurationError(f"{name}: expected beside --superlink HOST:PORT only")
+            raise ConfigurationError(f"{name}: expected only with --superlink HOST:PORT")
         return None
     if insecure and root_certificates is not None:
-        raise ConfigurationError("insecure: expected it or --root-certificates, not both")
+        raise ConfigurationError(
+            "insecure: cannot be given with root-certificates; expected one of the two"
+        )
     return Address(superlink=superlink, root_certificates=root_certificates, insecure=insecure)
 
 

@@ -171,7 +171,7 @@ class GraphClient(Answering):
         self._admit(ticket)
         if chain_digest(request.previous_digest, request.weights) != ticket.weights_digest:
             raise LocalProtocolError(
-                f"stage {ticket.stage}: the weights are not those that the message names"
+                f"stage {ticket.stage}: the digest of the weights is not the one in the message"
             )
         rows = self._rows(ticket.stage, ticket.weights_digest)
         if rows is None:
@@ -188,7 +188,7 @@ class GraphClient(Answering):
             made_by = f"those of stage {ticket.stage - 1}" if ticket.stage else "the basis"
             raise LocalProtocolError(
                 f"stage {ticket.stage}: the message has no weights; expected {made_by}, whose rows "
-                "are not made yet"
+                "are not computed yet"
             )
         if not ticket.stage:
             shape = self._shape
@@ -261,8 +261,8 @@ class GraphClient(Answering):
         self._check_weights(request.ticket, request.weights, trainer.num_weights)
         if self._predictions is None or request.ticket.stage != self._shape.layers - 1:
             raise LocalProtocolError(
-                f"stage {request.ticket.stage}: asked for predictions; expected the last stage, "
-                "and a folder that they may be written to"
+                f"stage {request.ticket.stage}: got a request for predictions; expected the last "
+                "stage, and a folder to write them to"
             )
         predictions = predict_nodes(self._partition, trainer.logits(request.weights))
         write_predictions(self._predictions, self._partition.client, predictions, request.form)

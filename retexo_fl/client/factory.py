@@ -116,7 +116,7 @@ class WorkerClients:
         if config.traits.exchanges_in_rounds and self._predictions is None:
             raise ConfigurationError(
                 f"algorithm: clients of {config.algorithm} exchange in every round, which Flower's "
-                "simulation does not carry; expected lazy, drop or central, or engine inline"
+                "simulation does not support; expected lazy, drop or central, or engine inline"
             )
         parts = Path(config.partitions) if config.partitions else _shared_parts(config, scratch)
         channel = SpoolChannel(scratch / "spool")
@@ -188,7 +188,7 @@ def _shared_parts(config: RunConfig, scratch: Path) -> Path:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise EngineFailed(
-                        f"{scratch}: another worker has cut the graph for "
+                        f"{scratch}: another worker has been cutting the graph for "
                         f"{_PREPARATION_TIMEOUT_S:g} s; cut it beforehand with "
                         "`retexo partition make`"
                     ) from error

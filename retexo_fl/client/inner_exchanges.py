@@ -226,7 +226,7 @@ class RoundRunner(Generic[Answer]):
         peers.receive()
         for peer in peers.missing:
             raise peers.refused.get(peer) or ExchangeIncomplete(
-                f"client {self._client}: {self.place}: the vectors of client {peer} are gone"
+                f"client {self._client}: {self.place}: the vectors of client {peer} were lost"
             )
         blocks = {peer: to_dense(peers.received[peer]) for peer in sorted(peers.received)}
         received = vectors_received(exchange, blocks, self._message.name.codec)

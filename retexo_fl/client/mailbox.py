@@ -113,8 +113,8 @@ class Mailbox:
         lost = set(self.missing_peers()) - set(closed_without)
         if lost:
             raise ExchangeIncomplete(
-                f"client {self._client}: vectors of clients {sorted(lost)} were there when the "
-                "exchange was closed and are gone"
+                f"client {self._client}: vectors of clients {sorted(lost)} were lost after the "
+                "exchange was closed"
             )
         received = {} if self._exchange is None else self._exchange.received
         parts: dict[int, Vectors] = {

@@ -98,13 +98,13 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
     """
     if form not in _WRITERS:
         raise LocalProtocolError(
-            f"predictions are asked for as {form!r}; expected one of {', '.join(_WRITERS)}"
+            f"format of predictions: got {form!r}; expected one of {', '.join(_WRITERS)}"
         )
     check_keys(predictions.keys, form, source=f"client {client}")
     path = folder / predictions_name(client, form)
     if not folder.is_dir():
         # The process that asked made it; it is removed when that process ends and another starts.
-        raise CheckpointError(f"{path}: could not be written (its folder is gone)")
+        raise CheckpointError(f"{path}: could not be written (its folder was removed)")
     try:
         write_whole(path, _WRITERS[form](predictions), durable=True)
     except OSError as error:

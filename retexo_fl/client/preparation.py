@@ -74,7 +74,7 @@ def _found_in(config: RunConfig) -> Iterator[Path | None]:
         yield Path(config.data_dir) if config.data_dir else None
     except OSError as error:
         raise DatasetError(
-            f"dataset: {config.dataset[:40]!r} cannot be looked for in {config.data_dir[:200]} "
+            f"dataset: {config.dataset[:40]!r} cannot be searched for in {config.data_dir[:200]} "
             f"({error.strerror})"
         ) from error
 
@@ -145,7 +145,9 @@ def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) 
             f"{parts[0].partitioning[:16]}; expected parts of one"
         )
     if path.name != f"part-{part.client}":
-        raise PartitionError(f"{path} is the part of client {part.client}; expected its own name")
+        raise PartitionError(
+            f"{path} is the part of client {part.client}; expected the name part-{part.client}"
+        )
     if part.num_clients != len(parts):
         raise PartitionError(
             f"{path.parent}: holds {counted(len(parts), 'part')} of "

@@ -134,7 +134,7 @@ class FolderStore:
         if text is None:
             return 0
         if not (text.isdecimal() and len(text) <= _MOST_DIGITS):
-            raise CheckpointError(f"{self._folder}: the attempt is damaged")
+            raise CheckpointError(f"{self._folder}: the file attempt is damaged")
         return int(text)
 
     def set_attempt(self, attempt: int) -> None:
@@ -169,7 +169,7 @@ class FolderStore:
         except (ValueError, RecursionError):
             peers = None
         if not isinstance(peers, list) or not all(type(p) is int and p >= 0 for p in peers):
-            raise CheckpointError(f"{self._folder}: the end of exchange {stage} is damaged")
+            raise CheckpointError(f"{self._folder}: the record of exchange {stage} is damaged")
         return tuple(peers)
 
     def close_exchange(self, stage: int, digest: bytes, missing_peers: tuple[int, ...]) -> None:
@@ -226,8 +226,8 @@ class FolderStore:
         if self._text(f"{path.name}.crc32") != found:
             path.unlink(missing_ok=True)
             raise CheckpointError(
-                f"{path}: damaged (its checksum does not fit its content), so it was removed; "
-                "a resume makes these rows again"
+                f"{path}: damaged (its checksum does not fit its content) and removed; "
+                "a resume computes these rows again"
             )
 
     def _write(self, name: str, *content: bytes) -> None:

@@ -122,7 +122,7 @@ class ClientTrainers:
         trainer = EndToEndTrainer(self._shape, inputs, self._nodes, plan=plan)
         if self._config.sampler == "none":
             if self._config.devices != _ALONE:
-                why = "one batch of all rows is not shared"
+                why = "a full batch is not split over devices"
                 logger.info(line("devices", client=self._client, on="cpu", reason=why))
             return trainer
         # Samplers are machine code, whose compiler is loaded by those who sample.

@@ -49,7 +49,7 @@ def audit(config: Path, seconds: float, *, sleep: Callable[[float], None] = time
     settings = read_settings(config)
     peers = AuditedPeers(settings, own=int(_ask(settings)["part"]["client"]))
     if not (names := peers.interfaces()):
-        raise ConfigurationError("roster: no peer has an IPv4 address to which there is a way")
+        raise ConfigurationError("roster: no peer has an IPv4 address with a route; expected one")
     with ExitStack() as stack:
         accounts = [stack.enter_context(ByteAccount(name)) for name in names]
         before = _look(settings, accounts)
@@ -59,7 +59,7 @@ def audit(config: Path, seconds: float, *, sleep: Callable[[float], None] = time
         after = _look(settings, accounts)
         with_xdp = tuple(account.interface for account in accounts if account.has_xdp)
     if after.process != before.process:
-        raise AgentUnreachable("the agent was restarted during the audit; begin it again")
+        raise AgentUnreachable("the agent was restarted during the audit; start the audit again")
     return Audit(
         interfaces=names,
         with_xdp=with_xdp,

@@ -47,10 +47,10 @@ def judge_listening(address: str) -> Finding:
         check_can_listen(wanted)
     except ChannelUnavailable as error:
         if address == AUTOMATIC_BLUETOOTH:
-            seen = "not yet: the agent goes on without Bluetooth, and listens once it is there"
-            return doubtful(address, seen, "see what bluetooth lacks, above")
+            seen = "not yet: the agent goes on without Bluetooth until it is available"
+            return doubtful(address, seen, "see the lines on bluetooth above")
         seen = str(error).removeprefix(f"{wanted}: ")
-        return bad(address, seen, f"mend it, or listen at {AUTOMATIC_BLUETOOTH}")
+        return bad(address, seen, f"repair it, or listen at {AUTOMATIC_BLUETOOTH}")
     try:
         rfcomm_sockets().listen(
             wanted.adapter or ANY_ADAPTER,

@@ -41,7 +41,7 @@ def open_part(settings: AgentSettings) -> tuple[GraphPartition | None, Finding]:
     if 0 < train < least:
         told = f"{seen}; {format_counted(train, 'train node')}, and least-train-nodes is {least}"
         advice = f"trainings are refused; least-train-nodes = {train} in agent.toml allows them"
-        return part, doubtful("part", told, f"{advice} (docs/security.md says what that tells)")
+        return part, doubtful("part", told, f"{advice} (docs/security.md: what that reveals)")
     return part, good("part", seen)
 
 
@@ -89,11 +89,11 @@ def load_roster(
 ) -> tuple[Roster | None, Finding]:
     """Read the roster, and compare it with the client's own certificate and its part's peers."""
     if not settings.roster:
-        return None, absent("roster", "none; the server will introduce the clients")
+        return None, absent("roster", "none; the server sends the entries of peers (introductions)")
     try:
         roster = Roster.read(Path(settings.roster))
     except IdentityError as error:
-        return None, bad("roster", str(error), "join the members again: retexo keys roster")
+        return None, bad("roster", str(error), "make the roster again: retexo keys roster")
     return roster, _judge_roster(roster, identity, part)
 
 
@@ -137,12 +137,12 @@ def examine_ports(settings: AgentSettings, *, running: bool) -> Iterator[Finding
         running: The agent runs, and holds them.
     """
     if not settings.listen:
-        yield absent("listen", "nothing; only this client connects to peers")
+        yield absent("listen", "no address; this client connects to its peers")
     for address in settings.listen:
         if running:
             yield good(address, "held by the agent")
         elif is_own_scheme(address.partition(":")[0]):
-            yield absent(address, "not examined: the transport is the owner's")
+            yield absent(address, "not checked: a transport of your own")
         else:
             yield _bindable(address)
 
@@ -157,7 +157,7 @@ def _bindable(address: str) -> Finding:
             case "udp" | "xdp" | "af-xdp" | "auto":
                 return _bindable_datagrams(address)
             case _:
-                return bad(address, "cannot be listened at", "listen at tcp://0.0.0.0:PORT")
+                return bad(address, "not an address to listen at", "listen at tcp://0.0.0.0:PORT")
         wanted = parse_tcp(address, least_port=0)
         family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -166,7 +166,7 @@ def _bindable(address: str) -> Finding:
     except IdentityError as error:
         return bad("listen", str(error), "write it as tcp://0.0.0.0:7411, or bluetooth:")
     except OSError as error:
-        advice = "end what holds the port (ss -ltnp), or choose another"
+        advice = "stop the process that uses the port (ss -ltnp), or choose another"
         return bad(address, error.strerror or str(error), advice)
     return good(address, "free")
 
@@ -176,10 +176,10 @@ def _bindable_datagrams(address: str) -> Finding:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((wanted.host, wanted.port))
     if wanted.scheme == "udp":
-        return good(address, "free; datagrams are taken in user space")
+        return good(address, "free; datagrams are received in user space")
     reason = why_no_kernel_path()
     if not reason:
-        return good(address, "free; the kernel takes datagrams")
+        return good(address, "free; datagrams are received in the kernel")
     if wanted.scheme == "auto":
-        return absent(address, f"free; no kernel path ({reason}): taken in user space")
+        return absent(address, f"free; received in user space; no kernel path: {reason}")
     return bad(address, f"no kernel path: {reason}", "grant it, or listen at udp:// or auto://")

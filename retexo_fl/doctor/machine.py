@@ -82,9 +82,9 @@ def examine_disk(thing: str, folder: Path) -> Finding:
     free_bytes = found.f_bavail * found.f_frsize
     seen = f"{folder}, {format_bytes(free_bytes)} free"
     if free_bytes < _LITTLE_DISK_BYTES:
-        return doubtful(thing, seen, "free some disk: checkpoints and vectors are kept there")
+        return doubtful(thing, seen, "free some space: checkpoints and vectors are kept there")
     if found.f_favail == 0 and found.f_files:
-        return bad(thing, f"{folder}, no free inode", "remove files: none can be made any more")
+        return bad(thing, f"{folder}, no free inode", "remove files: no new one can be created")
     return good(thing, seen)
 
 
@@ -95,9 +95,9 @@ def judge_clock(offset_s: float) -> Finding:
         offset_s: Seconds; negative where it is behind.
     """
     seen = f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the server's"
-    advice = "let it follow a time server: timedatectl set-ntp true"
+    advice = "synchronise it: timedatectl set-ntp true"
     if abs(offset_s) > _WRONG_CLOCK_S:
-        return bad("clock", seen, f"{advice}; certificates are not valid at a wrong time")
+        return bad("clock", seen, f"{advice}; with a wrong clock, certificates are refused")
     if abs(offset_s) > _CLOCK_TOLERANCE_S:
         return doubtful("clock", seen, advice)
     return good("clock", "as the server's" if abs(offset_s) < 2 else seen)

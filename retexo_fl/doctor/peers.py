@@ -53,7 +53,7 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
             # Nothing answers there before an exchange has begun.
             continue
         if is_own_scheme(scheme):
-            failures.append(f"{address}: not examined, the transport is the owner's")
+            failures.append(f"{address}: not checked, a transport of your own")
             continue
         try:
             _shake_hands(identity, member, address, adapter)
@@ -64,7 +64,7 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
                 return good(thing, f"{address}: the agent is connected to it")
             failures.append(f"{address}: {_plain(error, address)}")
         else:
-            return good(thing, f"{address} answers, and both know each other")
+            return good(thing, f"{address} answers; each accepts the other's certificate")
     advice = "is its agent running, its port open? It may still connect to this client"
     return doubtful(thing, "; ".join(failures), advice)
 
@@ -72,7 +72,7 @@ def _examine(identity: Identity, member: Member, adapter: str) -> Finding:
 def _by_relay(thing: str, failures: list[str]) -> Finding:
     seen = "; ".join([*failures, "through the server, in runs with relay = true"])
     if failures:
-        return doubtful(thing, seen, "set relay = true, or open a way to it")
+        return doubtful(thing, seen, "set relay = true, or make one of its addresses reachable")
     return absent(thing, seen)
 
 

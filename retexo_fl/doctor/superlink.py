@@ -30,11 +30,11 @@ def examine_superlink(address: str, root_certificates: Path | None) -> Iterator[
         ConfigurationError: The address is none.
     """
     if not address:
-        yield absent("superlink", "not looked at", "name it: --superlink HOST:8000")
+        yield absent("superlink", "not checked", "name it: --superlink HOST:8000")
         return
     host, port = host_and_port(address, "superlink")
     if root_certificates is None:
-        yield doubtful("TLS", "not asked for", "name the server's CA: --root-certificates ca.crt")
+        yield doubtful("TLS", "not used", "name the server's CA: --root-certificates ca.crt")
         yield from _ask(http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S), address)
         return
     try:
@@ -54,13 +54,13 @@ def _ask(connection: http.client.HTTPConnection, address: str) -> Iterator[Findi
     except ssl.SSLCertVerificationError as error:
         yield bad("superlink", f"{address}: {error.verify_message}", _certificate_advice(error))
     except ssl.SSLError as error:
-        yield bad("superlink", f"{address}: {error.reason or error}", "is its port the TLS one?")
+        yield bad("superlink", f"{address}: {error.reason or error}", "does this port use TLS?")
     except socket.gaierror:
         yield bad("superlink", f"{address}: unknown host", "check the name, or use its address")
     except (ConnectionRefusedError, TimeoutError) as error:
         yield bad("superlink", f"{address}: {_plain(error)}", _unreachable_advice(error))
     except (OSError, UnicodeError, http.client.HTTPException) as error:
-        yield bad("superlink", f"{address}: {error}", "check the address and the way to it")
+        yield bad("superlink", f"{address}: {error}", "check the address and the route to it")
     else:
         yield _judge(answer, address)
         yield from _clock(answer)
@@ -78,12 +78,12 @@ def _judge(answer: http.client.HTTPResponse, address: str) -> Finding:
 def _clock(answer: http.client.HTTPResponse) -> Iterator[Finding]:
     said = answer.headers.get("date")
     if said is None:
-        yield absent("clock", "the server does not tell its time")
+        yield absent("clock", "not checked: the server sent no date")
         return
     try:
         server_unix_s = parsedate_to_datetime(said).timestamp()
     except (ValueError, OverflowError):
-        yield absent("clock", "the server tells no time that can be read")
+        yield absent("clock", "not checked: the server sent an unreadable date")
         return
     yield judge_clock(time.time() - server_unix_s)
 

@@ -32,7 +32,7 @@ def test_a_peer_is_reached_at_the_channel_that_it_published() -> None:
     transport = BluetoothTransport(adapter=SECOND)
 
     async def story() -> None:
-        with pytest.raises(ChannelUnavailable, match="no agent there tells"):
+        with pytest.raises(ChannelUnavailable, match="no agent there publishes its channel"):
             await service_directory().find_channel(FIRST, SECOND)
         listener = await BluetoothTransport().listen(f"bluetooth://{FIRST}")
         accepting = asyncio.create_task(listener.accept())
@@ -41,7 +41,7 @@ def test_a_peer_is_reached_at_the_channel_that_it_published() -> None:
         await opened.write(b"found")
         assert await accepted.read(100) == b"found"
         await listener.close()
-        with pytest.raises(ChannelUnavailable, match="no agent there tells"):
+        with pytest.raises(ChannelUnavailable, match="no agent there publishes its channel"):
             await service_directory().find_channel(FIRST, SECOND)
         await opened.close()
         await accepted.close()

@@ -131,7 +131,7 @@ def test_the_doctor_shakes_hands_with_a_peer(tmp_path: Path) -> None:
         await ready.wait()
         assert judge_listening(address).seen == "Address already in use"
         (good,) = await asyncio.to_thread(lambda: list(examine_peers(own, roster, [1])))
-        assert good.seen == f"{address} answers, and both know each other"
+        assert good.seen == f"{address} answers; each accepts the other's certificate"
         (doubtful,) = await asyncio.to_thread(lambda: list(examine_peers(own, silent, [1])))
         assert "no agent listens at this channel" in doubtful.seen
         running.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,22 +25,25 @@ def nowhere() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--insecure"], "insecure: expected beside --superlink HOST:PORT only"),
-        (["--root-certificates", "ca.crt"], "root-certificates: expected beside --superlink"),
+        (["--insecure"], "insecure: .*expected .*--superlink HOST:PORT"),
+        (["--root-certificates", "ca.crt"], "root-certificates: .*expected .*--superlink"),
         (
             ["--superlink", "h:1", "--insecure", "--root-certificates", "ca.crt"],
-            "insecure: expected it or --root-certificates, not both",
+            "insecure: .*root-certificates.*expected",
         ),
-        (["--superlink", "h:1", "--insecure"], "clients: missing; expected how many clients"),
+        (["--superlink", "h:1", "--insecure"], "clients: missing; expected"),
         (
             ["--superlink", "h:1", "--insecure", "--engine", "flower"],
-            "engine: 'flower' does not go with --superlink; expected deployment",
+            "engine: .*'flower'.*--superlink; expected deployment",
         ),
         (
             ["--superlink", "h:1", "--insecure", "--clients", "2", "--partitions", "parts"],
-            "partitions: 'parts' does not go with engine deployment",
+            "partitions: .*'parts'.*engine deployment",
         ),
-        (["--engine", "deployment", "--clients", "2"], "engine: a deployment is reached by"),
+        (
+            ["--engine", "deployment", "--clients", "2"],
+            "engine: .*deployment.*expected --superlink HOST:PORT",
+        ),
         (["--superlink", "nonsense", "--insecure", "--clients", "2"], "superlink: "),
     ],
 )
@@ -48,7 +52,7 @@ def test_options_that_cannot_be_used_end_in_a_line(
 ) -> None:
     assert run_command(["run", "--out", str(tmp_path / "run"), *arguments]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"retexo: error: {sentence}")
+    assert re.match(f"retexo: error: {sentence}", told)
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -86,10 +90,11 @@ def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
     assert run_command(["run", "--out", str(tmp_path / "run"), *deployed, *options]) == 2
     *said, error = capsys.readouterr().err.splitlines()
     assert error.startswith("retexo: error: superlink: ")
-    assert said == [
-        "retexo: boundary-plan: rows has no sums, so agents at xdp:// or udp:// add nothing up; "
-        "expected --boundary-plan cover with gcn, sage or gin, or agents at tcp:// alone"
-    ] * int(is_said)
+    assert len(said) == int(is_said)
+    for line in said:
+        assert line.startswith("retexo: boundary-plan: rows ")
+        assert "expected --boundary-plan cover with gcn, sage or gin" in line
+        assert "tcp://" in line
 
 
 def test_resume_in_a_deployment_takes_no_path_along(

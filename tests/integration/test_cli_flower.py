@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -93,14 +94,11 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
 def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) -> None:
     failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--out", "run")
     told = sentence(run(tmp_path, *KEYS, *failing), code=1)
-    assert told == (
-        "round 3: the sum of all gradients is not finite; "
-        f"go on with: retexo run --resume {tmp_path / 'run'}"
-    )
-    assert status_of(tmp_path / "run") == {
-        "state": "failed",
-        "error": "TrainingDiverged: round 3: the sum of all gradients is not finite",
-    }
+    assert re.match("round 3: .*gradients.*not finite; ", told)
+    assert told.endswith(f": retexo run --resume {tmp_path / 'run'}")
+    status = status_of(tmp_path / "run")
+    assert status["state"] == "failed"
+    assert re.match("TrainingDiverged: round 3: .*gradients.*not finite$", status["error"] or "")
 
 
 def test_failure_before_there_is_a_run_directory_is_told_by_name(tmp_path: Path) -> None:
@@ -109,7 +107,7 @@ def test_failure_before_there_is_a_run_directory_is_told_by_name(tmp_path: Path)
     # What exactly runs out of time first is a matter of the machine's speed.
     assert "client" in told
     assert "Simulation failed" not in told
-    assert told.endswith("; there is no checkpoint to go on from")
+    assert re.search("; .*no checkpoint[^;]*$", told)
     assert not (tmp_path / "run").exists()
 
 
@@ -117,12 +115,9 @@ def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:
     dying = ("--aggregator", "ending:Dying", "--engine", "flower", "--out", "run")
     path = tmp_path / "run"
     told = sentence(run(tmp_path, *KEYS, *dying), code=1)
-    assert told == (
-        "flwr-simulation ended without a result (signal 9) "
-        f"(the end of its log: {path / 'flower.log'}); go on with: retexo run --resume {path}"
-    )
-    assert (path / "flower.log").read_text().startswith("flwr-simulation ended without a result")
-    assert status_of(path) == {
-        "state": "failed",
-        "error": "EngineFailed: flwr-simulation ended without a result (signal 9)",
-    }
+    assert re.match(rf"flwr-simulation .*\(signal 9\).*log: {path / 'flower.log'}\)", told)
+    assert told.endswith(f": retexo run --resume {path}")
+    assert (path / "flower.log").read_text().startswith("flwr-simulation ")
+    status = status_of(path)
+    assert status["state"] == "failed"
+    assert re.match(r"EngineFailed: flwr-simulation .*\(signal 9\)$", status["error"] or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,16 +33,12 @@ def test_unknown_data_set_names_the_near_ones_and_the_place(
     retexo: CommandLine, tmp_path: Path
 ) -> None:
     told = retexo.refused("run", "--dataset", "digit")
-    assert told.startswith(
-        "dataset: 'digit' is unknown; did you mean 'digits'? there is: digits, synthetic, cora, "
-    )
-    assert told.endswith(" (data-dir is not set)")
+    assert re.match(r"dataset: 'digit' .*'digits'\?.*: digits, synthetic, cora, ", told)
+    assert re.search(r"\(data-dir .*\)$", told)
     write_graph(tmp_path / "data")
     told = retexo.refused("run", "--dataset", "smal", "--data-dir", "data")
-    assert told.startswith(
-        "dataset: 'smal' is unknown; did you mean 'small'? there is: digits, synthetic, small, "
-    )
-    assert told.endswith(" (looked for NAME.npz in data)")
+    assert re.match(r"dataset: 'smal' .*'small'\?.*: digits, synthetic, small, ", told)
+    assert re.search(r"\(.*NAME\.npz in data\)$", told)
 
 
 @pytest.mark.parametrize("name", ["../small", "small.npz", ""])
@@ -57,14 +54,14 @@ def test_data_set_names_are_no_paths(retexo: CommandLine, tmp_path: Path, name: 
 def test_data_set_names_may_be_too_long(retexo: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     told = retexo.refused("run", "--data-dir", "data", "--dataset", "x" * 5000, "--out", "new")
-    assert told.endswith("cannot be looked for in data (File name too long)")
+    assert re.match(r"dataset: 'x+' .* in data \(File name too long\)$", told)
     assert not Path("new").exists()
 
 
 def test_data_dir_that_is_no_folder(retexo: CommandLine) -> None:
     for command in (("datasets",), ("run", "--dataset", "cora"), ("plan", "--dataset", "cora")):
         told = retexo.refused(*command, "--data-dir", "nowhere")
-        assert told == "data-dir: nowhere is not a folder; expected one with .npz files"
+        assert re.match(r"data-dir: .*nowhere.*; expected .*\.npz", told)
 
 
 def wide(values: np.ndarray, count: int) -> np.ndarray:
@@ -74,57 +71,56 @@ def wide(values: np.ndarray, count: int) -> np.ndarray:
 BAD_GRAPHS: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "label_too_small": (
         {"y": np.array([0, 1, -2, *[0] * 9], dtype=np.int16)},
-        "y: row 2 is -2; expected -1 (unlabelled) to 1",
+        r"y: row 2 .*-2; expected -1 .*to 1",
     ),
-    "labels_of_floats": ({"y": np.zeros(12)}, "y: got float64; expected integers"),
-    "no_labels": ({"y": np.full(12, -1, dtype=np.int16)}, "y: no node is labelled"),
+    "labels_of_floats": ({"y": np.zeros(12)}, "y: .*float64; expected integers"),
+    "no_labels": ({"y": np.full(12, -1, dtype=np.int16)}, "y: no .*label"),
     "too_few_labels": (
         {"y": np.zeros(11, dtype=np.int16)},
-        "x: got shape (12, 3); expected (11, F) with F at least 1",
+        r"x: .*\(12, 3\); expected \(11, F\)",
     ),
     "nan": (
         {"x": np.where(np.arange(36).reshape(12, 3) == 14, np.nan, 1).astype(np.float32)},
-        "x: row 4 holds NaN or infinity; expected finite values",
+        "x: row 4 .*NaN.*; expected finite",
     ),
     "infinity": (
         {"x": np.full((12, 3), np.inf, dtype=np.float32)},
-        "x: row 0 holds NaN or infinity",
+        "x: row 0 .*infinity",
     ),
-    "double_features": ({"x": np.ones((12, 3))}, "x: got float64; expected float32"),
+    "double_features": ({"x": np.ones((12, 3))}, "x: .*float64; expected float32"),
     "no_feature_columns": (
         {"x": np.ones((12, 0), dtype=np.float32)},
-        "x: got shape (12, 0); expected (12, F) with F at least 1",
+        r"x: .*\(12, 0\); expected \(12, F\)",
     ),
     "no_edges": (
         {"edge_index": np.zeros((2, 0), dtype=np.int32)},
-        "edge_index: there are no edges; expected at least one",
+        "edge_index: .*no edges; expected at least one",
     ),
     "directed": (
         {"edge_index": np.array([[0, 1, 1], [1, 2, 0]], dtype=np.int32)},
-        "edge_index: columns 0 and 2 are (0, 1) and (1, 0): a directed edge list; expected an "
-        "undirected graph",
+        r"edge_index: columns 0 and 2 .*\(0, 1\) and \(1, 0\).*directed.*; expected .*undirected",
     ),
     "edge_twice": (
         {"edge_index": np.array([[0, 0], [1, 1]], dtype=np.int32)},
-        "edge_index: columns 0 and 1 are (0, 1) and (0, 1): an edge listed twice",
+        r"edge_index: columns 0 and 1 .*\(0, 1\) and \(0, 1\).*twice",
     ),
     "self_loop": (
         {"edge_index": np.array([[0, 3], [1, 3]], dtype=np.int32)},
-        "edge_index: column 1 is (3, 3), a self loop; expected none",
+        r"edge_index: column 1 .*\(3, 3\).*self loop; expected none",
     ),
     "edge_to_nowhere": (
         {"edge_index": np.array([[0], [12]], dtype=np.int32)},
-        "edge_index: column 0 is (0, 12); expected nodes 0..11",
+        r"edge_index: column 0 .*\(0, 12\); expected .*0\.\.11",
     ),
     "edges_of_another_shape": (
         {"edge_index": np.zeros((3, 2), dtype=np.int32)},
-        "edge_index: got shape (3, 2); expected (2, any)",
+        r"edge_index: .*\(3, 2\); expected \(2, any\)",
     ),
     "one_mask": (
         {"train_mask": np.ones(12, dtype=bool)},
-        "val_mask: missing; expected it beside train_mask",
+        "val_mask: missing; expected .*train_mask",
     ),
-    "objects": ({"y": np.array([None] * 12)}, "y: holds Python objects; expected plain values"),
+    "objects": ({"y": np.array([None] * 12)}, "y: .*Python objects; expected"),
 }
 
 
@@ -135,7 +131,7 @@ def test_bad_graphs_are_refused_by_array_and_row(
     arrays, expected = BAD_GRAPHS[name]
     write_graph(tmp_path / "data", **arrays)
     told = retexo.refused("run", *SMALL, "--out", "new")
-    assert told.startswith(f"data/small.npz: {expected}")
+    assert re.match(rf"data/small\.npz: {expected}", told)
     assert not Path("new").exists()
 
 
@@ -145,11 +141,10 @@ def test_damaged_data_set_files_are_refused(retexo: CommandLine, tmp_path: Path)
     for damaged in (b"", b"no zip", whole[: len(whole) // 2], whole[:-30]):
         path.write_bytes(damaged)
         told = retexo.refused("run", *SMALL, "--out", "new")
-        assert told.startswith("data/small.npz: not a .npz file, or damaged (")
+        assert re.match(r"data/small\.npz: .*\.npz file.*damaged", told)
     path.write_bytes(whole.replace(b"edge_index", b"edge_indix"))
-    assert retexo.refused("run", *SMALL, "--out", "new") == (
-        "data/small.npz: edge_index: missing; the file has edge_indix, x, y"
-    )
+    told = retexo.refused("run", *SMALL, "--out", "new")
+    assert re.match(r"data/small\.npz: edge_index: missing; .*edge_indix, x, y", told)
     assert not Path("new").exists()
 
 
@@ -165,9 +160,9 @@ def test_data_set_with_a_flipped_bit_is_refused(retexo: CommandLine, tmp_path: P
 def test_splits_that_the_graph_has_not(retexo: CommandLine, tmp_path: Path) -> None:
     write_graph(tmp_path / "data")
     told = retexo.refused("run", *SMALL, "--split", "published", "--out", "new")
-    assert told.startswith("split: data set 'small' has no published split; expected random:")
+    assert re.match("split: .*'small'.* no published split; expected random:", told)
     told = retexo.refused("run", *SMALL, "--split", "random:0.01/0.5/0.49", "--out", "new")
-    assert told.startswith("split: leaves no train nodes of the 12 labelled ones of data set")
+    assert re.match("split: .*no train node.*12 labelled.*'small'", told)
     assert not Path("new").exists()
 
 
@@ -177,7 +172,7 @@ def test_splits_that_the_graph_has_not(retexo: CommandLine, tmp_path: Path) -> N
 def test_more_clients_than_nodes(retexo: CommandLine, tmp_path: Path) -> None:
     write_graph(tmp_path / "data")
     told = retexo.refused("run", *SMALL, "--clients", "13", "--out", "new")
-    assert told == "clients: got 13; expected 1 to 12, the number of nodes of data set 'small'"
+    assert re.match("clients: got 13; expected 1 to 12, .*'small'", told)
     assert not Path("new").exists()
 
 
@@ -185,7 +180,7 @@ def test_one_node_needs_as_many_clients_as_nodes(retexo: CommandLine, tmp_path: 
     write_graph(tmp_path / "data")
     one_node = ("--partitioner", "one-node", "--out", "new")
     told = retexo.refused("run", *SMALL, *one_node)
-    assert told.startswith("clients: got 2; expected 12 for the partitioner 'one-node'")
+    assert re.match("clients: got 2; expected 12 .*'one-node'", told)
     assert not Path("new").exists()
     retexo.done("run", *SMALL, *one_node, "--clients", "12")
     assert len(result_of(Path("new"))["client_table"]) == 12
@@ -194,15 +189,15 @@ def test_one_node_needs_as_many_clients_as_nodes(retexo: CommandLine, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "cut.txt: cannot be read (No such file or directory)"),
-        (b"0\n1\nx\n", "cut.txt: line 3 is 'x'; expected a client from 0 to 1"),
-        (b"0\n2\n", "cut.txt: line 2 is '2'; expected a client from 0 to 1"),
-        (b"0\n-1\n", "cut.txt: line 2 is '-1'; expected a client from 0 to 1"),
-        (b"0\n\n1\n", "cut.txt: line 2 is ''; expected a client from 0 to 1"),
-        (b"0\n1\n", "cut.txt: got 2 lines; expected 12, one for each node"),
-        (b"0\n\xff\n", "cut.txt: not a text file; expected one client per line"),
-        (b"0\n" * 12, "partitioner 'file:cut.txt': no nodes for clients 1 of 2"),
-        (b"9" * 5000, "cut.txt: line 1 is '99999"),
+        (None, r"cut\.txt: .*\(No such file or directory\)"),
+        (b"0\n1\nx\n", r"cut\.txt: line 3 .*'x'; expected .*0 to 1"),
+        (b"0\n2\n", r"cut\.txt: line 2 .*'2'; expected .*0 to 1"),
+        (b"0\n-1\n", r"cut\.txt: line 2 .*'-1'; expected .*0 to 1"),
+        (b"0\n\n1\n", r"cut\.txt: line 2 .*''; expected .*0 to 1"),
+        (b"0\n1\n", r"cut\.txt: got 2 lines; expected 12"),
+        (b"0\n\xff\n", r"cut\.txt: .*text.*; expected one client per line"),
+        (b"0\n" * 12, r"partitioner 'file:cut\.txt': no nodes .*clients 1 of 2"),
+        (b"9" * 5000, r"cut\.txt: line 1 .*'99999"),
     ],
 )
 def test_bad_assignment_files_are_refused_by_line(
@@ -212,7 +207,7 @@ def test_bad_assignment_files_are_refused_by_line(
     if content is not None:
         Path("cut.txt").write_bytes(content)
     told = retexo.refused("run", *SMALL, "--partitioner", "file:cut.txt", "--out", "new")
-    assert told.startswith(expected)
+    assert re.match(expected, told)
     assert len(told) < 200
     assert not Path("new").exists()
 
@@ -318,17 +313,17 @@ def test_damaged_parts_are_refused_by_file(
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (Path.unlink, "missing; expected a folder made by 'retexo partition'"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-5]), "not JSON ("),
-        (lambda path: path.write_text("[]"), "got list; expected an object"),
-        (lambda path: path.write_text("[" * 60_000), "not JSON ("),
-        (lambda path: path.write_text(" " * 100_000), "more than 65536 bytes; expected a"),
-        (lambda path: edit(path, version=99), "version: got 99; expected 1"),
-        (lambda path: edit(path, version="1"), "version: got '1'; expected 1"),
-        (lambda path: edit(path, client="0"), "client: got '0'; expected a whole number"),
+        (Path.unlink, "missing; expected .*retexo partition"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-5]), "not JSON"),
+        (lambda path: path.write_text("[]"), ".*list; expected an object"),
+        (lambda path: path.write_text("[" * 60_000), "not JSON"),
+        (lambda path: path.write_text(" " * 100_000), "more than 65536 bytes; expected"),
+        (lambda path: edit(path, version=99), "version: .*99; expected 1"),
+        (lambda path: edit(path, version="1"), "version: .*'1'; expected 1"),
+        (lambda path: edit(path, client="0"), "client: .*'0'; expected a whole number"),
         (lambda path: edit(path, arrays={}), "arrays: "),
-        (lambda path: edit(path, colour="red"), "keys: 'colour' is unknown"),
-        (lambda path: path.write_bytes(b"\xff" * 10), "not JSON ("),
+        (lambda path: edit(path, colour="red"), "keys: 'colour' .*unknown"),
+        (lambda path: path.write_bytes(b"\xff" * 10), "not JSON"),
     ],
 )
 def test_damaged_manifests_are_refused(
@@ -337,7 +332,7 @@ def test_damaged_manifests_are_refused(
     path = parts / "part-0" / "manifest.json"
     damage(path)
     told = retexo.refused("run", "--partitions", parts, *TINY, "--out", "new")
-    assert told.startswith(f"{path}: {expected}")
+    assert re.match(f"{path}: {expected}", told)
     assert len(told) < 400
     assert retexo.refused("partition", "check", *sorted(parts.glob("part-*"))) == told
     assert not Path("new").exists()
@@ -348,8 +343,7 @@ def test_parts_of_two_partitionings_are_refused(retexo: CommandLine, parts: Path
     shutil.rmtree(parts / "part-2")
     shutil.copytree(other / "part-2", parts / "part-2")
     told = retexo.refused("run", "--partitions", parts, *TINY, "--out", "new")
-    assert told.startswith("parts/part-2 is of partitioning ")
-    assert told.endswith("; expected parts of one")
+    assert re.match("parts/part-2 .*partitioning .*parts/part-0.*; expected", told)
     assert retexo.refused("partition", "check", *sorted(parts.glob("part-*"))) == told
     assert not Path("new").exists()
 
@@ -357,19 +351,19 @@ def test_parts_of_two_partitionings_are_refused(retexo: CommandLine, parts: Path
 def test_misplaced_and_missing_parts_are_refused(retexo: CommandLine, parts: Path) -> None:
     run = ("run", "--partitions", parts, *TINY, "--out", "new")
     (parts / "part-2").rename("away")
-    assert retexo.refused(*run).startswith("parts: holds 2 parts of 3; expected all of them")
+    assert retexo.refused(*run).startswith("parts: holds 2 parts of 3; expected")
     shutil.copytree(parts / "part-0", parts / "part-2")
-    assert retexo.refused(*run).startswith("parts/part-2 is the part of client 0; expected")
+    assert re.match("parts/part-2 .*client 0; expected .*part-0", retexo.refused(*run))
     shutil.rmtree(parts / "part-1")
-    assert retexo.refused(*run).startswith("parts: part-1 is missing, there is part-2; expected")
+    assert re.match("parts: part-1 .*missing.*part-2; expected", retexo.refused(*run))
     shutil.rmtree(parts)
-    assert retexo.refused(*run).startswith("parts: no folder part-0; expected one made by")
+    assert re.match("parts: .*part-0; expected .*retexo partition", retexo.refused(*run))
     assert not Path("new").exists()
 
 
 def test_clients_must_be_as_many_as_parts(retexo: CommandLine, parts: Path) -> None:
     told = retexo.refused("run", "--partitions", parts, "--clients", "2", "--out", "new")
-    assert told == "clients: got 2; expected 3, the number of parts in parts"
+    assert re.match("clients: got 2; expected 3, .* parts$", told)
 
 
 def test_parts_without_train_nodes_are_refused(retexo: CommandLine, tmp_path: Path) -> None:
@@ -377,18 +371,18 @@ def test_parts_without_train_nodes_are_refused(retexo: CommandLine, tmp_path: Pa
     write_graph(tmp_path / "data", **masks, test_mask=np.arange(12) >= 6)
     parts = make_parts(retexo, "parts", "--split", "published")
     told = retexo.refused("run", "--partitions", parts, *TINY, "--out", "new")
-    assert told == "parts: no part has a train node; expected at least one"
+    assert re.match("parts: .*no .*train node.*; expected at least one", told)
     assert not Path("new").exists()
 
 
 def test_partition_make_writes_beside_nothing(retexo: CommandLine, parts: Path) -> None:
     before = sorted(parts.rglob("*"))
     told = retexo.refused("partition", "make", "--out", parts)
-    assert told == "parts: exists; expected a new or empty folder"
+    assert re.match("parts: exists; expected a new or empty", told)
     assert sorted(parts.rglob("*")) == before
     Path("file").write_text("mine")
     told = retexo.refused("partition", "make", "--out", "file/parts")
-    assert told.startswith("file/parts: could not be written (")
+    assert re.match(r"file/parts: .*\(Not a directory\)", told)
     told = retexo.refused("partition", "make", "--out", "x" * 300)
     assert told.endswith("(File name too long)")
     assert sorted(path.name for path in Path().iterdir()) == ["data", "file", "parts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_run_refuses_what_is_neither_true_nor_false(
 @pytest.mark.parametrize("key", ["introductions", "relay"])
 def test_peering_is_for_deployments(retexo: CommandLine, tmp_path: Path, key: str) -> None:
     told = retexo.refused("run", f"--{key}", "true", "--out", "new")
-    assert told.endswith("expected engine deployment")
+    assert re.match(f"{key}: .*; expected engine deployment$", told)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -105,34 +106,35 @@ def test_config_file_refuses_values_of_another_type(
     wrong = 3 if isinstance(default_values()[key], str) else "text"
     Path("keys.toml").write_text(tomli_w.dumps({key: wrong}))
     told = retexo.refused("run", "--config", "keys.toml")
-    assert told.startswith(f"keys.toml: {key}: got {wrong!r} of type {type(wrong).__name__}; ")
+    kind = type(wrong).__name__
+    assert re.match(rf"keys\.toml: {key}: got {wrong!r} .*{kind}; expected", told)
     assert [path.name for path in tmp_path.iterdir()] == ["keys.toml"]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("rounds = ", "keys.toml: not a TOML file (Invalid value (at end of document))"),
-        ("\x00", "keys.toml: not a TOML file ("),
-        ("hiden = 3", "keys.toml: hiden: unknown configuration key; did you mean 'hidden'?"),
-        ("[model]\nhidden = 3", "keys.toml: model: got {'hidden': 3} of type dict; expected str"),
-        ("dropout = nan", "keys.toml: dropout: got nan; expected a finite number"),
-        ("rounds = 0", "keys.toml: rounds: got 0; expected a whole number from 1 to"),
-        ("rounds = true", "keys.toml: rounds: got True of type bool; expected int: a whole"),
-        ("weight-decay = 1" + "0" * 400, "keys.toml: weight-decay: got inf; expected a finite"),
-        ("resume = 'run'", "keys.toml: resume: expected on the command line only"),
+        ("rounds = ", r"keys\.toml: .*TOML file .*end of document"),
+        ("\x00", r"keys\.toml: .*TOML file "),
+        ("hiden = 3", r"keys\.toml: hiden: unknown .*'hidden'\?"),
+        ("[model]\nhidden = 3", r"keys\.toml: model: got {'hidden': 3} .*dict; expected str"),
+        ("dropout = nan", r"keys\.toml: dropout: got nan; expected a finite"),
+        ("rounds = 0", r"keys\.toml: rounds: got 0; expected .*from 1 to"),
+        ("rounds = true", r"keys\.toml: rounds: got True .*bool; expected int"),
+        ("weight-decay = 1" + "0" * 400, r"keys\.toml: weight-decay: got inf; expected a finite"),
+        ("resume = 'run'", r"keys\.toml: resume: expected .*command line"),
     ],
 )
 def test_config_file_names_place_and_key(retexo: CommandLine, text: str, expected: str) -> None:
     Path("keys.toml").write_text(text)
-    assert retexo.refused("run", "--config", "keys.toml").startswith(expected)
+    assert re.match(expected, retexo.refused("run", "--config", "keys.toml"))
 
 
 def test_config_file_that_cannot_be_read(retexo: CommandLine) -> None:
-    assert retexo.refused("run", "--config", "no.toml") == (
-        "no.toml: cannot be read (No such file or directory)"
-    )
-    assert retexo.refused("run", "--config", ".") == ".: cannot be read (Is a directory)"
+    told = retexo.refused("run", "--config", "no.toml")
+    assert re.match(r"no\.toml: .*\(No such file or directory\)", told)
+    told = retexo.refused("run", "--config", ".")
+    assert re.match(r"\.: .*\(Is a directory\)", told)
 
 
 def test_options_win_over_the_config_file(retexo: CommandLine) -> None:
@@ -147,37 +149,37 @@ def test_options_win_over_the_config_file(retexo: CommandLine) -> None:
 
 def test_heads_must_share_the_hidden_width(retexo: CommandLine) -> None:
     told = retexo.refused("run", "--model", "gat", "--hidden", "60")
-    assert told == "hidden: 60 cannot be shared by 8 heads; expected a multiple of heads"
+    assert re.match("hidden: .*60.* 8 heads; expected a multiple", told)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("run", "--rouns", "3"), "--rouns: unknown option; did you mean '--rounds'?"),
+        (("run", "--rouns", "3"), r"--rouns: unknown option; .*'--rounds'\?"),
         (("run", "--zzz"), "--zzz: unknown option; see --help"),
-        (("run", "--rounds"), "--rounds: has no value; expected one after it"),
-        (("runn",), "runn: unknown command; did you mean 'run'?"),
+        (("run", "--rounds"), "--rounds: .*no value; expected"),
+        (("runn",), r"runn: unknown command; .*'run'\?"),
         (("zzz",), "zzz: unknown command; see --help"),
-        (("partition", "mak"), "mak: unknown command; did you mean 'make'?"),
+        (("partition", "mak"), r"mak: unknown command; .*'make'\?"),
         (("partition", "make"), "--out: missing; expected DIR"),
         (("report",), "argument: missing; expected RUN"),
-        (("partition", "check"), "argument: missing; expected DIR..."),
-        (("run", "extra"), "Got unexpected extra argument (extra)"),
+        (("partition", "check"), r"argument: missing; expected DIR\.\.\."),
+        (("run", "extra"), r".*unexpected.*\(extra\)"),
         (("plan", "--engine", "flower"), "--engine: unknown option; "),
-        (("--versio",), "--versio: unknown option; did you mean '--version'?"),
+        (("--versio",), r"--versio: unknown option; .*'--version'\?"),
     ],
 )
 def test_unknown_and_missing_words_are_named(
     retexo: CommandLine, arguments: tuple[str, ...], expected: str
 ) -> None:
-    assert retexo.refused(*arguments).startswith(expected)
+    assert re.match(expected, retexo.refused(*arguments))
 
 
 @pytest.mark.parametrize("key", ["dataset", "data-dir", "partitioner", "split"])
 def test_partitions_exclude_what_parts_were_cut_with(retexo: CommandLine, key: str) -> None:
     value = "published" if key == "split" else "metis"
     told = retexo.refused("run", "--partitions", "parts", f"--{key}", value)
-    assert told.startswith(f"{key}: cannot be given with partitions")
+    assert re.match(f"{key}: .*partitions.*; expected", told)
 
 
 @pytest.mark.parametrize(
@@ -189,15 +191,15 @@ def test_partitions_exclude_what_parts_were_cut_with(retexo: CommandLine, key: s
         ("aggregator", "no_such_module:Mean", "cannot import 'no_such_module'"),
         ("aggregator", "math:pi", "'math:pi'"),
         ("partitioner", "no_such_module:cut", "cannot import 'no_such_module'"),
-        ("aggregator", "math:sqrt", "expected a callable () (missing a required"),
-        ("aggregator", "argparse:Namespace", "Namespace has no start, add, finish"),
+        ("aggregator", "math:sqrt", r"expected .*callable \(\) .*missing a required"),
+        ("aggregator", "argparse:Namespace", "Namespace .*start, add, finish"),
         ("aggregator", "flwr.serverapp.strategy:Strategy", "got an abstract class"),
-        ("partitioner", "math:pi", "got float; expected a callable (graph, clients, seed)"),
-        ("partitioner", "math:sqrt", "expected a callable (graph, clients, seed) (too many"),
-        ("partitioner", "builtins:slice", "got slice; expected an array of integers of shape"),
+        ("partitioner", "math:pi", r"float; expected .*\(graph, clients, seed\)"),
+        ("partitioner", "math:sqrt", r"expected .*\(graph, clients, seed\) .*too many"),
+        ("partitioner", "builtins:slice", "slice; expected .*integers of shape"),
         ("split", "no_such_module:cut", "cannot import 'no_such_module'"),
-        ("split", "math:pi", "got float; expected a callable (graph, assignment, seed)"),
-        ("split", "builtins:slice", "returned slice; expected a Split"),
+        ("split", "math:pi", r"float; expected .*\(graph, assignment, seed\)"),
+        ("split", "builtins:slice", "slice; expected a Split"),
     ],
 )
 def test_plugins_are_found_before_anything_is_written(
@@ -205,7 +207,7 @@ def test_plugins_are_found_before_anything_is_written(
 ) -> None:
     told = retexo.refused("run", f"--{key}", value, "--out", "new", *TINY)
     assert told.startswith(key)
-    assert expected in told
+    assert re.search(expected, told)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +229,7 @@ def test_malformed_splits_are_refused(retexo: CommandLine, tmp_path: Path, split
 @pytest.mark.parametrize("shares", ["0.5/0.4/0.2", "0/0.5/0.5", "1/0/0", "2/.1/.1"])
 def test_impossible_shares_are_refused(retexo: CommandLine, tmp_path: Path, shares: str) -> None:
     told = retexo.refused("run", "--split", f"random:{shares}", "--out", "new", *TINY)
-    assert told.startswith(f"split: got 'random:{shares}'; expected three shares above 0")
+    assert re.match(f"split: got 'random:{shares}'; expected .*shares above 0", told)
     assert list(tmp_path.iterdir()) == []
 
 

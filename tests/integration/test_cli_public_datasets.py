@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import threading
@@ -46,11 +47,11 @@ def _write_source(folder: Path) -> None:
 def test_a_source_by_hand_is_named_then_trained_on(retexo: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     command = ("run", "--dataset", "coauthor_physics", "--data-dir", "data", *TINY, "--out", "new")
-    assert retexo.refused(*command) == (
-        "dataset: 'coauthor_physics' is not downloaded, as no SHA-256 of its source is known; put "
-        "ms_academic_phy.npz from https://github.com/shchur/gnn-benchmark/raw/master/data/npz into "
-        "DIR/coauthor_physics and give --data-dir DIR"
-    )
+    told = retexo.refused(*command)
+    assert told.startswith("dataset: 'coauthor_physics' ")
+    source = "ms_academic_phy.npz from https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+    for needed in ("no SHA-256", source, "DIR/coauthor_physics", "--data-dir DIR"):
+        assert needed in told
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     _write_source(tmp_path / "data" / "coauthor_physics")
     assert "test accuracy" in retexo.done(*command)
@@ -76,10 +77,9 @@ def test_a_mirror_that_errs_is_refused_and_nothing_is_written(
         told = retexo.refused(
             *("run", "--dataset", "pubmed", "--engine", engine, "--quiet", "--out", "new")
         )
-        assert told.startswith(
-            f"dataset: 'pubmed' cannot be downloaded: {server.url}/pubmed/ind.pubmed.tx: "
-            "answers 404 Not Found; expected the file; without a network, put pubmed.npz or"
-        )
+        assert told.startswith("dataset: 'pubmed' ")
+        assert f"{server.url}/pubmed/ind.pubmed.tx: " in told
+        assert re.search(r"404 Not Found; expected .*; .*pubmed\.npz", told)
         server.serve("/pubmed/ind.pubmed.tx", b"altered")
         ended = retexo("run", "--dataset", "pubmed", "--out", "new")
     assert ended.code == 2
@@ -114,8 +114,7 @@ def test_a_stop_ends_a_download_with_nothing_left(tmp_path: Path) -> None:
             process.kill()
             until.set()
     assert process.returncode == 130
-    assert told.splitlines() == [
-        "cora: downloading 7 files from 127.0.0.1",
-        "retexo: interrupted; there is no checkpoint to go on from",
-    ]
+    head, end = told.splitlines()
+    assert head == "cora: downloading 7 files from 127.0.0.1"
+    assert re.match("retexo: interrupted; .*no checkpoint", end)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_run_directory_with_odd_characters_is_shown_in_one_line(
 ) -> None:
     odd = stopped.rename(stopped.with_name("it's a run"))
     told = retexo.refused("run", *TINY, "--out", odd)
-    assert told.endswith(f"or go on with that run by --resume {odd}")
+    assert told.endswith(f"--resume {odd}")
     retexo.done("run", "--resume", odd, "--quiet")
     assert result_of(odd)["attempts"] == 2
 
@@ -217,13 +218,12 @@ def test_report_is_written_again(retexo: CommandLine, stopped: Path) -> None:
 def test_out_that_holds_a_run_is_refused(
     retexo: CommandLine, finished: Path, stopped: Path
 ) -> None:
-    assert retexo.refused("run", *TINY, "--out", finished) == (
-        f"out: {finished} holds another run; choose another directory"
-    )
-    assert retexo.refused("run", *TINY, "--out", stopped) == (
-        f"out: {stopped} holds another run; choose another directory, or go on with that run by "
-        f"--resume {stopped}"
-    )
+    told = retexo.refused("run", *TINY, "--out", finished)
+    assert re.match(f"out: {finished} .*another run; .*another directory", told)
+    assert "--resume" not in told
+    told = retexo.refused("run", *TINY, "--out", stopped)
+    assert re.match(f"out: {stopped} .*another run; .*another directory", told)
+    assert told.endswith(f"--resume {stopped}")
 
 
 def test_out_that_cannot_be_a_new_directory_is_refused(retexo: CommandLine) -> None:
@@ -231,15 +231,15 @@ def test_out_that_cannot_be_a_new_directory_is_refused(retexo: CommandLine) -> N
     Path("full").mkdir()
     Path("full/mine").touch()
     expected = {
-        "file": "exists and is not an empty directory; expected a new one",
-        "full": "exists and is not an empty directory; expected a new one",
-        "file/run": "cannot be made; expected",
-        "x" * 300: "cannot be used (File name too long)",
+        "file": "exists .*; expected a new",
+        "full": "exists .*not an empty directory; expected a new",
+        "file/run": ".*; expected",
+        "x" * 300: r".*\(File name too long\)",
     }
     for engine in ("inline", "flower"):
         for out, problem in expected.items():
             told = retexo.refused("run", *TINY, "--engine", engine, "--out", out)
-            assert told.startswith(f"out: {Path(out).absolute()} {problem}")
+            assert re.match(f"out: {Path(out).absolute()} {problem}", told)
     assert sorted(path.name for path in Path().iterdir()) == ["file", "full"]
     Path("empty").mkdir()
     retexo.done("run", *TINY, "--out", "empty")
@@ -252,36 +252,34 @@ def test_out_below_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path)
         locked = Path("/proc")  # where not even root can make anything
     ended = by_itself("run", *TINY, "--out", locked / "run", cwd=tmp_path)
     told = sentence(ended, code=2)
-    assert told.startswith(f"out: {locked / 'run'} cannot be made")
+    assert re.match(f"out: {locked / 'run'} cannot be made", told)
 
 
 @pytest.mark.parametrize(
     ("out", "expected"),
     [
-        ("nowhere", "nowhere holds no run (config.toml is missing); expected a run directory"),
-        (".", " holds no run (config.toml is missing); expected a run directory"),
-        ("x" * 300, " cannot be used (File name too long)"),
+        ("nowhere", r".*config\.toml.*missing.*; expected a run directory"),
+        (".", r".*config\.toml.*missing.*; expected a run directory"),
+        ("x" * 300, r".*\(File name too long\)"),
     ],
 )
 def test_resume_of_nothing_is_refused(retexo: CommandLine, out: str, expected: str) -> None:
     told = retexo.refused("run", "--resume", out)
-    assert told.startswith(f"resume: {Path(out).absolute()}")
-    assert told.endswith(expected)
+    assert re.match(f"resume: {Path(out).absolute()}{expected}$", told)
 
 
 def test_resume_of_a_finished_run_is_refused(retexo: CommandLine, finished: Path) -> None:
     told = retexo.refused("run", "--resume", finished)
-    assert told == f"resume: the run in {finished} has finished; there is nothing to do"
+    assert re.match(f"resume: .*{finished} .*finished", told)
 
 
 def test_resume_without_a_checkpoint_is_refused(retexo: CommandLine, stopped: Path) -> None:
     (stopped / "checkpoint.safetensors").unlink()
     told = retexo.refused("run", "--resume", stopped)
-    assert (
-        told == f"resume: {stopped} has no checkpoint yet; start the run again in a new directory"
-    )
+    assert re.match(f"resume: {stopped} .*no checkpoint.*; .*new directory", told)
     told = retexo.refused("run", *TINY, "--out", stopped)
-    assert told == f"out: {stopped} holds another run; choose another directory"
+    assert re.match(f"out: {stopped} .*another run; .*another directory", told)
+    assert "--resume" not in told
 
 
 @pytest.mark.parametrize(
@@ -293,11 +291,9 @@ def test_resume_with_other_options_is_refused(
 ) -> None:
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
     told = retexo.refused("run", "--resume", stopped, f"--{option}", value)
-    assert told == (
-        f"{option}: cannot be given with --resume, which takes the run's own configuration"
-    )
+    assert re.match(f"{option}: .*with --resume", told)
     told = retexo.refused("run", "--resume", stopped, "--config", stopped / "config.toml")
-    assert told.startswith("config: cannot be given with --resume")
+    assert re.match("config: .*with --resume", told)
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
@@ -322,7 +318,7 @@ def test_resume_with_a_damaged_configuration_is_refused(retexo: CommandLine, sto
     path = stopped / "config.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 'three'"))
     told = retexo.refused("run", "--resume", stopped)
-    assert told.startswith(f"{path}: rounds: got 'three' of type str; expected int")
+    assert re.match(f"{path}: rounds: got 'three' .*str; expected int", told)
 
 
 def test_resume_finishes_with_the_weights_of_the_undisturbed_run(
@@ -337,7 +333,8 @@ def test_resume_finishes_with_the_weights_of_the_undisturbed_run(
 def test_report_on_what_is_no_run_is_refused(retexo: CommandLine, place: str) -> None:
     Path("file").touch()
     told = retexo.refused("report", place)
-    assert told == (f"{place}: not a run directory, expected result.json or metrics.jsonl in it")
+    assert told.startswith(f"{place}: ")
+    assert re.search(r"expected .*result\.json or metrics\.jsonl", told)
     assert [path.name for path in Path().iterdir()] == ["file"]
 
 
@@ -347,11 +344,11 @@ def test_report_on_what_is_no_run_is_refused(retexo: CommandLine, place: str) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--dataset", "nonesuch"), "dataset: 'nonesuch' is unknown"),
-        (("--dataset", "synthetic:size=3"), "synthetic: 'size=3' is unknown"),
+        (("--dataset", "nonesuch"), "dataset: 'nonesuch' .*unknown"),
+        (("--dataset", "synthetic:size=3"), "synthetic: 'size=3' .*unknown"),
         (("--clients", "1798"), "clients: got 1798; expected 1 to 1797"),
-        (("--split", "published"), "split: data set 'digits' has no published split"),
-        (("--partitions", "nowhere"), "nowhere: no folder part-0"),
+        (("--split", "published"), "split: .*'digits'.*no published split"),
+        (("--partitions", "nowhere"), "nowhere: .*part-0"),
         (("--rounds", "0"), "rounds: got 0; expected"),
         (("--model", "math:pi"), "model: "),
         (("--aggregator", "math:pi"), "aggregator "),
@@ -368,7 +365,7 @@ def test_flower_is_not_started_for_bad_input(
 
     monkeypatch.setattr(subprocess.Popen, "__init__", started)
     told = retexo.refused("run", "--engine", "flower", *arguments, "--out", "new")
-    assert told.startswith(expected)
+    assert re.match(expected, told)
     assert list(Path().iterdir()) == []
 
 
@@ -381,7 +378,7 @@ def test_bad_input_ends_a_process_with_exit_code_2(tmp_path: Path) -> None:
     told = sentence(
         by_itself("run", b"--out=\xff".decode("utf-8", "surrogateescape"), cwd=tmp_path), code=2
     )
-    assert told == "out: got '\\udcff'; expected printable text"
+    assert told.startswith("out: got '\\udcff'; expected ")
     assert list(tmp_path.iterdir()) == []
 
 

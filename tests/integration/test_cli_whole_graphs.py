@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -75,9 +76,8 @@ def test_the_number_of_values_decides_how_many_clients_there_are(
     facts = json.loads(retexo.done("plan", *cut, "--json"))
     assert len(facts["clients"]) == 4
     retexo.done("partition", "make", *cut, "--clients", "4", "--out", "q")
-    assert retexo.refused("run", *cut, "--clients", "3", "--out", "r", *TINY) == (
-        "clients: got 3; expected 4, one for each value of the attribute 'site' of data set 'nodes'"
-    )
+    told = retexo.refused("run", *cut, "--clients", "3", "--out", "r", *TINY)
+    assert re.match("clients: got 3; expected 4, .*'site'.*'nodes'", told)
     assert not Path("r").exists()
 
 
@@ -91,33 +91,33 @@ def test_a_run_directory_is_named_after_its_graph(retexo: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--nodes", "nodes.csv"), "edges: missing; expected it beside nodes, or neither"),
-        (("--edges", "edges.csv"), "nodes: missing; expected it beside edges, or neither"),
+        (("--nodes", "nodes.csv"), "edges: missing; expected .*nodes"),
+        (("--edges", "edges.csv"), "nodes: missing; expected .*edges"),
         (
             (*TABLES, "--dataset", "digits"),
-            "dataset: cannot be given with nodes and edges, which are the graph; expected one of",
+            "dataset: .*nodes and edges.*; expected one of",
         ),
-        ((*TABLES, "--data-dir", "data"), "data-dir: cannot be given with nodes and edges"),
-        ((*TABLES, "--partitions", "p"), "edges: cannot be given with partitions, which are cut"),
-        (("--nodes", "no.csv", "--edges", "edges.csv"), "no.csv: cannot be read (No such file"),
-        (("--nodes", "edges.csv", "--edges", "edges.csv"), "edges.csv: column 'key' is missing"),
-        (("--nodes", "nodes.csv", "--edges", "nodes.csv"), "nodes.csv: column 'source' is miss"),
-        ((*TABLES, "--partitioner", "attribute:town"), "nodes.csv: column 'town' is missing; the"),
+        ((*TABLES, "--data-dir", "data"), "data-dir: .*nodes and edges.*; expected"),
+        ((*TABLES, "--partitions", "p"), "edges: .*partitions.*; expected"),
+        (("--nodes", "no.csv", "--edges", "edges.csv"), r"no\.csv: .*\(No such file"),
+        (("--nodes", "edges.csv", "--edges", "edges.csv"), r"edges\.csv: .*'key'.*missing"),
+        (("--nodes", "nodes.csv", "--edges", "nodes.csv"), r"nodes\.csv: .*'source'.*missing"),
+        ((*TABLES, "--partitioner", "attribute:town"), r"nodes\.csv: .*'town'.*missing"),
         (
             (*TABLES, "--partitioner", "attribute:"),
             "partitioner: got 'attribute:'; expected one of",
         ),
-        ((*TABLES, "--split", "published"), "split: data set 'nodes' has no published split"),
-        (("--dataset", "own_graphs:nothing"), "dataset 'own_graphs:nothing': returned NoneType; e"),
-        (("--dataset", "own_graphs:other"), "dataset 'own_graphs:other': 'own_graphs' has no 'oth"),
-        (("--dataset", "no_graphs:path"), "dataset 'no_graphs:path': cannot import 'no_graphs'"),
-        (("--partitioner", "attribute:site"), "data set 'digits': has no attribute 'site' of nod"),
+        ((*TABLES, "--split", "published"), "split: .*'nodes'.*no published split"),
+        (("--dataset", "own_graphs:nothing"), "dataset 'own_graphs:nothing': .*NoneType; expected"),
+        (("--dataset", "own_graphs:other"), "dataset 'own_graphs:other': .*no 'other'"),
+        (("--dataset", "no_graphs:path"), "dataset 'no_graphs:path': .*import 'no_graphs'"),
+        (("--partitioner", "attribute:site"), "data set 'digits': .*no attribute 'site'"),
     ],
 )
 def test_what_contradicts_or_is_not_there_is_refused(
     retexo: CommandLine, options: tuple[str, ...], sentence: str
 ) -> None:
-    assert retexo.refused("run", *options, "--out", "r", *TINY).startswith(sentence)
+    assert re.match(sentence, retexo.refused("run", *options, "--out", "r", *TINY))
     assert not Path("r").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,9 @@ def test_a_part_below_its_owners_least_train_nodes_is_doubtful(
         file.write("least-train-nodes = 1000\n")
     part = examined(pair[0])["part"]
     assert part["verdict"] == "doubtful"
-    assert part["seen"].endswith(" train nodes, and least-train-nodes is 1000")
-    assert "trainings are refused; least-train-nodes = 1" in part["advice"]
+    found = re.search(r" (\d+) train nodes.*least-train-nodes.* 1000$", part["seen"])
+    assert found is not None
+    assert f"least-train-nodes = {found[1]} " in part["advice"]
 
 
 def _without_part(agent: AgentProcess) -> None:
@@ -102,10 +104,10 @@ def _with_unknown_setting(agent: AgentProcess) -> None:
     [
         (_without_part, "part", "manifest"),
         (_with_open_key, "key", "others may read"),
-        (_with_another_key, "key", "is not the key of"),
-        (_with_anothers_identity, "key", "of client 1; the part is 0's"),
+        (_with_another_key, "key", "certificate.pem"),
+        (_with_anothers_identity, "key", "client 1; the part is 0's"),
         (_with_peer_left_out, "roster", "without peers 1"),
-        (_with_old_certificate_in_roster, "roster", "another certificate of this client"),
+        (_with_old_certificate_in_roster, "roster", "another certificate"),
         (_with_unknown_setting, "configuration", "did you mean 'partition'?"),
     ],
 )
@@ -129,9 +131,9 @@ def test_running_agents_are_good(pair: list[AgentProcess], examined: Examine) ->
         agent.start()
     found = examined(pair[0])
     assert {item["verdict"] for item in found.values()} == {"good", "absent"}
-    assert "both know each other" in found["peer 1"]["seen"]
+    assert re.match(r"tcp://[\d.]+:\d+ answers; .*certificate", found["peer 1"]["seen"])
     done = retexo("doctor", "--config", str(pair[0].settings))
-    assert "Nothing keeps this machine from training." in done.stdout
+    assert "No check failed" in done.stdout
 
 
 @pytest.mark.system
@@ -145,4 +147,4 @@ def test_peer_with_another_roster_is_bad(pair: list[AgentProcess], examined: Exa
         path.replace(pair[0].folder / path.name)
     found = examined(pair[0])
     assert found["peer 1"]["verdict"] == "bad"
-    assert "does not know our certificate" in found["peer 1"]["seen"]
+    assert "our certificate" in found["peer 1"]["seen"]

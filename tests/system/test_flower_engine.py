@@ -209,7 +209,7 @@ def test_flower_engine_failure_tells_the_text_of_the_server_app(tmp_path: Path) 
 def test_flower_engine_notices_a_killed_simulation(tmp_path: Path) -> None:
     watcher = Watcher(os.getpid())
     began = time.monotonic()
-    with pytest.raises(EngineFailed, match=r"flwr-simulation ended without a result \(signal 9\)"):
+    with pytest.raises(EngineFailed, match=r"flwr-simulation .*\(signal 9\)"):
         run(tmp_path / "out.json", watcher, mode="die")
     assert time.monotonic() - began < 50  # Flower itself would need 60 s after the kill
     watcher.assert_nothing_left(at_least=5)
@@ -232,7 +232,7 @@ def test_flower_engine_cleans_up_after_a_killed_supervisor(tmp_path: Path) -> No
             os.kill(pid, signal.SIGKILL)
 
     watcher = Watcher(os.getpid(), then=kill)
-    with pytest.raises(EngineFailed, match=r"supervisor of Flower's processes ended \(signal 9\)"):
+    with pytest.raises(EngineFailed, match=r"supervisor .*\(signal 9\)"):
         run(tmp_path / "out.json", watcher, mode="hang")
     watcher.assert_nothing_left(at_least=8)
 

@@ -190,6 +190,6 @@ def test_a_tunnel_is_refused_by_name(hosts: Hosts) -> None:
     subprocess.run(hosts["receiver"].command(command), check=True, timeout=10)
     with (
         inside(hosts["receiver"].namespace),
-        pytest.raises(ChannelUnavailable, match="tunnel0: its frames have no Ethernet header"),
+        pytest.raises(ChannelUnavailable, match="tunnel0: .*Ethernet header"),
     ):
         XdpReceiver("tunnel0", PORT, sizes=SIZES)

@@ -94,7 +94,7 @@ class OutgoingBlock:
                 begin, end = self.starts[sequence], self.starts[sequence + 1]
                 return os.pread(file.fileno(), end - begin, begin)
         except FileNotFoundError as error:
-            raise self._damaged(key, "it is gone") from error
+            raise self._damaged(key, "the file was removed") from error
 
     def keep_mark(self) -> None:
         """Keep on disk whether the peer has it.
@@ -122,7 +122,7 @@ class OutgoingBlock:
         stamp = file_stamp(self.path)
         sound = sound_prefix(key, self.path.read_bytes())
         if not sound.is_whole or sound.traffic.wire_bytes != self.num_bytes:
-            raise self._damaged(key, f"frame {sound.num_frames} is not as it was made")
+            raise self._damaged(key, f"frame {sound.num_frames} is damaged")
         self._stamp = stamp
 
     def _damaged(self, key: BlockKey, problem: str) -> ChannelUnavailable:

@@ -93,7 +93,7 @@ class DepotState:
             self._outbox.blocks[key].keep_mark()
         except OSError as error:
             _LOG.warning(
-                "outbox: what client %d has could not be kept (%s); it is asked after a restart",
+                "outbox: could not note that client %d has a block (%s); asked after a restart",
                 *(key.receiver, error.strerror),
             )
 

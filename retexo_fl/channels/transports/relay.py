@@ -134,7 +134,7 @@ class RelayStream:
         if not self._is_closed:
             self._incoming += data
         if len(self._incoming) > _MAX_UNREAD_BYTES:
-            self.break_off("more arrives than is read")
+            self.break_off(f"more than {_MAX_UNREAD_BYTES} bytes unread")
         self._changed.set()
 
     @property
@@ -182,7 +182,7 @@ class RelayTransport:
         """
         if not self._is_open:
             raise ChannelUnavailable(
-                f"{address} no run with relay = true is going on, which could reach client {peer}"
+                f"{address} client {peer} is reachable only during a run with relay = true"
             )
         return self._add(peer, secrets.token_bytes(STREAM_BYTES), opens=True)
 

@@ -142,7 +142,7 @@ class TcpTransport:
                 await asyncio.get_running_loop().sock_connect(connection, place)
                 if not _is_own_echo(connection):
                     return TcpStream(connection, is_accepting=False)
-                problem = "nobody listens there"
+                problem = "nothing listens there"
             except OSError as error:
                 # The event loop puts words of its own in place of the system's.
                 problem = os.strerror(error.errno) if error.errno else str(error)
@@ -179,7 +179,7 @@ async def _resolve(target: TcpAddress) -> list[tuple[int, tuple[object, ...]]]:
     except OSError as error:
         raise ChannelUnavailable(f"{target}: {error.strerror}") from error
     except UnicodeError as error:
-        raise ChannelUnavailable(f"{target}: no name of a machine ({error})") from error
+        raise ChannelUnavailable(f"{target}: not a host name ({error})") from error
     return [(family, place) for family, _, _, _, place in found]
 
 

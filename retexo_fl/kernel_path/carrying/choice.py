@@ -68,8 +68,8 @@ class WayChoice:
     def _too_long(self, peer: int, notice: Notice) -> Way:
         self._say_once(
             "length",
-            f"client {peer} sends packets of {notice.packet_cells} cells, longer than this "
-            "interface's MTU lets in",
+            f"client {peer} sends packets of {notice.packet_cells} cells, too long for "
+            "this interface's MTU",
         )
         return Way.BLOCK
 

@@ -96,7 +96,7 @@ class Notice:
             or not (numbers[5:9] < _WORD).all()
         ):
             raise RemoteProtocolError(
-                f"client {sender}: a notice of datagrams that says {numbers[:5].tolist()}; "
+                f"client {sender}: a notice of datagrams with {numbers[:5].tolist()}; "
                 f"expected version {_VERSION} and fields in their range"
             )
         return cls(
@@ -145,7 +145,7 @@ class Grant:
         words = numbers[CONTROL_NUMBERS:].reshape(-1, STREAM_NUMBERS)
         if numbers[0] != _VERSION or int(numbers[1]) not in set(Way) or not (words < _WORD).all():
             raise RemoteProtocolError(
-                f"client {receiver}: a grant of datagrams that says {numbers[:2].tolist()}; "
+                f"client {receiver}: a grant of datagrams with {numbers[:2].tolist()}; "
                 f"expected version {_VERSION} and a way from 1 to {max(Way)}"
             )
         way = Way(int(numbers[1]))

@@ -245,7 +245,7 @@ class IncomingExchange:
         number = _grants(depot, sender.header, notice)
         if number == MOST_GRANTS:
             raise ExchangeIncomplete(
-                f"client {sender.header.receiver}: what client {peer} sent was lost {number} "
+                f"client {sender.header.receiver}: vectors of client {peer} were lost {number} "
                 "times; expected an agent that stays up for one exchange"
             )
         header = grant_header(sender.header, number, notice.num_streams)

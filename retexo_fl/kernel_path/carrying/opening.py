@@ -57,7 +57,7 @@ def open_carrier(
         )
     except ChannelUnavailable as error:
         is_kernel = wanted.scheme in {"xdp", "af-xdp"}
-        advice = "; with auto:// the agent goes on in user space" if is_kernel else ""
+        advice = "; with auto:// the agent works in user space instead" if is_kernel else ""
         place = f"listen: {wanted.scheme}://{wanted.endpoint}"
         raise ConfigurationError(f"{place}: {error}{advice}") from error
     logger.info(line("datagrams", address=endpoint.address, taken_by=endpoint.kind))

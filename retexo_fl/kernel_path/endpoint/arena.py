@@ -77,7 +77,7 @@ class TableArena:
         terms = (job, stage, width, streams_expected)
         if (present := self._open.get(key)) is not None:
             if present.terms != terms:
-                raise LocalProtocolError(f"exchange {key.hex()}: opened with other terms before")
+                raise LocalProtocolError(f"exchange {key.hex()}: opened before with other values")
             return
         (place,) = self._space.take(regions=1)
         exchange = Exchange(
@@ -113,7 +113,7 @@ class TableArena:
         if present is not None:
             if present.shape != shape:
                 raise LocalProtocolError(
-                    f"{_name(key, incoming)}: opened with another shape before"
+                    f"{_name(key, incoming)}: opened before with another shape"
                 )
             return StreamGrant(token=present.token, stream=present.index)
         if incoming.width != exchange.width:

@@ -75,7 +75,7 @@ class Outgoing:
         present = self._streams.get(key)
         if present is not None:
             if present.terms != stream.terms:
-                raise LocalProtocolError(f"sending {key.hex()}: begun on other terms before")
+                raise LocalProtocolError(f"sending {key.hex()}: started before with other values")
             stream = present
         # A receiver that started anew no longer has the stream that it granted before.
         self._forget_tokens(stream)

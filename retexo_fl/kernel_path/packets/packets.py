@@ -166,7 +166,7 @@ def read_ack(packet: Buffer) -> Ack | None:
 def ack_packet(head: PacketHead, seq: int, base: int, bits: NDArray[np.uint64]) -> bytes:
     """Return the answer to packet ``seq``: uint64 [8] bits of what was taken from ``base`` on."""
     payload = np.ascontiguousarray(bits, dtype=np.uint64)
-    assert payload.shape == (BLOCK_WORDS,), "an ACK tells of 512 packets"
+    assert payload.shape == (BLOCK_WORDS,), "an ACK covers 512 packets"
     return _build(head, PacketKind.ACK, payload.view(np.uint8), seq=seq, first=base)
 
 

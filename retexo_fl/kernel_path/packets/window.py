@@ -64,7 +64,7 @@ class SendWindow:
         times: WindowTimes | None = None,
     ) -> None:
         assert num_packets >= 0, "a stream has no fewer than 0 packets"
-        assert 1 <= window <= BLOCK_PACKETS, "a window is no longer than what one ACK tells"
+        assert 1 <= window <= BLOCK_PACKETS, "a window is no longer than one ACK covers"
         self._times = times or WindowTimes()
         self._num_packets = num_packets
         self._width = WindowWidth(window)

@@ -51,7 +51,7 @@ def ethernet_address(interface: str) -> bytes:
     """
     kind, address = _hardware(interface)
     if kind != _ETHERNET:
-        raise ChannelUnavailable(f"{interface}: is not Ethernet (type {kind}); expected a card")
+        raise ChannelUnavailable(f"{interface}: type {kind}; expected an Ethernet interface")
     return address
 
 
@@ -133,9 +133,9 @@ def next_hop(address: str) -> Hop:
     """
     kind, found = _route(address)
     if kind != _UNICAST:
-        raise ChannelUnavailable(f"{address}: is no other machine's; expected a peer's address")
+        raise ChannelUnavailable(f"{address}: is an address of this machine; expected a peer's")
     if _ROUTE_VIA in found:
-        raise ChannelUnavailable(f"{address}: no way over IPv4; see `ip route get {address}`")
+        raise ChannelUnavailable(f"{address}: no route over IPv4; see `ip route get {address}`")
     return Hop(_interface(found), socket.inet_ntoa(found.get(_ROUTE_GATEWAY, _packed(address))))
 
 
@@ -155,7 +155,7 @@ def _route(address: str) -> tuple[int, dict[int, bytes]]:
     answer = _ask(_GET_ROUTE, question, address)
     found = dict(_attributes(answer[_ROUTE.size :]))
     if _ROUTE_INTERFACE not in found:
-        raise ChannelUnavailable(f"{address}: no way there; see `ip route get {address}`")
+        raise ChannelUnavailable(f"{address}: no route; see `ip route get {address}`")
     return int(_ROUTE.unpack_from(answer)[7]), found
 
 
@@ -201,7 +201,7 @@ def _ask(kind: int, question: bytes, about: str) -> bytes:
         number = -struct.unpack_from("=i", answer, _HEADER.size)[0]
         if number == errno.ENOENT:
             raise FileNotFoundError(about)
-        raise ChannelUnavailable(f"{about}: no way there: {os.strerror(number)}")
+        raise ChannelUnavailable(f"{about}: no route: {os.strerror(number)}")
     return answer[_HEADER.size : _HEADER.unpack_from(answer)[0]]
 
 
@@ -231,4 +231,4 @@ def _packed(address: str) -> bytes:
     try:
         return socket.inet_pton(socket.AF_INET, address)
     except OSError as error:
-        raise ChannelUnavailable(f"{address}: is no IPv4 address") from error
+        raise ChannelUnavailable(f"{address}: is not an IPv4 address") from error

@@ -73,7 +73,7 @@ def probe(interface: str | None = None) -> Probe:
         return Probe(ok=False, reason=str(error))
     try:
         if not _takes_a_packet(loaded):
-            return Probe(ok=False, reason="the loaded program did not take a packet as it should")
+            return Probe(ok=False, reason="the loaded program failed on its test packet")
         return Probe(ok=True, mode="" if interface is None else _attach(loaded, interface))
     except ChannelUnavailable as error:
         return Probe(ok=False, reason=str(error))

@@ -52,14 +52,14 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
     ("asked", "limits", "expected"),
     [
         *(
-            ({key: name}, Limits(), f"{key}: {name!r} may not be imported here; expected .*none")
+            ({key: name}, Limits(), f"{key}: {name!r} .*; expected .*none")
             for key in ("model", "loss", "metric")
             for name in ("os:fork", "builtins:breakpoint", "unittest.__main__:x")
         ),
         (
             {"loss": "mine:other"},
             Limits(allow_plugins=("mine:loss",)),
-            r"loss: 'mine:other' may not be imported here; .* lists \(mine:loss\)",
+            r"loss: 'mine:other' .*; expected .*\(mine:loss\)",
         ),
         *(
             ({"algorithm": name}, Limits(), f"algorithm: '{name}'; .* lists .lazy")
@@ -71,14 +71,18 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
         (
             {**DROP, "batch-nodes": 1},
             UPDATES,
-            "batch-nodes: 1 leaves a mini-batch of 1 out of 180 train nodes; expected at least 10",
+            "batch-nodes: 1 .* 1 out of 180 train nodes; expected at least 10",
         ),
-        ({**DROP, "batch-nodes": 9}, UPDATES, "batch-nodes: 9 leaves a mini-batch of 9"),
+        ({**DROP, "batch-nodes": 9}, UPDATES, "batch-nodes: 9 .* of 9 .*; expected at least 10"),
         # 180 = 1 * 179 + 1: the last mini-batch of an epoch is what is left.
-        ({**DROP, "batch-nodes": 179}, UPDATES, "batch-nodes: 179 leaves a mini-batch of 1 out"),
-        ({**DROP, "batch-nodes": 1, "local-steps": 5}, UPDATES, "batch-nodes: 1 leaves"),
-        ({}, Limits(least_train_nodes=181), "an update would be of 180 train nodes; .* least 181"),
-        ({"devices": "cpu:999"}, Limits(), "devices is 'cpu:999'; expected numbers from 1 to 256"),
+        (
+            {**DROP, "batch-nodes": 179},
+            UPDATES,
+            "batch-nodes: 179 .* of 1 .*; expected at least",
+        ),
+        ({**DROP, "batch-nodes": 1, "local-steps": 5}, UPDATES, "batch-nodes: 1 .*; expected"),
+        ({}, Limits(least_train_nodes=181), "an update .* 180 train nodes; expected at least 181"),
+        ({"devices": "cpu:999"}, Limits(), "devices.* 'cpu:999'; expected .*1 to 256"),
         ({"devices": "cpu:8"}, Limits(), "devices: 'cpu:8'; expected .* 'auto', on 2 cores"),
         ({"devices": "cuda:0,cpu:3"}, Limits(), "devices: 'cuda:0,cpu:3'; expected"),
         ({"devices": "cpu:2"}, Limits(allow_devices="cpu"), "devices: 'cpu:2'; .* than 'cpu'"),
@@ -89,18 +93,18 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
             "devices: 'cuda:1,cpu'; expected",
         ),
         ({"threads": 3}, Limits(), "threads: 3; expected at most 2"),
-        ({"hidden": 65_536, "layers": 3}, Limits(), "hidden: 65536 .* of memory; expected at most"),
+        ({"hidden": 65_536, "layers": 3}, Limits(), "hidden: 65536 .*memory; expected at most"),
         ({"layers": 2}, Limits(most_memory_mib=200), "hidden: 64 .* expected at most 210 MB"),
         (
             {"devices": "cpu:2"},
             Limits(most_memory_mib=500),
-            "hidden: 64 .* takes about 6.. MB of memory; expected at most 524 MB",
+            "hidden: 64 .* 6.. MB .*; expected at most 524 MB",
         ),
         # What only the command line checked: agents ended in an assertion.
         (
             {"algorithm": "standard", "sampler": "full"},
             UPDATES,
-            "sampler: 'full' does not go with algorithm standard",
+            "sampler: 'full' .*algorithm standard",
         ),
         ({"rounds": 0}, Limits(), "rounds: got 0; expected a whole number"),
     ],
@@ -158,7 +162,7 @@ def test_what_the_machines_owner_says_wins_over_the_run(
 def test_a_client_without_train_nodes_is_admitted_with_zeros(part: GraphPartition) -> None:
     admit({}, with_train_nodes(part, 0), Limits())
     for count, keys in ((9, {}), (0, {"algorithm": "standard"})):
-        with pytest.raises(ConfigurationError, match=f"an update would be of {count} train nodes"):
+        with pytest.raises(ConfigurationError, match=f"update .* {count} train nodes; expected"):
             admit(keys, with_train_nodes(part, count), UPDATES)
     admit({}, with_train_nodes(part, 1), Limits(least_train_nodes=1))
 
@@ -249,7 +253,7 @@ def test_a_round_that_is_asked_with_other_weights_is_another_one() -> None:
     for asked in (train(1), train(2), train(1), train(2), train(1, stage=1)):
         questions.count(asked, client=3)
     for asked in (train(3), train(1, round_number=2)):
-        with pytest.raises(LocalProtocolError, match="^client 3: stage 0: asked for more than 2"):
+        with pytest.raises(LocalProtocolError, match="^client 3: stage 0: .* more than 2 updates"):
             questions.count(asked, client=3)
     # What was given once may be asked for again, as after a restart of the server.
     questions.count(train(2), client=3)
@@ -259,13 +263,13 @@ def test_judgements_are_counted_like_updates() -> None:
     questions = Questions(stages=1, most_rounds=1)
     for asked in (judge(1, "validation"), judge(1), judge(1), train(1)):
         questions.count(asked, client=3)
-    with pytest.raises(LocalProtocolError, match="asked for more than 2 judgements"):
+    with pytest.raises(LocalProtocolError, match="client 3: stage 0: .* more than 2 evaluations"):
         questions.count(judge(2), client=3)
 
 
 @pytest.mark.parametrize("nodes", ["train", "labels", ""])
 def test_only_validation_and_test_nodes_are_judged(nodes: str) -> None:
-    with pytest.raises(LocalProtocolError, match="asked to judge .* expected validation or test"):
+    with pytest.raises(LocalProtocolError, match=f"nodes: .*{nodes!r}; expected .* or test"):
         Questions(stages=1, most_rounds=9).count(judge(1, nodes), client=3)
 
 

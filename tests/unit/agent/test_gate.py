@@ -68,12 +68,12 @@ def test_a_stranger_may_say_hello_only(parts: list[GraphPartition]) -> None:
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (replace(KEY, job="job-x"), "^job: client 0: a block of 'job-x' for client 1; expected"),
-        (replace(KEY, receiver=2), "for client 2; expected 'job-0123456789ab' and client 1"),
-        (replace(KEY, layer=2), "^plan: client 0: a block of layer 2; expected one below 2"),
-        (replace(KEY, sender=3), "client 3 is none of the 3 clients"),
-        (replace(KEY, sender=1), "client 1 is none of"),
-        (replace(KEY, weights_digest=b"x" * 32), "layer 0 that no features made"),
+        (replace(KEY, job="job-x"), "^job: client 0: .*'job-x' .*; expected 'job-0123456789ab'"),
+        (replace(KEY, receiver=2), "^job: client 0: .*client 2; expected .*client 1"),
+        (replace(KEY, layer=2), "^plan: client 0: .*layer 2; expected .*below 2"),
+        (replace(KEY, sender=3), "^plan: client 3: expected .*0 to 2"),
+        (replace(KEY, sender=1), "^plan: client 1: expected another client"),
+        (replace(KEY, weights_digest=b"x" * 32), "^plan: client 0: .*layer 0 .*features"),
     ],
 )
 def test_blocks_that_do_not_follow_from_the_plan_are_refused(

@@ -35,10 +35,10 @@ def test_a_transport_is_made_for_its_scheme() -> None:
 @pytest.mark.parametrize(
     ("plugin", "told"),
     [
-        ("nobody_has_this:thing", "transport 'nobody_has_this:thing': cannot import"),
+        ("nobody_has_this:thing", "transport 'nobody_has_this:thing': .*import"),
         ("retexo_fl.channels.transports.tcp:Nothing", "has no 'Nothing'"),
         ("retexo_fl.channels.transports.tcp:TcpStream", "expected a callable"),
-        (f"{__name__}:Half", "made Half without listen; expected a Transport"),
+        (f"{__name__}:Half", "Half without listen; expected a Transport"),
     ],
 )
 def test_what_is_no_transport_is_refused_by_name(plugin: str, told: str) -> None:
@@ -49,13 +49,13 @@ def test_what_is_no_transport_is_refused_by_name(plugin: str, told: str) -> None
 @pytest.mark.parametrize("text", ["tcp=a:b", "x-wire", "x-wire=a", "x-=a:b", "X-WIRE=a:b", "=a:b"])
 def test_a_scheme_of_an_owner_begins_with_x(text: str) -> None:
     with pytest.raises(
-        ConfigurationError, match="^transports: got .*; expected texts of the form x"
+        ConfigurationError, match="^transports: .*; expected .*x-NAME=module:attribute"
     ):
         settings(text)
 
 
 def test_an_address_needs_its_transport_only_to_be_listened_at() -> None:
-    with pytest.raises(ConfigurationError, match="^listen: x-wire:here: there is no transport for"):
+    with pytest.raises(ConfigurationError, match="^listen: x-wire:here: .*; expected x-wire="):
         settings("x-other=a:b", listen=("x-wire:here",))
     # In a roster it may stand for those who have one.
     check_address("x-wire:here")

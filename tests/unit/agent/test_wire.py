@@ -179,14 +179,16 @@ def test_another_version_is_refused_and_both_are_told(changes: dict[str, Any]) -
     told = {"version": MESSAGE_VERSION, "package": __version__, **changes}
     with pytest.raises(RemoteProtocolError) as caught:
         wire.decode_request(head, body)
-    words = f"version {told['version']} came from retexo-fl {told['package']}; expected version "
-    assert words + f"{MESSAGE_VERSION} of retexo-fl {__version__}" in str(caught.value)
+    got, expected = str(caught.value).split("; expected ", 1)
+    assert f"version {told['version']} " in got
+    assert got.endswith(f"retexo-fl {told['package']}")
+    assert expected.startswith(f"version {MESSAGE_VERSION} of retexo-fl {__version__};")
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"message": "explode"}, "'explode' is unknown"),
+        ({"message": "explode"}, "'explode' .*unknown"),
         ({"config": [1]}, "config is .*; expected an object"),
         ({"config": {"a": [1]}}, "numbers and texts only"),
         ({"array": {"dtype": "object", "length": 1}}, "expected dtype and length"),

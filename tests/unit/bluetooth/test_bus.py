@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -56,9 +57,7 @@ def test_a_bus_that_says_nothing_useful_is_given_up(
 
     async def work() -> None:
         async with await asyncio.start_unix_server(serve, bus_path):
-            with pytest.raises(
-                ChannelUnavailable, match="the D-Bus system bus does not answer: .+"
-            ):
+            with pytest.raises(ChannelUnavailable, match="D-Bus system bus .*: .+apt install"):
                 async with system_bus():
                     pass
             await ended.wait()
@@ -82,12 +81,12 @@ def test_without_sockets_no_record_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        ("org.freedesktop.DBus.Error.ServiceUnknown", "bluetoothd does not run (apt install"),
-        ("org.freedesktop.DBus.Error.Spawn.ChildExited", "bluetoothd does not run (apt install"),
-        ("org.freedesktop.DBus.Error.AccessDenied", "D-Bus refuses this user (add the user to"),
-        ("org.bluez.Error.NotReady", "the adapter is switched off (bluetoothctl power on)"),
-        ("org.bluez.Error.Failed", "BlueZ answers org.bluez.Error.Failed: why"),
+        ("org.freedesktop.DBus.Error.ServiceUnknown", r"bluetoothd .*\(apt install bluez "),
+        ("org.freedesktop.DBus.Error.Spawn.ChildExited", r"bluetoothd .*\(apt install bluez "),
+        ("org.freedesktop.DBus.Error.AccessDenied", r"D-Bus .*user .*\(.*group bluetooth"),
+        ("org.bluez.Error.NotReady", r".*adapter .*off \(bluetoothctl power on\)"),
+        ("org.bluez.Error.Failed", r"BlueZ .*org\.bluez\.Error\.Failed: why$"),
     ],
 )
 def test_errors_come_with_what_helps(error: str, expected: str) -> None:
-    assert Reply(error=error, text="why", values=()).sentence().startswith(expected)
+    assert re.match(expected, Reply(error=error, text="why", values=()).sentence())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -40,10 +41,7 @@ def test_without_bluetooth_all_parts_are_missing_deepest_first() -> None:
     assert "adapter" not in _names(missing)
     assert all(part.seen and part.remedy for part in missing)
     assert local_adapters() == ()
-    assert str(missing[0]) == (
-        "the kernel has no Bluetooth (load it: modprobe -a bluetooth rfcomm; kernels for the cloud "
-        "lack it)"
-    )
+    assert re.match(r"the kernel .*Bluetooth \(.*modprobe -a bluetooth rfcomm", str(missing[0]))
 
 
 def test_a_family_forbidden_by_unit_is_told_from_a_missing_one(
@@ -80,9 +78,8 @@ def test_a_daemon_that_does_not_run_is_named(
     monkeypatch.setattr(presence, "_BUS", bus)
     monkeypatch.setattr(presence, "_PROCESSES", processes)
     _process(processes, 1, "systemd")
-    assert [part.seen for part in missing_for_discovery()] == [
-        "there is no D-Bus system bus, which bluetoothd needs"
-    ]
+    (bus_part,) = missing_for_discovery()
+    assert "D-Bus system bus" in bus_part.seen
     bus.touch()
     assert [part.seen for part in missing_for_discovery()] == ["bluetoothd does not run"]
     _process(processes, 612, "bluetoothd")

@@ -118,9 +118,9 @@ def test_damaged_lists_are_refused(attributes: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     ("packet", "expected"),
     [
-        (b"", "0 bytes; expected a header of 5"),
-        (answer(b"", transaction=2), "answer to another question"),
-        (answer(b"")[:-1], "of another length"),
+        (b"", "0 bytes; expected .*5"),
+        (answer(b"", transaction=2), "transaction number"),
+        (answer(b"")[:-1], "another .*length"),
         (b"\x01\x00\x01\x00\x02\x00\x03", "answered with error 0x0003"),
         (b"\x03\x00\x01\x00\x03\x00\x00\x00", "kind 0x03"),
         (b"\x07\x00\x01\x00\x03\x00\x01\x00", "contradict each other"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ def test_a_block_is_offered_eagerly_once(tmp_path: Path) -> None:
 
 def test_only_blocks_of_this_client_can_be_sent(tmp_path: Path) -> None:
     depot = BlockDepot(tmp_path, 1)
-    with pytest.raises(LocalProtocolError, match="client 1 cannot send a block of client 2"):
+    with pytest.raises(LocalProtocolError, match="client 1 .* block of client 2"):
         depot.send_block(replace(KEY, sender=2), FRAMES)
     assert not list(tmp_path.rglob("*.frames"))
 
@@ -137,7 +138,7 @@ def test_a_damaged_block_to_send_is_dropped_by_name(tmp_path: Path, restarted: b
     _damage(path, 2500)
     if restarted:
         depot = BlockDepot(tmp_path, 1)
-    with pytest.raises(ChannelUnavailable, match=r"for client 0: frame 2 is not as it was made"):
+    with pytest.raises(ChannelUnavailable, match=r"\.frames for client 0: frame 2 "):
         depot.read_frame(KEY, 2)
     assert depot.read_frame(KEY, 2) is None
     assert depot.send_block(KEY, FRAMES)
@@ -216,12 +217,12 @@ def test_frames_are_checked_before_they_are_kept(tmp_path: Path) -> None:
 def test_what_no_gate_lets_in_is_refused(tmp_path: Path) -> None:
     depot = BlockDepot(tmp_path, 0)
     (offer,) = _offers()
-    with pytest.raises(PeerRefused, match="job: client 0 does not know the job 'job-1'"):
+    with pytest.raises(PeerRefused, match="job: client 0 .*'job-1'"):
         depot.begin(offer)
     depot.admit_job("job-1", Plan(40, max_bytes=100))
-    with pytest.raises(PeerRefused, match="oversize: client 1 offers a block of"):
+    with pytest.raises(PeerRefused, match=r"oversize: client 1 .*\d bytes, expected .* 100$"):
         depot.begin(offer)
-    with pytest.raises(PeerRefused, match="was dropped while it arrived"):
+    with pytest.raises(PeerRefused, match="block of client 1 .*dropped"):
         depot.add_frame(KEY, FRAMES[0])
     assert not list(tmp_path.rglob("*.frames"))
 
@@ -242,7 +243,7 @@ def test_of_another_plan_only_hello_is_kept_over_restarts(tmp_path: Path) -> Non
     frames = frames_of(header, frame_bytes=2048)
     depot = _receiver(tmp_path)
     depot.begin(_offers(frames)[0])
-    with pytest.raises(PartitionError, match="client 0 lists 3 edges to client 1, which lists 4"):
+    with pytest.raises(PartitionError, match="client 0 .* 3 edges .*client 1.* 4"):
         depot.add_frame(KEY, frames[0])
     with pytest.raises(PartitionError):
         depot.add_frame(KEY, frames[1])
@@ -350,7 +351,7 @@ def test_a_mark_that_cannot_be_kept_costs_one_offer_on_restart(
     depot = _sender(tmp_path)
     with _limit("RLIMIT_NOFILE", 3):
         depot.delivered(KEY)
-    assert "what client 0 has could not be kept (Too many open files)" in caplog.text
+    assert re.search(r"outbox: .*client 0 .*\(Too many open files\)", caplog.text)
     assert not depot.num_owed(0)
     again = BlockDepot(tmp_path, 1)
     assert again.num_owed(0)
@@ -401,7 +402,7 @@ def test_a_job_forgotten_while_it_is_asked_begins_nothing(tmp_path: Path) -> Non
     (offer,) = _offers()
     admission = depot.admission(offer)
     depot.forget_job(KEY.job, 0)
-    with pytest.raises(PeerRefused, match="does not know the job"):
+    with pytest.raises(PeerRefused, match="^job: client 0 .*job-1"):
         depot.begin(offer, admission)
     assert not depot.jobs()
 
@@ -411,9 +412,9 @@ def test_a_full_disk_is_named_and_leaves_nothing_half(tmp_path: Path) -> None:
     receiver.begin(_offers()[0])
     receiver.add_frame(KEY, FRAMES[0])
     with _small_files(1000):
-        with pytest.raises(ChannelUnavailable, match="could not be written for client 0"):
+        with pytest.raises(ChannelUnavailable, match=r"written .*client 0 \(File too large\)"):
             sender.send_block(KEY, FRAMES)
-        with pytest.raises(ChannelUnavailable, match="a block of client 1 could not be written"):
+        with pytest.raises(ChannelUnavailable, match=r"client 1 .*written \(File too large\)"):
             receiver.add_frame(KEY, FRAMES[1])
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert receiver.receive_block(KEY) == FRAMES[0]

@@ -33,23 +33,23 @@ def test_a_new_identity_can_be_loaded_and_its_key_is_private(tmp_path: Path) -> 
 
 def test_a_key_is_never_written_over(tmp_path: Path) -> None:
     before = make_identity(tmp_path, 0)
-    with pytest.raises(IdentityError, match=r"key\.pem exists"):
+    with pytest.raises(IdentityError, match=r"key\.pem: exists; expected"):
         make_identity(tmp_path, 0)
     assert Identity.load(before.key_path, before.certificate_path) == before
 
 
 def test_an_identity_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     one, two = make_identity(tmp_path / "1", 1), make_identity(tmp_path / "2", 2)
-    with pytest.raises(IdentityError, match="is not the key of the certificate"):
+    with pytest.raises(IdentityError, match=r"1/key\.pem .*2/certificate\.pem"):
         Identity.load(one.key_path, two.certificate_path)
     with pytest.raises(IdentityError, match="not a certificate in PEM"):
         Identity.load(one.key_path, one.key_path)
-    with pytest.raises(IdentityError, match="not an unencrypted private key"):
+    with pytest.raises(IdentityError, match=r"certificate\.pem: .*private key"):
         Identity.load(one.certificate_path, one.certificate_path)
     with pytest.raises(IdentityError, match="No such file"):
         Identity.load(tmp_path / "absent", one.certificate_path)
     one.key_path.chmod(0o640)
-    with pytest.raises(IdentityError, match=r"others may read this key \(mode 0640\)"):
+    with pytest.raises(IdentityError, match=r"key\.pem: .*mode 0640.*expected 0600"):
         Identity.load(one.key_path, one.certificate_path)
 
 
@@ -69,11 +69,11 @@ def test_a_roster_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_roster_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     zero, one = _member(tmp_path, 0), _member(tmp_path, 1)
-    with pytest.raises(IdentityError, match="client 0 stands there twice"):
+    with pytest.raises(IdentityError, match="roster: client 0 .*twice"):
         Roster.of([zero, zero])
-    with pytest.raises(IdentityError, match="client 2: its certificate is that of client 1"):
+    with pytest.raises(IdentityError, match="client 2: .*certificate .*client 1"):
         Roster.of([replace(one, client=2)])
-    with pytest.raises(IdentityError, match="client 0: address 'http://x' is unknown"):
+    with pytest.raises(IdentityError, match="client 0: .*'http://x'.* expected"):
         Roster.of([replace(zero, addresses=("http://x",))])
     with pytest.raises(IdentityError, match="client 0: not a certificate"):
         Roster.of([replace(zero, certificate_pem="nothing")])
@@ -81,7 +81,7 @@ def test_a_roster_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         Roster.of([replace(zero, certificate_pem=zero.certificate_pem + one.certificate_pem)])
     for text, sentence in (
         ("[[member]]\nclient = 1", "member 1: expected the keys addresses, certificate, client"),
-        ("x = 1", "expected .*member.* tables and nothing else"),
+        ("x = 1", "expected .*member.* tables"),
         ("[[", "not TOML"),
         ('[[member]]\nclient = "1"\naddresses = []\ncertificate = ""', "client is '1'"),
         ("[[member]]\nclient = 1\naddresses = [1]\ncertificate = ''", "a list of strings"),

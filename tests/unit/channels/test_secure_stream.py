@@ -153,7 +153,7 @@ def test_who_shows_no_certificate_is_refused(identities: list[Identity]) -> None
     clients = {certificate_digest(identities[0].certificate_pem): 0}
     one = SecureStream(context, is_accepting=False, clients=clients)
     two = _accepting(identities[0], identities)
-    with pytest.raises(PeerRefused, match="certificate: it shows no certificate"):
+    with pytest.raises(PeerRefused, match="^certificate: .*no certificate"):
         _met(one, two)
 
 
@@ -197,7 +197,7 @@ def test_altered_bytes_and_a_missing_goodbye_are_noticed(identities: list[Identi
     with pytest.raises(ChannelClosed, match="TLS: "):
         two.read()
     one.receive_data(b"")
-    with pytest.raises(ChannelClosed, match="without a goodbye"):
+    with pytest.raises(ChannelClosed, match="without a TLS close"):
         one.read()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -101,6 +102,6 @@ def test_what_datagrams_come_to_and_who_has_stopped(capsys: pytest.CaptureFixtur
     told |= {"waiting_for": 1, "stalled_peers": [4]}
     show_status(_agent([], datagrams=told))
     out = " ".join(capsys.readouterr().out.split())
-    assert "datagrams at 10.0.0.1:7412, taken by the kernel (XDP): 412 taken, 398 sent" in out
+    assert re.search(r"datagrams at 10\.0\.0\.1:7412, .*XDP.*: 412 received, 398 sent", out)
     assert "datagrams refused: 7 foreign" in out
-    assert "peer 4 has stopped to acknowledge" in out
+    assert "peer 4 has stopped acknowledging" in out

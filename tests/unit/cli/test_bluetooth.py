@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_without_a_bus_one_line_says_what_is_missing(
     retexo: CommandLine, arguments: tuple[str, ...]
 ) -> None:
     told = retexo.refused("bluetooth", *arguments)
-    assert told.startswith("the D-Bus system bus does not answer: ")
+    assert "D-Bus system bus" in told
     assert "apt install dbus bluez" in told
     assert retexo.refused("bluetooth", *arguments, "--json") == told
 
@@ -42,25 +43,26 @@ def test_a_bus_that_cannot_be_spoken_to_is_named(
 ) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "carrier-pigeon:")
     told = retexo.refused("bluetooth", "list")
-    assert told.startswith("the D-Bus system bus does not answer: ")
+    assert "D-Bus system bus" in told
+    assert "apt install dbus bluez" in told
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("pair",), "ADDRESS: missing; expected a device's address, or --accept"),
-        (("pair", "hci0"), "ADDRESS: got 'hci0'; expected one as B8:27:EB:12:34:56"),
-        (("pair", "--accept", "00:AA:01"), "ADDRESS: got '00:AA:01'; expected one as "),
+        (("pair",), "ADDRESS: missing; expected .*--accept"),
+        (("pair", "hci0"), "ADDRESS: got 'hci0'; expected .*B8:27:EB:12:34:56"),
+        (("pair", "--accept", "00:AA:01"), "ADDRESS: got '00:AA:01'; expected"),
         (("trust", "00-AA-01-00-00-00"), "ADDRESS: got '00-AA-01-00-00-00'; expected"),
         (("remove",), "argument: missing; expected ADDRESS"),
-        (("scan", "--seconds", "0"), "Invalid value for '--seconds': 0.0 is not in the range"),
-        (("pear",), "pear: unknown command; did you mean 'pair'?"),
+        (("scan", "--seconds", "0"), r".*'--seconds': 0\.0 .*range"),
+        (("pear",), r"pear: unknown command; .*'pair'\?"),
     ],
 )
 def test_words_that_are_wrong_are_named(
     retexo: CommandLine, arguments: tuple[str, ...], expected: str
 ) -> None:
-    assert retexo.refused("bluetooth", *arguments).startswith(expected)
+    assert re.match(expected, retexo.refused("bluetooth", *arguments))
 
 
 @pytest.mark.parametrize("command", ["", "pair", "trust", "list", "scan", "remove"])

@@ -50,7 +50,7 @@ def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str], tmp_path: P
     member.unlink()
     again = retexo("keys", "new", "--client", "0", "--out", tmp_path / "0")
     assert again.code == 2
-    assert "key.pem exists" in again.err
+    assert "key.pem: exists; expected" in again.err
     del before["member.toml"]
     assert {path.name: path.read_bytes() for path in (tmp_path / "0").iterdir()} == before
     taken = retexo("keys", "roster", tmp_path / "0" / "key.pem", "--out", tmp_path / "0/key.pem")
@@ -64,7 +64,7 @@ def test_entries_that_contradict_each_other_are_named(
     retexo = CommandLine(capsys)
     zero = _new(retexo, tmp_path / "0", 0)
     for arguments, sentence in (
-        (("roster", zero, zero, "--out", tmp_path / "r"), "client 0 stands there twice"),
+        (("roster", zero, zero, "--out", tmp_path / "r"), "client 0 is listed twice"),
         (("roster", tmp_path / "absent", "--out", tmp_path / "r"), "absent: No such file"),
         (("show", tmp_path / "absent.pem"), "absent.pem: No such file"),
         (("show", tmp_path / "0" / "key.pem"), "not a certificate in PEM"),

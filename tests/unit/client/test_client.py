@@ -109,7 +109,7 @@ def test_what_arrives_after_closing_is_ignored(parts: list[GraphPartition]) -> N
 def test_lower_attempts_are_refused(parts: list[GraphPartition]) -> None:
     client = pair(parts)[0]
     client.ask(HelloRequest(ticket=Ticket(job="job-1", attempt=3)))
-    with pytest.raises(StaleAttempt, match="attempt 2 was superseded by attempt 3"):
+    with pytest.raises(StaleAttempt, match="attempt 2 .*attempt 3"):
         client.publish(PublishRequest(ticket=Ticket(job="job-1", attempt=2)))
 
 
@@ -137,7 +137,7 @@ def test_weights_that_do_not_match_their_digest_are_refused(parts: list[GraphPar
     ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
     changed = weights() + 1
     request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=changed)
-    with pytest.raises(LocalProtocolError, match="not those that the message names"):
+    with pytest.raises(LocalProtocolError, match="^stage 1: .*digest"):
         clients[0].publish(request)
 
 
@@ -149,7 +149,7 @@ def test_publishing_unmade_rows_without_weights_is_refused(
     digest = chain_digest(FIRST.weights_digest, None)
     ticket = Ticket(job="job-1", attempt=1, stage=1, weights_digest=digest)
     request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=None)
-    with pytest.raises(LocalProtocolError, match="stage 1: the message has no weights; expected"):
+    with pytest.raises(LocalProtocolError, match="stage 1: .*no weights; expected .*stage 0"):
         clients[0].publish(request)
 
 
@@ -189,7 +189,7 @@ def test_an_edge_listed_by_one_end_is_refused_alike_by_both(
     clients = pair([parts[0], with_cut_edges(parts[1], edges[1:])])
     for client in clients:
         client.publish(PublishRequest(ticket=FIRST))
-    said = f"client 0 lists {len(edges)} edges to client 1, which lists {len(edges) - 1}; an edge"
+    said = f"client 0 .*{len(edges)} edges .*client 1.* {len(edges) - 1};"
     for client in clients:
         with pytest.raises(PartitionError, match=f"^{said}"):
             client.collect(CollectRequest(ticket=FIRST))
@@ -204,7 +204,7 @@ def test_a_client_that_lists_no_edge_refuses_those_of_another(
     assert clients[1].collect(CollectRequest(ticket=FIRST)).complete
     clients[0].publish(PublishRequest(ticket=FIRST))
     assert not clients[0].collect(CollectRequest(ticket=FIRST)).complete
-    with pytest.raises(PartitionError, match="edges to client 1, which lists none; an edge must"):
+    with pytest.raises(PartitionError, match="^client 0 .*edges .*client 1.* none;"):
         clients[1].collect(CollectRequest(ticket=FIRST))
 
 
@@ -280,7 +280,7 @@ def test_predict_writes_all_inner_nodes_and_forgets_the_job(
         right = found["class"][rows] == parts[0].labels[rows]
     assert int(right.sum()) == test.correct
     assert not (tmp_path / "store").exists()
-    with pytest.raises(LocalProtocolError, match="a folder that they may be written to"):
+    with pytest.raises(LocalProtocolError, match="^stage 0: .*expected .*folder"):
         other.predict(PredictRequest(ticket=FIRST, weights=last, form="npz"))
 
 

@@ -39,7 +39,7 @@ def test_predict_nodes_decides_where_rounded_probabilities_tie(part: GraphPartit
 def test_predict_nodes_names_a_row_that_is_not_finite(part: GraphPartition, value: float) -> None:
     logits = torch.zeros(part.num_inner, 10)
     logits[7, 4] = value
-    with pytest.raises(TrainingDiverged, match="client 1: the logits of row 7 are not finite"):
+    with pytest.raises(TrainingDiverged, match="client 1: .*row 7 .*not finite"):
         predict_nodes(part, logits)
 
 

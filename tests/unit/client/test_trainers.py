@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -82,17 +83,15 @@ def test_the_log_says_what_was_chosen_once(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO, "retexo_fl"):
         stage_of(of)
         stage_of(of)
-    assert caplog.messages == [
-        'devices client=4 found="cuda:0 is not there (PyTorch sees no GPU); training on cpu:2"'
-    ]
+    (told,) = caplog.messages
+    assert re.match(r'devices client=4 found="cuda:0 .*; .*cpu:2"$', told)
 
 
 def test_the_log_says_where_devices_do_not_matter(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "retexo_fl"):
         whole_of(trainers(algorithm="standard", devices="cpu:2"))
-    assert caplog.messages == [
-        'devices client=4 on=cpu reason="one batch of all rows is not shared"'
-    ]
+    (told,) = caplog.messages
+    assert re.match('devices client=4 on=cpu reason=".*batch.*"$', told)
 
 
 def test_a_resumed_run_may_name_other_devices() -> None:
@@ -107,5 +106,5 @@ def test_a_resumed_run_may_name_other_devices() -> None:
 
 def test_sampler_and_model_that_do_not_go_together_are_refused() -> None:
     of = trainers(algorithm="central", sampler="gns", model="sage-pool", fanouts="5/5/5")
-    with pytest.raises(ConfigurationError, match="^sampler: 'gns' draws neighbours unevenly"):
+    with pytest.raises(ConfigurationError, match="^sampler: 'gns' "):
         whole_of(of)

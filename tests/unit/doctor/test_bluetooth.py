@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def _none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_where_nobody_wants_it_one_line_says_what_is_missing() -> None:
     (found,) = examine_bluetooth(wanted=False)
     assert (found.thing, found.verdict) == ("bluetooth", Verdict.ABSENT)
-    assert found.seen.startswith("the kernel has no Bluetooth; this Python was built without")
+    assert re.match("the kernel .*Bluetooth; .*Python .*Bluetooth", found.seen)
     assert "modprobe" in found.advice
 
 
@@ -43,7 +44,7 @@ def test_a_demanded_address_is_bad_and_an_automatic_one_is_not() -> None:
     assert demanded.seen.startswith("the kernel has no Bluetooth")
     assert "bluetooth:" in demanded.advice
     assert automatic.verdict is Verdict.DOUBTFUL
-    assert "goes on without" in automatic.seen
+    assert "without Bluetooth" in automatic.seen
 
 
 def test_an_address_that_is_none_is_bad() -> None:

@@ -405,7 +405,7 @@ def test_what_is_sent_is_checked() -> None:
             with pytest.raises(LocalProtocolError, match="expected contiguous int32"):
                 send(sender, b"s", wrong, [(receiver, granted)])
         send(sender, b"s", values, [(receiver, granted)])
-        with pytest.raises(LocalProtocolError, match="other terms"):
+        with pytest.raises(LocalProtocolError, match="other values"):
             send(sender, b"s", values[:5], [(receiver, granted)])
         with pytest.raises(LocalProtocolError, match="unknown"):
             sender.sending(b"t")

@@ -79,7 +79,7 @@ def test_program_that_adds_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_packet", lambda: packet[:7] + b"\0" + packet[8:])
     found = probe()
     assert not found.ok
-    assert "as it should" in found.reason
+    assert "test packet" in found.reason
 
 
 def test_interface_that_is_not_there_is_the_reason() -> None:
