@@ -47,7 +47,7 @@ from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
-from retexo_fl.training.basis import Basis, direction_sums, feature_sums, label_sums
+from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.stage_model import ModelShape
@@ -147,8 +147,9 @@ class GraphClient(Answering):
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
         features = self._features()
         if request.weights is None:
-            return self._basis_answer(feature_sums(features), self._partition.num_inner)
-        known = Basis.of(request.weights, features=self._shape.features)
+            count = self._partition.num_inner
+            return self._basis_answer(request, feature_sums(features), count)
+        known = self._basis_form.decode(request.weights)
         train = self._nodes.train
         rows = features[train]
         if known.directions.shape[1] > self._shape.classes:
@@ -157,13 +158,19 @@ class GraphClient(Answering):
                 f"{self._shape.classes}, the classes"
             )
         if known.directions.shape[1]:
-            return self._basis_answer(direction_sums(rows, known), len(train))
+            return self._basis_answer(request, direction_sums(rows, known), len(train))
         labels = np.asarray(self._nodes.labels[train])
         sums = label_sums(rows, known.mean, labels, self._shape.classes)
-        return self._basis_answer(sums, len(train))
+        return self._basis_answer(request, sums, len(train))
 
-    def _basis_answer(self, sums: np.ndarray, examples: int) -> BasisAnswer:
-        return BasisAnswer(sums=sums.reshape(-1).astype(self._config.dtype), examples=examples)
+    @property
+    def _basis_form(self) -> BasisForm:
+        config = self._config
+        return BasisForm(features=self._shape.features, dtype=config.dtype, bits=config.basis_bits)
+
+    def _basis_answer(self, request: BasisRequest, sums: np.ndarray, examples: int) -> BasisAnswer:
+        key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
+        return BasisAnswer(sums=self._basis_form.encode_sums(sums, key), examples=examples)
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -191,9 +198,13 @@ class GraphClient(Answering):
                 "are not computed yet"
             )
         if not ticket.stage:
-            shape = self._shape
-            self._check_weights(ticket, weights, shape.features * (1 + shape.inputs))
-            return Basis.of(weights, features=shape.features).coordinates(self._features())
+            basis = self._basis_form.decode(weights)
+            if basis.directions.shape[1] != self._shape.inputs:
+                raise LocalProtocolError(
+                    f"a basis has {basis.directions.shape[1]} directions; expected "
+                    f"{self._shape.inputs}"
+                )
+            return basis.coordinates(self._features())
         before = self._trainer(ticket.stage - 1, request.previous_digest)
         self._check_weights(ticket, weights, before.num_weights)
         return before.embed(weights).numpy()

@@ -96,6 +96,11 @@ class RunConfig:
     basis_blocks: int = whole(
         3, "Blocks of that subspace, each with a coordinate for each class.", least=2, most=64
     )
+    basis_bits: int = choice(
+        32,
+        "Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are.",
+        *(32, 8, 4),
+    )
     patience: int = whole(
         0, "Rounds without a better model after which a stage ends; 0 for no early stop.", least=0
     )

@@ -31,7 +31,7 @@ class JobState:
         attempt: The present start or resume, from 1.
         partitioning: Name of the partitioning that is trained on; empty until clients report it.
         ledger: Bytes of all attempts, up to the checkpoint for those that were cut off.
-        basis: Flat basis of the features, None before it is found, or without one.
+        basis: Of the features, as it travels; None before it is found, or without one.
         outcomes: Finished stages.
         missing: By stage, vectors that its exchange was closed without.
         absences: By client, how many rounds were closed without its answer.

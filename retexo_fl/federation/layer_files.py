@@ -18,7 +18,6 @@ from retexo_fl.federation.checkpoints import (
     named_damage,
     replace_file,
 )
-from retexo_fl.training.basis import Basis
 
 #: Raised when the meaning of a layer file's content changes.
 LAYER_VERSION: Final = 1
@@ -64,25 +63,16 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
     replace_file(path, save(tensors, metadata=metadata))
 
 
-def read_basis_file(path: Path) -> tuple[LayerFacts, Basis]:
-    """Read the basis that a run's features are mapped by.
+def read_basis_file(path: Path) -> tuple[LayerFacts, np.ndarray]:
+    """Read what a run's features are mapped by, in the form in which it travels.
 
     Raises:
         CheckpointError: The file is missing, damaged, or holds no basis.
     """
     facts, tensors = read_layer_file(path)
-    with named_damage(path, "damaged, or no basis of a run"):
-        basis = Basis(mean=tensors["mean"], directions=tensors["directions"])
-        is_whole = (
-            facts.stage == 0
-            and basis.mean.shape == (facts.features,)
-            and basis.directions.ndim == 2
-            and len(basis.directions) == facts.features
-            and basis.mean.dtype == basis.directions.dtype
-        )
-    if not is_whole:
-        raise CheckpointError(f"{path}: holds no basis; expected a mean and as many directions")
-    return facts, basis
+    if set(tensors) != {"basis"} or tensors["basis"].ndim != 1:
+        raise CheckpointError(f"{path}: holds {sorted(tensors)}; expected one flat basis")
+    return facts, tensors["basis"]
 
 
 def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:

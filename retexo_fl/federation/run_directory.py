@@ -47,7 +47,6 @@ from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.log import EventLog, RoundSpan
 from retexo_fl.run_log.result import Result, result_text
 from retexo_fl.run_status import correct_status, write_status
-from retexo_fl.training.basis import Basis
 
 logger = logging.getLogger(__name__)
 
@@ -213,20 +212,19 @@ class RunDirectory:
         _, tensors = read_layer_file(layer_path(self.path, stage))
         return tensors
 
-    def write_basis(self, basis: Basis, *, classes: int) -> None:
-        """Write what the features are mapped by to ``model/basis.safetensors``."""
-        facts = LayerFacts(stage=0, features=len(basis.mean), classes=classes)
-        tensors = {"mean": basis.mean, "directions": basis.directions}
-        write_layer_file(basis_path(self.path), facts, tensors)
+    def write_basis(self, basis: np.ndarray, *, features: int, classes: int) -> None:
+        """Write what features are mapped by, as it travels, to ``model/basis.safetensors``."""
+        facts = LayerFacts(stage=0, features=features, classes=classes)
+        write_layer_file(basis_path(self.path), facts, {"basis": basis})
 
     def read_basis(self) -> np.ndarray:
-        """Return the flat basis that :meth:`write_basis` wrote.
+        """Return the basis that :meth:`write_basis` wrote.
 
         Raises:
             CheckpointError: The file is missing or damaged.
         """
         _, basis = read_basis_file(basis_path(self.path))
-        return basis.flat
+        return basis
 
     def write_status(self, state: str, error: str | None = None) -> None:
         """Write ``status.json``: ``running``, ``finished``, ``failed`` or ``interrupted``.

@@ -100,8 +100,9 @@ class ServerLoop:
             self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
         if self._joined.messenger.policy.clients_return:
             self._keep_attempt()
-        if basis := self._strategy.find_basis():
-            self.run.write_basis(basis, classes=self._joined.federation.classes)
+        if (basis := self._strategy.find_basis()) is not None:
+            known = self._joined.federation
+            self.run.write_basis(basis, features=known.features, classes=known.classes)
         for stage in range(self._strategy.stages):
             self._exchange(stage)
             if stage >= len(self.job.outcomes):

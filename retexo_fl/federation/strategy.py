@@ -39,7 +39,6 @@ from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.training.basis import Basis
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
@@ -239,15 +238,14 @@ class LazyMessagePassing(Strategy):
         )
         return self._joined
 
-    def find_basis(self) -> Basis | None:
+    def find_basis(self) -> np.ndarray | None:
         """Find the subspace that features are mapped to; None where none is wanted, or known."""
         joined = self.joined
         if self.config.basis == "none" or joined.job.basis is not None:
             return None
         ticket = joined.job.ticket(0)
-        basis = joined.messenger.run(find_basis(joined.clients, ticket, self.config))
-        joined.job.basis = basis.flat
-        return basis
+        joined.job.basis = joined.messenger.run(find_basis(joined.clients, ticket, self.config))
+        return joined.job.basis
 
     def initial(self, stage: int) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, after those before it."""

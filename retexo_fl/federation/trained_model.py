@@ -11,7 +11,13 @@ import numpy as np
 
 from retexo_fl.client.api import PublishRequest, Ticket, chain_digest
 from retexo_fl.config import RunConfig, client_plugins, make_config, read_config_file
-from retexo_fl.errors import CheckpointError, PartitionError, PluginError, RunDirectoryError
+from retexo_fl.errors import (
+    CheckpointError,
+    PartitionError,
+    PluginError,
+    RemoteProtocolError,
+    RunDirectoryError,
+)
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
@@ -20,6 +26,7 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
 )
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
 
 
@@ -32,7 +39,7 @@ class TrainedModel:
         config: Its configuration.
         shape: Sizes of the model.
         weights: (P,) of each stage.
-        basis: Flat, of the features; None without one.
+        basis: Of the features, as it travels; None without one.
     """
 
     run: Path
@@ -126,24 +133,27 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
-    basis = _read_basis(run, shape) if shape.has_basis else None
+    basis = _read_basis(run, config, shape) if shape.has_basis else None
     return TrainedModel(run=run, config=config, shape=shape, weights=weights, basis=basis)
 
 
-def _read_basis(run: Path, shape: ModelShape) -> np.ndarray:
+def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:
     source = basis_path(run)
     try:
         facts, basis = read_basis_file(source)
     except CheckpointError as error:
         raise RunDirectoryError(str(error)) from error
     expected = LayerFacts(stage=0, features=shape.features, classes=shape.classes)
-    form = ((shape.features, shape.inputs), shape.dtype)
-    found = (basis.directions.shape, str(basis.directions.dtype))
-    if facts != expected or found != form:
-        raise RunDirectoryError(
-            f"{source}: is {facts}, {_told(found)}; expected {expected}, {_told(form)}"
-        )
-    return basis.flat
+    if facts != expected:
+        raise RunDirectoryError(f"{source}: is {facts}; expected {expected}")
+    form = BasisForm(features=shape.features, dtype=config.dtype, bits=config.basis_bits)
+    try:
+        width = form.decode(basis).directions.shape[1]
+    except RemoteProtocolError as error:
+        raise RunDirectoryError(f"{source}: {error}") from error
+    if width != shape.inputs:
+        raise RunDirectoryError(f"{source}: has {width} directions; expected {shape.inputs}")
+    return basis
 
 
 def _check_no_plugins(config: RunConfig, run: Path) -> None:

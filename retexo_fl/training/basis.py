@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.errors import LocalProtocolError
+from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.graph.features import Features
+from retexo_fl.updates.grid import Grid
 
 #: Directions that add less than this share of all sums hold rounding alone.
 _SHORTEST: Final = 1e-6
@@ -47,31 +48,82 @@ class Basis:
     mean: np.ndarray
     directions: np.ndarray
 
-    @property
-    def flat(self) -> np.ndarray:
-        """(F + F d,) values: the mean, then the rows of the directions."""
-        return np.concatenate([self.mean, self.directions.reshape(-1)])
-
-    @classmethod
-    def of(cls, flat: np.ndarray, *, features: int) -> Self:
-        """Read :attr:`flat`.
-
-        Raises:
-            LocalProtocolError: It is of another length, or not finite.
-        """
-        if not len(flat) or len(flat) % features:
-            raise LocalProtocolError(
-                f"a basis has {len(flat)} values; expected a multiple of {features}, the features"
-            )
-        if not np.isfinite(flat).all():
-            raise LocalProtocolError("a basis has values that are not finite")
-        return cls(mean=flat[:features], directions=flat[features:].reshape(features, -1))
-
     def coordinates(self, rows: Features) -> np.ndarray:
         """Return the (N, d) coordinates of (N, F) rows, in their dtype."""
         directions = self.directions.astype(rows.dtype)
         moved: np.ndarray = rows @ directions - self.mean.astype(rows.dtype) @ directions
         return moved
+
+
+class BasisForm:
+    """How a basis, and sums for one, travel: flat, in ``bits`` bits a value; 32 rounds nothing.
+
+    Plain, a basis is (F + F d,) floats: the mean, then the rows of the directions. Coded, it is
+    bytes: the mean as upper halves of float32, then the coded directions, if there are any.
+    """
+
+    def __init__(self, *, features: int, dtype: str, bits: int) -> None:
+        self._features = features
+        self._dtype = dtype
+        self._grid = None if bits == 32 else Grid(bits)
+
+    def encode(self, basis: Basis) -> np.ndarray:
+        """Return a basis as it travels."""
+        if self._grid is None:
+            flat = np.concatenate([basis.mean, basis.directions.reshape(-1)])
+            return flat.astype(self._dtype)
+        upper = (basis.mean.astype(np.float32).view(np.uint32) >> 16).astype("<u2")
+        mean = upper.view(np.uint8)
+        if not basis.directions.size:
+            return mean
+        return np.concatenate([mean, self._grid.encode_nearest(basis.directions.reshape(-1))])
+
+    def decode(self, array: np.ndarray) -> Basis:
+        """Read what :meth:`encode` returned.
+
+        Raises:
+            RemoteProtocolError: It is no basis of so many features.
+        """
+        is_coded = self._grid is not None
+        if array.dtype != ("uint8" if is_coded else self._dtype):
+            raise RemoteProtocolError(
+                f"a basis is of dtype {array.dtype}; expected that of basis-bits"
+            )
+        mean, flat = self._coded_parts(array) if is_coded else self._plain_parts(array)
+        if not len(mean) or len(mean) != self._features or len(flat) % self._features:
+            raise RemoteProtocolError(
+                f"a basis has {len(mean)} and {len(flat)} values; expected multiples of "
+                f"{self._features}, the features"
+            )
+        if not (np.isfinite(mean).all() and np.isfinite(flat).all()):
+            raise RemoteProtocolError("a basis has values that are not finite; expected finite")
+        columns = len(flat) // self._features
+        directions = flat.reshape(self._features, columns).astype(self._dtype)
+        return Basis(mean=mean.astype(self._dtype), directions=directions)
+
+    def encode_sums(self, sums: np.ndarray, key: str) -> np.ndarray:
+        """Return sums as they travel; on average, what they are."""
+        flat = sums.reshape(-1).astype(self._dtype)
+        return flat if self._grid is None else self._grid.encode(flat, f"{key}/basis")
+
+    def decode_sums(self, array: np.ndarray) -> np.ndarray:
+        """Read what :meth:`encode_sums` returned.
+
+        Raises:
+            RemoteProtocolError: It cannot be decoded.
+        """
+        return array if self._grid is None else self._grid.decode(array)
+
+    def _plain_parts(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return array[: self._features], array[self._features :]
+
+    def _coded_parts(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert self._grid is not None
+        upper = array[: 2 * self._features]
+        mean = np.ascontiguousarray(upper[: len(upper) // 2 * 2]).view("<u2").astype(np.uint32)
+        rest = array[2 * self._features :]
+        flat = self._grid.decode(rest) if len(rest) else np.zeros(0, np.float32)
+        return (mean << 16).view(np.float32), flat
 
 
 # ---- what a client adds up -----------------------------------------------------------------------
@@ -115,13 +167,14 @@ class BasisBuilder:
     Args:
         mean: (F,) of all nodes' rows.
         width: d.
-        dtype: ``float32`` or ``float64``, in which blocks are sent.
+        form: How blocks travel; they are continued as clients get them.
     """
 
-    def __init__(self, mean: np.ndarray, *, width: int, dtype: str) -> None:
-        self._mean = mean.astype(dtype)
+    def __init__(self, mean: np.ndarray, *, width: int, form: BasisForm) -> None:
+        nothing = np.zeros((len(mean), 0))
+        self._form = form
+        self._mean = form.decode(form.encode(Basis(mean=mean, directions=nothing))).mean
         self._width = width
-        self._dtype = dtype
         self._blocks: list[np.ndarray] = []
         self._squares = 0.0
 
@@ -133,7 +186,7 @@ class BasisBuilder:
     @property
     def last(self) -> Basis:
         """The last block, or the mean alone before the first: what clients need for the next."""
-        nothing = np.zeros((len(self._mean), 0), self._dtype)
+        nothing = np.zeros((len(self._mean), 0), self._mean.dtype)
         return Basis(mean=self._mean, directions=self._blocks[-1] if self._blocks else nothing)
 
     def add(self, sums: np.ndarray) -> None:
@@ -147,14 +200,15 @@ class BasisBuilder:
                 left = left - block @ (block.T.astype(np.float64) @ left)
         room = self._width - self._made
         found = _orthonormal(left, shortest=_SHORTEST * float(np.linalg.norm(sums)))
-        self._blocks.append(found[:, :room].astype(self._dtype))
+        made = Basis(mean=self._mean, directions=found[:, :room])
+        self._blocks.append(self._form.decode(self._form.encode(made)).directions)
 
-    def basis(self, examples: int) -> Basis:
-        """Return the whole basis, scaled by the coordinates of so many train nodes."""
+    def basis(self, examples: int) -> np.ndarray:
+        """Return the whole basis as it travels, scaled to so many train nodes' coordinates."""
         mean_square = self._squares / (examples * self._width)
         scale = 1.0 / math.sqrt(mean_square) if mean_square > 0 else 1.0
         directions = np.concatenate(self._blocks, axis=1).astype(np.float64) * scale
-        return Basis(mean=self._mean, directions=directions.astype(self._dtype))
+        return self._form.encode(Basis(mean=self._mean, directions=directions))
 
     @property
     def _made(self) -> int:

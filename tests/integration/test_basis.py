@@ -130,7 +130,7 @@ def test_a_client_answers_only_what_it_trains_with(tmp_path: Path) -> None:
         ask(None)
     ask(None, basis="supervised")
     with pytest.raises(LocalProtocolError, match="11 directions; expected at most 10"):
-        ask(np.zeros(64 * 12), basis="supervised")
+        ask(np.zeros(64 * 12, np.float32), basis="supervised")
 
 
 @pytest.mark.parametrize("algorithm", ["standard", "bns", "drop"])

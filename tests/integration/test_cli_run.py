@@ -145,7 +145,7 @@ def test_help_of_run_shows_panels_choices_and_defaults(retexo: CommandLine) -> N
     for panel in ("Graph", "Model and training", "Faults and time", "Where it runs"):
         assert f"─ {panel} ─" in shown
     assert "--rounds N Rounds per layer, or of the whole model (at least 1)." in shown
-    assert "or clients on machines of their own (inline, flower, deployment)." in shown
+    assert "(inline, flower, deployment). [default: inline]" in shown
     assert "─ Deployment ─" in shown
 
 

@@ -23,7 +23,7 @@ KEYS: dict[str, Any] = {
     "basis": "supervised",
     "basis_blocks": 2,
 }
-FEW: dict[str, Any] = {"update_bits": 8, "weight_bits": 8, "row_bits": 8}
+FEW: dict[str, Any] = {"update_bits": 8, "weight_bits": 8, "row_bits": 8, "basis_bits": 8}
 
 
 class Interrupter:
@@ -49,6 +49,7 @@ def test_eight_bits_are_a_quarter_of_the_bytes_and_as_good(tmp_path: Path) -> No
     assert result_of(few)["test_accuracy"] > result_of(plain)["test_accuracy"] - 0.01
     assert payload(few, "updates_up", "train") < 0.27 * payload(plain, "updates_up", "train")
     assert payload(few, "boundary", "exchange") < 0.3 * payload(plain, "boundary", "exchange")
+    assert payload(few, "updates_up", "basis") < 0.27 * payload(plain, "updates_up", "basis")
     # The first round of each stage sends weights whole.
     down = payload(few, "weights_down", "train")
     assert down < (0.1 + 0.9 * 0.27) * payload(plain, "weights_down", "train")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retexo_fl.client.api import BasisAnswer, BasisRequest, HelloAnswer, Ticket
+from retexo_fl.client.api import BasisRequest, HelloAnswer, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.training.basis import Basis, BasisBuilder, basis_width
+from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width
 
 
-def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[Basis]:
-    """Ask for the features' sums, then for one block after the other.
+def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.ndarray]:
+    """Ask for the features' sums, then for one block after the other; return it as it travels.
 
     Raises:
         RemoteProtocolError: An answer has another length or count than the client's hello promised.
@@ -26,46 +26,57 @@ def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[Bas
     hellos = clients.hellos
     one = next(iter(hellos.values()))
     width = basis_width(blocks=config.basis_blocks, classes=one.classes, features=one.features)
-    nodes, sums = yield from _ask(clients, BasisRequest(ticket=ticket), hellos, one.features)
-    builder = BasisBuilder(sums / nodes, width=width, dtype=config.dtype)
+    form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
+    asking = _Asking(clients=clients, form=form)
+    nodes, sums = yield from asking.ask(BasisRequest(ticket=ticket), hellos, one.features)
+    builder = BasisBuilder(sums / nodes, width=width, form=form)
     training = [client for client, hello in hellos.items() if hello.train]
     number = 0
     while not builder.is_complete:
         number += 1
         block = builder.last
         columns = block.directions.shape[1] or one.classes
-        request = BasisRequest(ticket=replace(ticket, round=number), weights=block.flat)
-        examples, sums = yield from _ask(clients, request, training, one.features * columns)
+        request = BasisRequest(ticket=replace(ticket, round=number), weights=form.encode(block))
+        examples, sums = yield from asking.ask(request, training, one.features * columns)
         builder.add(sums.reshape(one.features, columns))
     return builder.basis(examples)
 
 
-def _ask(
-    clients: Clients, request: BasisRequest, among: Iterable[int], size: int
-) -> Round[tuple[int, np.ndarray]]:
-    """Return how many nodes there are and their (size,) sums, added in client order."""
-    answers = yield Ask.of(sorted(among), request, stage=0, purpose="basis")
-    examples, total = 0, np.zeros(size)
-    for client, answer in answers:
-        with named(client):
-            _check(clients.hellos[client], request, answer, size)
-        examples += answer.examples
-        total += answer.sums
-    return examples, total
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """Asks clients for sums that travel in one form."""
+
+    clients: Clients
+    form: BasisForm
+
+    def ask(
+        self, request: BasisRequest, among: Iterable[int], size: int
+    ) -> Round[tuple[int, np.ndarray]]:
+        """Return how many nodes there are and their (size,) sums, added in client order."""
+        answers = yield Ask.of(sorted(among), request, stage=0, purpose="basis")
+        examples, total = 0, np.zeros(size)
+        for client, answer in answers:
+            with named(client):
+                sums = self.form.decode_sums(answer.sums)
+                _check(self.clients.hellos[client], request, answer.examples, sums, size)
+            examples += answer.examples
+            total += sums
+        return examples, total
 
 
-def _check(hello: HelloAnswer, request: BasisRequest, answer: BasisAnswer, size: int) -> None:
+def _check(
+    hello: HelloAnswer, request: BasisRequest, examples: int, sums: np.ndarray, size: int
+) -> None:
     expected = hello.nodes if request.weights is None else hello.train
-    if answer.examples != expected:
+    if examples != expected:
         raise RemoteProtocolError(
-            f"num-examples is {answer.examples}; expected {expected}, as its hello says"
+            f"num-examples is {examples}; expected {expected}, as its hello says"
         )
-    if answer.sums.shape != (size,) or answer.sums.dtype.kind != "f":
+    if sums.shape != (size,) or sums.dtype.kind != "f":
         raise RemoteProtocolError(
-            f"sums are {answer.sums.dtype} of shape {answer.sums.shape}; expected floats of shape "
-            f"({size},)"
+            f"sums are {sums.dtype} of shape {sums.shape}; expected floats of shape ({size},)"
         )
-    if not math.isfinite(float(answer.sums.sum(dtype=np.float64))):
+    if not math.isfinite(float(sums.sum(dtype=np.float64))):
         raise TrainingDiverged(
             f"client {hello.client}: sums of features are not finite; expected finite features"
         )

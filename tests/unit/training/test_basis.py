@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from retexo_fl.errors import LocalProtocolError
+from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.training.basis import (
     Basis,
     BasisBuilder,
+    BasisForm,
     basis_width,
     direction_sums,
     feature_sums,
@@ -22,13 +23,24 @@ LABELS = RNG.integers(0, 3, 60)
 TRAIN = np.arange(0, 60, 2)
 
 
-def built(blocks: int, *, rows: np.ndarray = ROWS, owners: np.ndarray | None = None) -> Basis:
+def form_of(features: int, bits: int = 32) -> BasisForm:
+    return BasisForm(features=features, dtype="float64", bits=bits)
+
+
+def flat(basis: Basis) -> np.ndarray:
+    return form_of(len(basis.mean)).encode(basis)
+
+
+def built(
+    blocks: int, *, rows: np.ndarray = ROWS, owners: np.ndarray | None = None, bits: int = 32
+) -> Basis:
     """Build a basis from the sums of several owners."""
     owners = np.zeros(len(rows), int) if owners is None else owners
     everyone = range(owners.max() + 1)
     mean = sum(feature_sums(rows[owners == one]) for one in everyone) / len(rows)
     width = basis_width(blocks=blocks, classes=3, features=rows.shape[1])
-    builder = BasisBuilder(np.asarray(mean), width=width, dtype="float64")
+    form = form_of(rows.shape[1], bits)
+    builder = BasisBuilder(np.asarray(mean), width=width, form=form)
     while not builder.is_complete:
         sums = np.zeros(())
         for one in everyone:
@@ -39,7 +51,7 @@ def built(blocks: int, *, rows: np.ndarray = ROWS, owners: np.ndarray | None = N
             else:
                 sums = sums + label_sums(rows[mine], last.mean, LABELS[mine], 3)
         builder.add(sums)
-    return builder.basis(len(TRAIN))
+    return form.decode(builder.basis(len(TRAIN)))
 
 
 def test_directions_span_the_krylov_space_of_the_labels() -> None:
@@ -61,7 +73,7 @@ def test_coordinates_have_a_mean_square_near_one() -> None:
 
 def test_owners_change_nothing() -> None:
     owners = RNG.integers(0, 7, 60)
-    np.testing.assert_allclose(built(3, owners=owners).flat, built(3).flat, atol=1e-12)
+    np.testing.assert_allclose(flat(built(3, owners=owners)), flat(built(3)), atol=1e-12)
 
 
 def test_sparse_rows_give_what_dense_ones_do() -> None:
@@ -87,15 +99,51 @@ def test_a_basis_has_no_more_directions_than_features() -> None:
 
 
 def test_directions_that_add_nothing_are_zero() -> None:
-    flat = np.repeat(ROWS[:, :1], 12, axis=1)
-    found = built(2, rows=flat)
-    assert np.isfinite(found.flat).all()
+    found = built(2, rows=np.repeat(ROWS[:, :1], 12, axis=1))
+    assert np.isfinite(flat(found)).all()
     assert int((np.abs(found.directions).max(axis=0) > 0).sum()) == 1
     still = built(2, rows=np.zeros((60, 12)))
     assert not still.directions.any()
 
 
-@pytest.mark.parametrize("flat", [np.zeros(0), np.ones(13), np.full(24, np.nan)])
-def test_what_is_no_basis_is_refused(flat: np.ndarray) -> None:
-    with pytest.raises(LocalProtocolError, match="a basis has .*(expected|finite)"):
-        Basis.of(flat, features=12)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_few_bits_span_nearly_the_same(bits: int) -> None:
+    exact, coded = built(3).directions, built(3, bits=bits).directions
+    directions = exact / np.linalg.norm(exact, axis=0)[0]
+    # Cosines of the angles between the two subspaces.
+    inside = directions.T @ np.linalg.qr(coded)[0]
+    cosines = np.linalg.svd(inside, compute_uv=False)
+    assert cosines[:6].min() > (0.999 if bits == 8 else 0.9)
+
+
+def test_a_coded_basis_takes_a_byte_a_value_and_comes_back() -> None:
+    form = BasisForm(features=12, dtype="float32", bits=8)
+    basis = built(2)
+    coded = form.encode(basis)
+    assert coded.dtype == np.uint8
+    assert len(coded) <= 2 * 12 + 8 + 1 + 12 * 6
+    found = form.decode(coded)
+    scale = np.abs(basis.directions).max()
+    np.testing.assert_allclose(found.directions, basis.directions, atol=scale / 50)
+    np.testing.assert_allclose(found.mean, basis.mean, rtol=0.01)
+    # A mean that was sent once is the same ever after.
+    again = form.decode(form.encode(Basis(mean=found.mean, directions=basis.directions)))
+    np.testing.assert_array_equal(again.mean, found.mean)
+
+
+def test_sums_are_what_they_were_on_average() -> None:
+    form, sums = form_of(12, 4), RNG.normal(size=(12, 3))
+    found = [form.decode_sums(form.encode_sums(sums, str(n))) for n in range(2000)]
+    np.testing.assert_allclose(np.mean(found, axis=0), sums.reshape(-1), atol=0.1)
+    assert found[0].tobytes() != found[1].tobytes()
+
+
+@pytest.mark.parametrize("array", [np.zeros(0), np.ones(13), np.full(24, np.nan)])
+def test_what_is_no_basis_is_refused(array: np.ndarray) -> None:
+    with pytest.raises(RemoteProtocolError, match="a basis has .*expected"):
+        form_of(12).decode(array)
+    for bits, other in ((8, array), (32, np.zeros(24, np.uint8))):
+        with pytest.raises(RemoteProtocolError, match="expected that of basis-bits"):
+            form_of(12, bits).decode(other)
+    with pytest.raises(RemoteProtocolError, match="coded array|expected multiples"):
+        form_of(12, 8).decode(np.frombuffer(b"x" * 31, np.uint8))
