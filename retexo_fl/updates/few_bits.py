@@ -78,7 +78,7 @@ class FewBits(PlainUpdates):
         del key
         if self._changes is None or held is None:
             return weights
-        change = self._changes.encode_nearest(weights - held)
+        change = self._changes.encode_nearest(weights - held, remembers=True)
         return np.concatenate([np.frombuffer(weights_name(held), np.uint8), change])
 
     def changed(self, coded: np.ndarray) -> bytes:

@@ -70,16 +70,26 @@ class Grid:
             key: What the drawn numbers follow from.
             steps: Shared ones; the array's own if empty.
         """
-        own = b"" if steps else self.steps(block_rms(values))
+        own = b"" if steps else self._reaching_all(values)
         return self._coded(values, steps, own, _generator(key).random(len(values)))
 
-    def encode_nearest(self, values: np.ndarray) -> np.ndarray:
-        """Return what is coded, uint8: values as near to what they were as so many bits allow.
+    def encode_nearest(self, values: np.ndarray, *, remembers: bool = False) -> np.ndarray:
+        """Return what is coded, uint8: values rounded to the nearest.
 
-        For who remembers the error: it is smaller than the values, whatever the bits.
+        Args:
+            values: (P,) float32 or float64, finite.
+            remembers: The error will be part of what is coded next. It is then made small on the
+                whole, smaller than the values whatever the bits, at the cost of the largest ones.
         """
-        own = _exponents(np.rint(_log2(block_rms(values) * _NEAREST[self._bits])))
+        own = self._reaching_all(values)
+        if remembers:
+            own = _exponents(np.rint(_log2(block_rms(values) * _NEAREST[self._bits])))
         return self._coded(values, b"", own, np.full(len(values), 0.5))
+
+    def _reaching_all(self, values: np.ndarray) -> bytes:
+        """Return steps with which no value is cut."""
+        largest = np.abs(_blocks(values)).max(axis=1, initial=0.0)
+        return _exponents(np.ceil(_log2(largest / _most(self._bits))))
 
     def _coded(self, values: np.ndarray, steps: bytes, own: bytes, drawn: np.ndarray) -> np.ndarray:
         scaled = values.astype(np.float64) / _each(steps or own, len(values))
@@ -123,13 +133,18 @@ class Grid:
 
 def block_rms(values: np.ndarray) -> np.ndarray:
     """Return the (blocks,) root mean squares of (P,) values."""
-    blocks = -(-len(values) // BLOCK)
-    padded = np.zeros(blocks * BLOCK)
-    padded[: len(values)] = values
-    counts = np.full(blocks, BLOCK)
-    counts[-1:] = len(values) - BLOCK * (blocks - 1)
-    found: np.ndarray = np.sqrt(np.square(padded).reshape(blocks, BLOCK).sum(axis=1) / counts)
+    table = _blocks(values)
+    counts = np.full(len(table), BLOCK)
+    counts[-1:] = len(values) - BLOCK * (len(table) - 1)
+    found: np.ndarray = np.sqrt(np.square(table).sum(axis=1) / counts)
     return found
+
+
+def _blocks(values: np.ndarray) -> np.ndarray:
+    """Return (blocks, 256) values, zeros behind the last."""
+    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK)
+    padded[: len(values)] = values
+    return padded.reshape(-1, BLOCK)
 
 
 def _log2(values: np.ndarray) -> np.ndarray:

@@ -62,14 +62,19 @@ def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
 )
 def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int) -> None:
     codec, key = FewBits(update_bits=bits), replace(KEY, client=client)
-    found = codec.decode_update(codec.encode_update(update, key, b""), key, b"")
+    steps = codec.steps(codec.measure(update))
+    found = codec.decode_update(codec.encode_update(update, key, steps), key, steps)
     assert np.isfinite(found).all()
     step = step_of(codec, update)
     within = np.abs(update) <= MOST[bits] * step
     error = np.abs(found.astype(float) - update)
     assert (error[within] <= (2 if bits == 1 else 1) * step[within]).all()
-    # What the grid does not reach is cut at its end.
+    # What a shared grid does not reach is cut at its end.
     assert (np.abs(found[~within]) == (MOST[bits] * step)[~within].astype(np.float32)).all()
+    # Own steps reach everything.
+    own = codec.decode_update(codec.encode_update(update, key, b""), key, b"")
+    largest = np.abs(update).max(initial=0.0).astype(float) + 2.0**-99
+    assert (np.abs(own.astype(float) - update) <= 4 * largest / MOST[bits]).all()
 
 
 @pytest.mark.parametrize("bits", BITS)
