@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.client.api import EvaluateRequest, TrainRequest
+from retexo_fl.client.api import BasisRequest, EvaluateRequest, TrainRequest
 from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.devices.names import available_cores, parse_devices
@@ -147,10 +147,12 @@ class Questions:
     Attributes:
         stages: How many the training has.
         most_rounds: Of each.
+        most_blocks: Sums of features that a basis takes, the mean's included.
     """
 
     stages: int
     most_rounds: int
+    most_blocks: int = 0
     _asked: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)
 
     def count(self, asked: object, *, client: int) -> None:
@@ -160,6 +162,8 @@ class Questions:
             LocalProtocolError: It is of a stage that is none, of nodes that are not judged, or one
                 too many.
         """
+        if isinstance(asked, BasisRequest):
+            self._count_basis(asked, client)
         if not isinstance(asked, TrainRequest | EvaluateRequest):
             return
         stage, most = asked.ticket.stage, self.most_rounds
@@ -174,13 +178,33 @@ class Questions:
                 raise LocalProtocolError(
                     f"{where}: nodes: got {nodes[:40]!r}; expected {' or '.join(_JUDGED)}"
                 )
-        digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
-        digest.update(asked.weights.tobytes())
-        known = self._asked.setdefault((stage, kind), set())
-        known.add(digest.digest())
-        if len(known) > most:
-            known.discard(digest.digest())
+        if not self._is_within(asked, (stage, kind), nodes, most):
             raise LocalProtocolError(
                 f"{where}: asked for more than {most} {kind}; expected no more (most-rounds = "
                 f"{self.most_rounds} in its agent.toml)"
             )
+
+    def _count_basis(self, asked: BasisRequest, client: int) -> None:
+        # Sums along directions of the server's choice: with enough of them it knows the rows.
+        if not self._is_within(asked, (0, "basis"), "", self.most_blocks):
+            raise LocalProtocolError(
+                f"client {client}: asked for more than {self.most_blocks} sums of features; "
+                "expected no more than basis-blocks and one for the mean"
+            )
+
+    def _is_within(
+        self,
+        asked: TrainRequest | EvaluateRequest | BasisRequest,
+        kind: tuple[int, str],
+        nodes: str,
+        most: int,
+    ) -> bool:
+        digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
+        if asked.weights is not None:
+            digest.update(asked.weights.tobytes())
+        known = self._asked.setdefault(kind, set())
+        known.add(digest.digest())
+        if len(known) <= most:
+            return True
+        known.discard(digest.digest())
+        return False

@@ -57,7 +57,8 @@ class JobGate:
         self._dtype = config.dtype
         self._stages = 1 if end_to_end else shape.layers
         self._widths = [shape.input_width(stage) for stage in range(self._stages)]
-        self._first = chain_digest(b"", None)
+        # What layer 0 reads is made by nothing that is trained, unless by a basis.
+        self._first = None if shape.has_basis else chain_digest(b"", None)
         #: Vectors that cross inside rounds have this many bytes; 0 where none do.
         inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1
         row_bytes = shape.state_width * (8 if config.dtype == "float64" else 4)
@@ -81,9 +82,13 @@ class JobGate:
         peer = self._peers.get(key.sender)
         if peer is None:
             return self._admit_stage(key, PeerPlan.of_stranger(key.sender))
-        if key.layer == 0 and key.weights_digest != self._first:
+        if self._is_unmade(key):
             return self._admit_inner(key, peer)
         return self._admit_stage(key, peer)
+
+    def _is_unmade(self, key: BlockKey) -> bool:
+        """Return whether a block is of layer 0 and not of the features."""
+        return key.layer == 0 and self._first not in (None, key.weights_digest)
 
     def forget(self, keys: Iterable[BlockKey]) -> None:
         """Take no more account of blocks that were dropped."""
@@ -125,7 +130,7 @@ class JobGate:
         return Admission(header=None, max_bytes=most_control_bytes(vectors))
 
     def _admit_stage(self, key: BlockKey, peer: PeerPlan) -> Admission:
-        if key.layer == 0 and key.weights_digest != self._first:
+        if self._is_unmade(key):
             raise refused(
                 Reason.PLAN, f"client {key.sender}: a block of layer 0 that no features made"
             )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from retexo_fl.cli.plan_network import network_facts
 from retexo_fl.client.memory_estimate import available_bytes
 from retexo_fl.client.preparation import load_parts
@@ -142,6 +144,12 @@ def _size(
 def _first_exchange(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
 ) -> FirstExchange:
+    if config.basis != "none":
+        # Coordinates: as wide as the model says, and none of them zero.
+        shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+        row_bytes = shape.inputs * np.dtype(config.dtype).itemsize
+        size = sum(plan.num_send for plan in plans) * row_bytes
+        return FirstExchange(dense=size, lossless=size, fixed=size)
     dense = lossless = fixed = 0
     for part, plan in zip(parts, plans, strict=True):
         sent = list(

@@ -128,7 +128,7 @@ class BasisRequest(Request["BasisAnswer"]):
     """Add up what the next block of a basis of the features needs (:mod:`.training.basis`).
 
     Attributes:
-        ticket: ``round`` is the number of the block; 0 asks for the sums of all nodes' features.
+        ticket: ``round`` is the number of the block; 0 asks for the sums of features.
         weights: The mean, and from the second block on the last block; None for the sums.
     """
 
@@ -138,7 +138,7 @@ class BasisRequest(Request["BasisAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisAnswer:
-    """Sums over all nodes, (F,), or over train nodes, (F c,), and how many these are."""
+    """Sums over train nodes, (F,) or (F c,), as :class:`.BasisForm` has them, and how many."""
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))

@@ -145,13 +145,12 @@ class GraphClient(Answering):
         self._admit(request.ticket)
         if not self._shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
-        features = self._features()
-        if request.weights is None:
-            count = self._partition.num_inner
-            return self._basis_answer(request, feature_sums(features), count)
-        known = self._basis_form.decode(request.weights)
         train = self._nodes.train
-        rows = features[train]
+        # Of train nodes alone: how many those are at least, its owner has a say in.
+        rows = self._features()[train]
+        if request.weights is None:
+            return self._basis_answer(request, feature_sums(rows), len(train))
+        known = self._basis_form.decode(request.weights)
         if known.directions.shape[1] > self._shape.classes:
             raise LocalProtocolError(
                 f"a block has {known.directions.shape[1]} directions; expected at most "

@@ -1,8 +1,8 @@
 """Coordinates of the input features in a subspace that labels choose: fewer weights, fewer bytes.
 
-Symbols: N nodes, F features, C classes, B blocks, d = min(B C, F) coordinates. With rows x, their
-mean m over all nodes and Z = x - m over the train nodes, the blocks are those of a block Krylov
-space, as partial least squares has them::
+Symbols: F features, C classes, B blocks, d = min(B C, F) coordinates. With rows x of the
+train nodes, their mean m and Z = x - m, the blocks are those of a block Krylov space, as partial
+least squares has them::
 
     V_1 = orth(Z' Y),   V_(b+1) = orth(Z' Z V_b), each orthogonal to those before
 
@@ -165,7 +165,7 @@ class BasisBuilder:
     """Makes the blocks of a basis, one after the other.
 
     Args:
-        mean: (F,) of all nodes' rows.
+        mean: (F,) of the train nodes' rows.
         width: d.
         form: How blocks travel; they are continued as clients get them.
     """

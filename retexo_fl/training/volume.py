@@ -114,23 +114,40 @@ def sampled_vectors(pairs: Iterable[int], rate: float) -> int:
     return sum(max(1, math.floor(rate * vectors)) for vectors in pairs if vectors)
 
 
+def basis_values(shape: ModelShape) -> tuple[int, int, int]:
+    """Return what a basis of the features takes in values; nothing without one.
+
+    Returns:
+        Sums from each client with train nodes; what each of them gets for those; the whole basis,
+        which all clients get with the first exchange.
+    """
+    if not shape.has_basis:
+        return 0, 0, 0
+    features, classes = shape.features, shape.classes
+    blocks = -(-shape.inputs // classes)
+    up = features * (1 + classes * blocks)
+    down = features * (blocks + classes * (blocks - 1))
+    return up, down, features * (1 + shape.inputs)
+
+
 def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     """Predict lazy message passing, every message of the protocol included.
 
     Boundary: ``V sum_m H_m``, once per stage. Updates: R of every stage from each training client.
     Weights: with every round; once more to validate w(R); the selected ones with the next stage's
-    exchange; those of the last stage for the test.
+    exchange; those of the last stage for the test. A basis of the features comes before all that.
     """
+    basis_up, basis_down, basis = basis_values(shape)
     parameters, _ = stage_parameters(shape)
     item = _item(shape)
     per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
     beyond = size.validation_clients * sum(parameters)
     beyond += size.clients * sum(parameters[:-1])
-    beyond += size.clients * parameters[-1]
+    beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
     return PredictedVolume(
         boundary_training=item * size.vectors * (shape.inputs + _hidden(shape)),
         boundary_evaluation=0,
-        updates_up=item * size.training_clients * per_round,
+        updates_up=item * size.training_clients * (per_round + basis_up),
         weights_training=item * size.asked_clients * per_round,
         weights_beyond=item * beyond,
     )

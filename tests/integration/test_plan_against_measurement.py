@@ -82,6 +82,17 @@ def test_standard_moves_fewer_vectors_along_a_cover_as_predicted(tmp_path: Path)
     assert totals["cover"] < totals["rows"]
 
 
+@pytest.mark.parametrize(
+    "keys", [{"clients": 3}, {"clients": 30, "basis_blocks": 3, "model": "gcn"}]
+)
+def test_a_basis_takes_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {**keys, "algorithm": "lazy", "basis": "supervised", "codec": "dense"}
+    found = result_of(_train(tmp_path / "run", **keys))["bytes"]["raw"]
+    predicted = _predicted(**keys)["algorithms"]["lazy"]
+    for kind in ("boundary", "updates_up", "weights_down", "total"):
+        assert found[kind] == predicted[kind], kind
+
+
 def _train(out: Path, **keys: Any) -> Path:
     return train(out, **{**KEYS, "data_dir": cora_dir(), **keys})
 

@@ -159,14 +159,26 @@ def test_a_service_manager_is_told_of_start_and_end(
             assert last.startswith((b"WATCHDOG=1", b"STATUS="))
 
 
-@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns"])
-def test_cora_is_trained_as_in_one_process(tmp_path: Path, algorithm: str) -> None:
+#: Coordinates of features, and few bits of all that moves.
+LEAN: dict[str, Any] = {
+    **{"basis": "supervised", "basis_bits": 8, "optimizer": "lbfgs", "warm_start": True},
+    **{"update_bits": 8, "weight_bits": 8, "row_bits": 8, "dropout": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"), [("lazy", {}), ("standard", {}), ("bns", {}), ("lazy", LEAN)]
+)
+def test_cora_is_trained_as_in_one_process(
+    tmp_path: Path, algorithm: str, more: dict[str, Any]
+) -> None:
     keys: dict[str, Any] = {
         "dataset": "cora",
         "data_dir": cora_dir(),
         "clients": 2,
         "rounds": 2,
         "algorithm": algorithm,
+        **more,
     }
     config = configured(tmp_path / "agents", **keys)
     with agents(tmp_path / "made", make_parts(config), settings=PERMISSIVE) as made:

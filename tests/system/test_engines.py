@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,27 @@ def run(out: Path, *options: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize(
-    "model",
-    ["sage", *(pytest.param(model, marks=pytest.mark.slow) for model in ("gcn", "gat"))],
+#: Coordinates of features, and few bits of all that moves.
+LEAN = (
+    *("--basis", "supervised", "--basis-bits", "8", "--optimizer", "lbfgs", "--warm-start", "true"),
+    *("--update-bits", "8", "--weight-bits", "8", "--row-bits", "8", "--dropout", "0"),
 )
-def test_both_engines_leave_the_same_model_and_the_same_account(tmp_path: Path, model: str) -> None:
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("sage", ()),
+        ("gcn", LEAN),
+        *(pytest.param(model, (), marks=pytest.mark.slow) for model in ("gcn", "gat")),
+    ],
+)
+def test_both_engines_leave_the_same_model_and_the_same_account(
+    tmp_path: Path, model: str, more: Sequence[str]
+) -> None:
     options = [
         *("--dataset", "cora", "--data-dir", str(cora_dir()), "--clients", "3"),
-        *("--model", model),
+        *("--model", model, *more),
         *("--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
     ]
     inline = run(tmp_path / "inline", *options)

@@ -28,9 +28,9 @@ def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.
     width = basis_width(blocks=config.basis_blocks, classes=one.classes, features=one.features)
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
-    nodes, sums = yield from asking.ask(BasisRequest(ticket=ticket), hellos, one.features)
-    builder = BasisBuilder(sums / nodes, width=width, form=form)
     training = [client for client, hello in hellos.items() if hello.train]
+    examples, sums = yield from asking.ask(BasisRequest(ticket=ticket), training, one.features)
+    builder = BasisBuilder(sums / examples, width=width, form=form)
     number = 0
     while not builder.is_complete:
         number += 1
@@ -52,7 +52,7 @@ class _Asking:
     def ask(
         self, request: BasisRequest, among: Iterable[int], size: int
     ) -> Round[tuple[int, np.ndarray]]:
-        """Return how many nodes there are and their (size,) sums, added in client order."""
+        """Return how many train nodes there are and their (size,) sums, added in client order."""
         answers = yield Ask.of(sorted(among), request, stage=0, purpose="basis")
         examples, total = 0, np.zeros(size)
         for client, answer in answers:
@@ -67,10 +67,9 @@ class _Asking:
 def _check(
     hello: HelloAnswer, request: BasisRequest, examples: int, sums: np.ndarray, size: int
 ) -> None:
-    expected = hello.nodes if request.weights is None else hello.train
-    if examples != expected:
+    if examples != hello.train:
         raise RemoteProtocolError(
-            f"num-examples is {examples}; expected {expected}, as its hello says"
+            f"num-examples is {examples}; expected {hello.train}, as its hello says"
         )
     if sums.shape != (size,) or sums.dtype.kind != "f":
         raise RemoteProtocolError(

@@ -15,7 +15,7 @@ from retexo_fl.agent.admission import Questions, admit
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.client import memory_estimate
-from retexo_fl.client.api import EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.client.api import BasisRequest, EvaluateRequest, Ticket, TrainRequest
 from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
@@ -281,3 +281,19 @@ def test_stages_that_there_are_not_give_no_more_questions(stage: int) -> None:
 
 def test_what_is_no_question_about_nodes_is_not_counted() -> None:
     Questions(stages=1, most_rounds=1).count(train(1).ticket, client=3)
+
+
+def test_sums_of_features_are_asked_for_as_often_as_a_basis_takes() -> None:
+    questions = Questions(stages=2, most_rounds=9, most_blocks=2)
+    ticket = Ticket(job="job-0123456789ab", attempt=1)
+    mean = BasisRequest(ticket=ticket)
+    first, other = (
+        BasisRequest(ticket=replace(ticket, round=1), weights=np.full(3, fill)) for fill in (1, 2)
+    )
+    for asked in (mean, first, mean, first):
+        questions.count(asked, client=3)
+    with pytest.raises(LocalProtocolError, match="client 3: .*more than 2 sums .*basis-blocks"):
+        questions.count(other, client=3)
+    questions.count(first, client=3)
+    with pytest.raises(LocalProtocolError, match="more than 0 sums of features"):
+        Questions(stages=2, most_rounds=9).count(mean, client=3)

@@ -120,3 +120,13 @@ def test_rounds_that_do_not_exchange_bring_none(
 ) -> None:
     with pytest.raises(PeerRefused, match="no features made"):
         gate(parts[1], **keys).admission(replace(KEY, weights_digest=b"x" * 32))
+
+
+def test_a_basis_makes_what_layer_0_reads(parts: list[GraphPartition]) -> None:
+    made = gate(parts[1], **{"basis": "supervised", "basis-blocks": 2})
+    admitted = made.admission(replace(KEY, weights_digest=b"x" * 32))
+    assert admitted.header is not None
+    assert admitted.header.width == 20
+    made.admission(replace(KEY, weights_digest=b"y" * 32))
+    with pytest.raises(PeerRefused, match="more than 2 exchanges of layer 0 at once"):
+        made.admission(replace(KEY, weights_digest=b"z" * 32))
