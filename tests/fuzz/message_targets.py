@@ -18,6 +18,8 @@ from retexo_fl.agent import wire
 from retexo_fl.client.api import QUESTIONS, IntroduceRequest, RelayRequest, question_of
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.federation import flat_arrays, records
+from retexo_fl.training.basis import Basis, BasisForm
+from retexo_fl.updates import FewBits, UpdateKey
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, WEIGHTS
@@ -25,10 +27,51 @@ from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, WEIGHTS
 _PREFIX: Final = struct.Struct("<4sBBHIQ")
 
 
+def _few_bits_targets() -> list[Target]:
+    """Return the arrays of bytes in messages: updates, weights, and what a basis takes."""
+    values = np.random.default_rng(0).normal(size=300).astype(np.float32)
+    codec, key = (
+        FewBits(update_bits=4, weight_bits=8),
+        UpdateKey(seed=0, job="job-0123456789ab", stage=0, round=1, client=0),
+    )
+    steps = codec.steps(codec.measure(values))
+    form = BasisForm(features=30, dtype="float32", bits=8)
+    basis = Basis(mean=values[:30], directions=values.reshape(30, 10))
+
+    def target(name: str, seed: np.ndarray, read: Callable[[np.ndarray], object]) -> Target:
+        return Target(
+            name=name,
+            group="messages",
+            seeds=[seed.tobytes()],
+            read=lambda data: read(np.frombuffer(data, np.uint8)),
+            cases=20_000,
+        )
+
+    return [
+        target(
+            "update",
+            codec.encode_update(values, key, b""),
+            lambda coded: codec.decode_update(coded, key, b""),
+        ),
+        target(
+            "shared-update",
+            codec.encode_update(values, key, steps),
+            lambda coded: codec.decode_update(coded, key, steps),
+        ),
+        target(
+            "change",
+            codec.encode_weights(values + 1, key, values),
+            lambda coded: codec.decode_weights(coded, values),
+        ),
+        target("basis", form.encode(basis), form.decode),
+        target("basis-sums", form.encode_sums(values, "key"), form.decode_sums),
+    ]
+
+
 def message_targets() -> list[Target]:
     """Return the parsers of Flower's messages and of the agent's socket."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    return [*_socket_targets(), *_record_targets()]
+    return [*_socket_targets(), *_record_targets(), *_few_bits_targets()]
 
 
 # ---- the agent's socket -------------------------------------------------------------------------

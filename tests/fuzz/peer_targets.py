@@ -12,7 +12,7 @@ import numpy as np
 from retexo_fl.bluetooth.sdp import answer_parts, offers
 from retexo_fl.exchange import decode_block, encode_block, to_csr
 from retexo_fl.exchange.block_check import NOTHING, check_frame, sound_prefix
-from retexo_fl.exchange.codecs import encode_rows
+from retexo_fl.exchange.codecs import LEVELS, encode_few_bits, encode_rows
 from retexo_fl.exchange.frames import HEADER_BYTES, split_frames
 from retexo_fl.exchange.parcels import Parcel, ParcelKind, ParcelStream
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
@@ -95,6 +95,10 @@ def _rows() -> list[bytes]:
             coding, payload = encode_rows(rows.astype(dtype))
             head = bytes((coding.positions, coding.values, dtype is np.float64))
             made.append(head + payload)
+            for bits in LEVELS:
+                coding, payload = encode_few_bits(rows.astype(dtype), bits, max_dense_bytes=2**20)
+                head = bytes((coding.positions, coding.values, dtype is np.float64))
+                made.append(head + payload)
     return made
 
 
