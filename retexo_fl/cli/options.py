@@ -11,13 +11,26 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from retexo_fl.config import Scalar, default_values, field_of, key_infos, key_of, parse_value
+from retexo_fl.config import (
+    PROFILES,
+    Scalar,
+    default_values,
+    field_of,
+    key_infos,
+    key_of,
+    parse_value,
+)
 
 Values = dict[str, Scalar]
 
 #: Headings of a list of options and the keys below each.
 Panels = Mapping[str, Iterable[str]]
 
+#: Of commands that take all keys.
+PROFILE_OPTION: Final = typer.Option(
+    help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). Default: retexo.",
+    metavar="NAME",
+)
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
     {bool: "true|false", int: "N", float: "X", str: "NAME"}

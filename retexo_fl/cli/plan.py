@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
@@ -60,12 +60,13 @@ def _plan(
     config: Annotated[
         Path | None, typer.Option(help="TOML file of the keys below; options win.", metavar="FILE")
     ] = None,
+    profile: Annotated[str | None, PROFILE_OPTION] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     from retexo_fl.cli.plan_facts import plan_facts
     from retexo_fl.layers.named import layer_class
 
-    chosen = settled(values, config)
+    chosen = settled(values, config, profile=profile)
     layer_class(chosen.model)
     facts = plan_facts(chosen)
     if as_json:

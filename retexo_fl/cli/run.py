@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
 from retexo_fl.cli.superlink import Address
@@ -31,6 +31,7 @@ _DEPLOYMENT = "Deployment"
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
+    "retexo run --profile lean --basis-blocks 3",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
@@ -43,7 +44,7 @@ def add_to(app: typer.Typer) -> None:
     config_command(app, "run", panels(), help_text=_HELP, epilog=_EXAMPLES)(_run)
 
 
-def _run(
+def _run(  # noqa: PLR0913 - each is an option
     values: Values,
     *,
     config: Annotated[
@@ -53,6 +54,7 @@ def _run(
             metavar="FILE",
         ),
     ] = None,
+    profile: Annotated[str | None, PROFILE_OPTION] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
@@ -79,7 +81,8 @@ def _run(
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
         values = deployed_values(values)
-    chosen = resumed(values, config) if "resume" in values else settled(values, config)
+    settle = resumed if "resume" in values else settled
+    chosen = settle(values, config, profile=profile)
     chosen, run_path = _placed(chosen, deployed=address is not None)
     with imports_uncollected():
         _check_plugins(chosen)

@@ -15,6 +15,7 @@ from retexo_fl.config import (
     config_values,
     free_keys,
     make_config,
+    profile_values,
     read_config_file,
 )
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
@@ -31,8 +32,8 @@ _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 _OF_TABLES = frozenset({"dataset", "data-dir"})
 
 
-def settled(values: Values, file: Path | None) -> RunConfig:
-    """Join a configuration file and the options, which win; count clients that are not chosen.
+def settled(values: Values, file: Path | None, *, profile: str | None = None) -> RunConfig:
+    """Join a profile, a file and the options, the later winning; count clients not chosen.
 
     There are as many as parts on disk, or as values of the attribute that the graph is cut by.
 
@@ -44,7 +45,7 @@ def settled(values: Values, file: Path | None) -> RunConfig:
     merged: dict[str, object] = read_config_file(file) if file else {}
     if merged.get("resume"):
         raise ConfigurationError(f"{file}: resume: expected on the command line only")
-    merged |= values
+    merged = {**profile_values("retexo" if profile is None else profile), **merged, **values}
     if merged.get("partitions"):
         _refuse(_OF_PARTS & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
@@ -100,7 +101,7 @@ def _refuse(contradicting: Set[str], others: str) -> None:
         )
 
 
-def resumed(values: Values, file: Path | None) -> RunConfig:
+def resumed(values: Values, file: Path | None, *, profile: str | None = None) -> RunConfig:
     """Return the configuration of the run to resume, moved where the options say.
 
     Raises:
@@ -112,7 +113,8 @@ def resumed(values: Values, file: Path | None) -> RunConfig:
 
     run_path = Path(str(values["resume"])).absolute()
     stored = check_resumable(run_path)
-    fixed = ["config"] if file else sorted(values.keys() - _MOVABLE)
+    named = [name for name, given in (("config", file), ("profile", profile)) if given is not None]
+    fixed = named or sorted(values.keys() - _MOVABLE)
     if fixed:
         raise ConfigurationError(
             f"{fixed[0]}: cannot be given with --resume, which takes the run's own configuration"

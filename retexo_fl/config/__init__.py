@@ -3,6 +3,7 @@
 from retexo_fl.config.checks import DATA_PATH_KEYS, shown
 from retexo_fl.config.file import read_config_file
 from retexo_fl.config.keys import Scalar
+from retexo_fl.config.profiles import PROFILES, profile_values
 from retexo_fl.config.run_config import (
     PLACE_KEYS,
     RunConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "LINK_EXPECTED",
     "LINK_PROFILES",
     "PLACE_KEYS",
+    "PROFILES",
     "RunConfig",
     "Scalar",
     "check_value",
@@ -41,6 +43,7 @@ __all__ = [
     "make_config",
     "panels",
     "parse_value",
+    "profile_values",
     "read_config_file",
     "shown",
 ]

@@ -1,0 +1,70 @@
+"""Profiles: sets of keys that files and options override."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from retexo_fl.config import PROFILES, default_values, make_config
+from tests.support.cli import CommandLine
+
+
+@pytest.fixture
+def retexo(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(capfd)
+
+
+def written(run: str) -> dict[str, object]:
+    return tomllib.loads((Path(run) / "config.toml").read_text())
+
+
+def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) -> None:
+    Path("keys.toml").write_text("rounds = 3\npatience = 2\nclients = 3\nhidden = 8\n")
+    retexo.done(
+        *("run", "--profile", "lean", "--config", "keys.toml", "--patience", "0"),
+        *("--update-bits", "4", "--out", "run", "--quiet"),
+    )
+    own = {"rounds": 3, "patience": 0, "update-bits": 4, "clients": 3, "hidden": 8}
+    found = {key: value for key, value in written("run").items() if key != "out"}
+    assert found == {
+        **{key: value for key, value in default_values().items() if key in found},
+        **PROFILES["lean"],
+        **own,
+    }
+
+
+def test_the_profile_of_the_paper_changes_nothing(retexo: CommandLine) -> None:
+    for name, more in (("one", ()), ("other", ("--profile", "retexo"))):
+        retexo.done("run", "--rounds", "1", "--hidden", "4", "--out", name, "--quiet", *more)
+    one, other = written("one"), written("other")
+    assert one | {"out": ""} == other | {"out": ""}
+
+
+def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
+    dense = retexo.done("plan", "--json")
+    lean = retexo.done("plan", "--profile", "lean", "--json")
+    assert lean != dense
+
+
+def test_what_is_no_profile_is_refused(retexo: CommandLine, tmp_path: Path) -> None:
+    told = retexo.refused("run", "--profile", "thin", "--out", "run")
+    assert told == "profile: got 'thin'; expected one of retexo, lean"
+    assert list(tmp_path.iterdir()) == []
+    retexo.refused("plan", "--profile", "")
+
+
+def test_a_resumed_run_has_its_own(retexo: CommandLine, tmp_path: Path) -> None:
+    retexo.done("run", "--rounds", "1", "--hidden", "4", "--out", "run", "--quiet")
+    (tmp_path / "run" / "result.json").unlink()
+    told = retexo.refused("run", "--resume", "run", "--profile", "lean")
+    assert told.startswith("profile: cannot be given with --resume")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_is_a_configuration(name: str) -> None:
+    make_config(PROFILES[name])
