@@ -69,7 +69,15 @@ class Grid:
             values: (P,) float32 or float64, finite.
             key: What the drawn numbers follow from.
             steps: Shared ones; the array's own if empty.
+
+        Raises:
+            RemoteProtocolError: Shared steps are not as many as blocks.
         """
+        blocks = -(-len(values) // BLOCK)
+        if steps and len(steps) != blocks:
+            raise RemoteProtocolError(
+                f"got {len(steps)} steps for {len(values)} values; expected {blocks}"
+            )
         own = b"" if steps else self._reaching_all(values)
         return self._coded(values, steps, own, _generator(key).random(len(values)))
 

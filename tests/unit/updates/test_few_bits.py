@@ -153,6 +153,11 @@ def test_a_malformed_update_is_refused_by_name() -> None:
     refused(good[:4] + (2**31).to_bytes(4, "little") + good[8:], "2147483648 values")
 
 
+def test_steps_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="got 3 steps for 300 values; expected 2"):
+        FewBits(update_bits=8).encode_update(UPDATE, KEY, b"\x00\x01\x02")
+
+
 def test_a_bomb_takes_no_memory() -> None:
     codec = FewBits(update_bits=8)
     coded = bytearray(codec.encode_update(np.zeros(2_000_000, np.float32), KEY, b"").tobytes())
