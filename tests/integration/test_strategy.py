@@ -36,6 +36,11 @@ TRAININGS: list[dict[str, Any]] = [
     {"algorithm": "drop", "sampler": "neighbour", "batch_nodes": 8},
     {"algorithm": "standard", "model": "gcn"},
     {"algorithm": "lazy", "aggregator": "median", "local_steps": 2},
+    {
+        **{"model": "gcn", "optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
+        **{"basis": "supervised", "basis_bits": 8},
+        **{"update_bits": 8, "weight_bits": 8, "row_bits": 8},
+    },
 ]
 
 
