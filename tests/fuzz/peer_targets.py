@@ -110,12 +110,12 @@ def _frame_targets() -> list[Target]:
         seeds=blocks,
         read=lambda data: decode_block(_HEADER, data),
         repaired=_repaired_frames,
-        cases=300_000,
+        cases=150_000,
     )
     return [
         frames,
-        replace(frames, name="unknown-block", read=_read_unknown, cases=300_000),
-        Target(name="rows", group="frames", seeds=_rows(), read=_read_rows, cases=400_000),
+        replace(frames, name="unknown-block", read=_read_unknown, cases=150_000),
+        Target(name="rows", group="frames", seeds=_rows(), read=_read_rows, cases=200_000),
     ]
 
 

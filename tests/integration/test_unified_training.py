@@ -246,7 +246,7 @@ def is_spawned(pid: int) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--model", "gat", "--heads", "2"), id="lazy"),
+        pytest.param(("--model", "gat", "--heads", "2"), id="lazy", marks=pytest.mark.slow),
         pytest.param(
             *[("--algorithm", "drop", "--sampler", "shadow", "--batch-nodes", "50")], id="sampled"
         ),
