@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 PACES = {"waited": (0.0, False), "threaded": (0.0, True), "timed": (1.0, True)}
 KEYS: dict[str, Any] = {"rounds": 2, "clients": 2, "hidden": 8, "model": "gcn"}
 MOST_POINTS = 400
-#: Of a run's writes, CI looks at every eighth, each pace at others; by hand 1 looks at all.
+#: Of a run's writes, CI looks at every twelfth, each pace at others; by hand 1 looks at all.
 EVERY = int(os.environ.get("RETEXO_CRASH_EVERY", "12"))
 
 
