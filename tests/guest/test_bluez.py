@@ -206,7 +206,7 @@ def test_what_is_not_there_has_a_name() -> None:
             assert await ends.adapters() == (own, other)
             with pytest.raises(ChannelUnavailable, match="hci0 knows no such device"):
                 await ends.first.known(own, ABSENT)
-            with pytest.raises(ChannelUnavailable, match="adapter hci9: this machine has hci0"):
+            with pytest.raises(ChannelUnavailable, match="adapter hci9: .*expected .*hci0"):
                 await ends.first.adapter("hci9")
 
     run(work())
