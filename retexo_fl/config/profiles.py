@@ -9,7 +9,7 @@ from typing import Final
 from retexo_fl.config.keys import Scalar
 from retexo_fl.errors import ConfigurationError
 
-#: By name. ``retexo`` is the schedule of the paper, and the default of every key.
+#: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds.
 PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
     {
         "retexo": MappingProxyType({}),

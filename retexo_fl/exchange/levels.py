@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
+from retexo_fl.packing import pack, packed_bytes, unpack
 from retexo_fl.units import counted
 
 #: Widths of a number.
@@ -33,7 +34,7 @@ _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 def level_bytes(num_rows: int, width: int, bits: int) -> int:
     """Return what rows take."""
-    return num_rows * (_SCALE_BYTES + -(-width * bits // 8))
+    return num_rows * (_SCALE_BYTES + packed_bytes(width, bits))
 
 
 def encode_levels(rows: npt.NDArray[Any], bits: int) -> bytes:
@@ -51,10 +52,10 @@ def encode_levels(rows: npt.NDArray[Any], bits: int) -> bytes:
     numbers = np.floor(scaled + _drawn(rows))
     numbers = np.clip(numbers, np.where(is_signed, -most, 0)[:, None], most[:, None])
     codes = (numbers + np.where(is_signed, most, 0)[:, None]).astype(np.uint8)
-    table = np.empty((len(rows), _SCALE_BYTES + -(-rows.shape[1] * bits // 8)), np.uint8)
+    table = np.empty((len(rows), _SCALE_BYTES + packed_bytes(rows.shape[1], bits)), np.uint8)
     marked = scales | np.where(is_signed, _SIGN, np.uint16(0))
     table[:, :_SCALE_BYTES] = marked.astype("<u2")[:, None].view(np.uint8)
-    table[:, _SCALE_BYTES:] = _packed(codes, bits)
+    table[:, _SCALE_BYTES:] = pack(codes, bits)
     return table.tobytes()
 
 
@@ -76,7 +77,7 @@ def decode_levels(
     if not np.isfinite(_floats(scales)).all():
         raise RemoteProtocolError("a row's scale is NaN or infinity, expected a finite one")
     most = np.where(is_signed, 2 ** (bits - 1) - 1, 2**bits - 1)
-    codes = _unpacked(table[:, _SCALE_BYTES:], width, bits).astype(np.int64)
+    codes = unpack(table[:, _SCALE_BYTES:], width, bits).astype(np.int64)
     numbers = codes - np.where(is_signed, most, 0)[:, None]
     if (numbers > most[:, None]).any():
         raise RemoteProtocolError("a level is above the highest of its row")
@@ -119,18 +120,3 @@ def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(30))) * _MIX[0]
     words = (words ^ (words >> np.uint64(27))) * _MIX[1]
     return words ^ (words >> np.uint64(31))
-
-
-def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    if bits == 8:
-        return codes
-    each = np.unpackbits(codes[:, :, None], axis=2)[:, :, 8 - bits :]
-    return np.packbits(each.reshape(len(codes), -1), axis=1)
-
-
-def _unpacked(packed: npt.NDArray[np.uint8], width: int, bits: int) -> npt.NDArray[np.uint8]:
-    if bits == 8:
-        return packed
-    each = np.unpackbits(packed, axis=1)[:, : width * bits].reshape(len(packed), width, bits)
-    weights = (1 << np.arange(bits - 1, -1, -1)).astype(np.uint8)
-    return each @ weights

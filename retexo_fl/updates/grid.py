@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.packing import pack, packed_bytes, unpack
 
 #: Values that share a step.
 BLOCK: Final = 256
@@ -194,11 +195,8 @@ def _rounded(scaled: np.ndarray, drawn: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _packed(numbers: np.ndarray, bits: int) -> bytes:
-    if bits == 8:
-        return numbers.tobytes()
-    codes = ((numbers + 1) // 2 if bits == 1 else numbers + _most(bits)).astype(np.uint8)
-    each = np.unpackbits(codes[:, None], axis=1)[:, 8 - bits :]
-    return np.packbits(each.reshape(-1)).tobytes()
+    codes = (numbers + 1) // 2 if bits == 1 else numbers.astype(np.int16) + _most(bits)
+    return pack(codes.astype(np.uint8)[None], bits).tobytes()
 
 
 def _numbers(content: bytes, count: int, bits: int, is_deflated: int) -> np.ndarray:
@@ -207,20 +205,15 @@ def _numbers(content: bytes, count: int, bits: int, is_deflated: int) -> np.ndar
     Raises:
         RemoteProtocolError: They are not so many, or too large.
     """
-    expected = -(-count * bits // 8)
+    expected = packed_bytes(count, bits)
     packed = _inflated(content, expected) if is_deflated else content
     if len(packed) != expected:
         raise RemoteProtocolError(
             f"a coded array has {len(packed)} bytes of numbers; expected {expected}"
         )
     most = _most(bits)
-    if bits == 8:
-        numbers = np.frombuffer(packed, np.int8).astype(np.int64)
-    else:
-        each = np.unpackbits(np.frombuffer(packed, np.uint8), count=count * bits)
-        weights = 1 << np.arange(bits - 1, -1, -1)
-        codes = each.reshape(count, bits) @ weights
-        numbers = codes * 2 - 1 if bits == 1 else codes - most
+    codes = unpack(np.frombuffer(packed, np.uint8)[None], count, bits)[0].astype(np.int64)
+    numbers: np.ndarray = codes * 2 - 1 if bits == 1 else codes - most
     if count and np.abs(numbers).max() > most:
         raise RemoteProtocolError(f"a coded array has numbers above {most} in magnitude")
     return numbers

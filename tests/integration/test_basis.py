@@ -14,11 +14,11 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import write_partitions
-from retexo_fl.run_log.events import Event
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
 from tests.support.predictions import summary_of
 from tests.support.runs import (
+    Interrupter,
     configured,
     largest_difference,
     ledger_of,
@@ -34,19 +34,6 @@ KEYS: dict[str, Any] = {
     "basis": "supervised",
     "basis_blocks": 2,
 }
-
-
-class Interrupter:
-    """Presses Ctrl-C at an event."""
-
-    def __init__(self, event: int) -> None:
-        self.left = event
-
-    def __call__(self, event: Event) -> None:
-        del event
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])

@@ -10,7 +10,7 @@ import pytest
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.run_log.events import Event, RoundClosed
-from tests.support.runs import configured, ledger_of, model_bytes, result_of, train
+from tests.support.runs import Interrupter, configured, ledger_of, model_bytes, result_of, train
 
 KEYS: dict[str, Any] = {
     "clients": 3,
@@ -24,19 +24,6 @@ KEYS: dict[str, Any] = {
     "basis_blocks": 2,
 }
 FEW: dict[str, Any] = {"update_bits": 8, "weight_bits": 8, "row_bits": 8, "basis_bits": 8}
-
-
-class Interrupter:
-    """Presses Ctrl-C at an event."""
-
-    def __init__(self, event: int) -> None:
-        self.left = event
-
-    def __call__(self, event: Event) -> None:
-        del event
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 def payload(run: Path, kind: str, purpose: str) -> int:

@@ -8,25 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.run_log.events import Event
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, named_weights
-from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.runs import Interrupter, configured, events_of, model_bytes, result_of, train
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 32, "dropout": 0.0, "model": "gcn", "rounds": 12}
-
-
-class Interrupter:
-    """Presses Ctrl-C at an event."""
-
-    def __init__(self, event: int) -> None:
-        self.left = event
-
-    def __call__(self, event: Event) -> None:
-        del event
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 def losses(run: Path, stage: int) -> list[float]:

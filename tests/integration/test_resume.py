@@ -27,21 +27,9 @@ from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, Started
 from retexo_fl.run_status import write_status
 from retexo_fl.simulation.inline_engine import run_inline
-from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.runs import Interrupter, configured, events_of, model_bytes, result_of, train
 
 KEYS: dict[str, Any] = {"rounds": 8, "clients": 3, "hidden": 16, "layers": 3, "model": "gcn"}
-
-
-class Interrupter:
-    """Presses Ctrl-C at an event."""
-
-    def __init__(self, event: int) -> None:
-        self.left = event
-
-    def __call__(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def interrupted(out: Path, event: int, **keys: Any) -> Path:

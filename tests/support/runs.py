@@ -20,8 +20,23 @@ from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.events import Event
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
+
+
+class Interrupter:
+    """Presses Ctrl-C at an event of a run, counted from 1."""
+
+    def __init__(self, event: int) -> None:
+        self._left = event
+
+    def __call__(self, event: Event) -> None:
+        """Count an event."""
+        del event
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
 
 
 def train(out: Path, *listeners: Listener, **keys: Any) -> Path:

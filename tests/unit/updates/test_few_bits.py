@@ -148,7 +148,7 @@ def test_a_malformed_update_is_refused_by_name() -> None:
     refused(good[:-20], "expected 300|ends before")
     refused(good + b"\x00", "301 bytes of numbers; expected 300")
     # Two steps, then numbers.
-    beyond = good[:10] + b"\x80" + good[11:]
+    beyond = good[:10] + b"\xff" + good[11:]
     refused(beyond, "numbers above 127")
     refused(good[:4] + (2**31).to_bytes(4, "little") + good[8:], "2147483648 values")
 
