@@ -215,6 +215,10 @@ def _by_stage(run: RunRecord) -> str:
     return markup.folded("Payload by stage", markup.table("Payload by stage", columns, rows))
 
 
+#: Keys of what is counted as it is coded, under raw, too.
+_CODED_KEYS: Final = ("update-bits", "weight-bits", "basis-bits")
+
+
 def _name(kind: str) -> str:
     return kind.replace("_", " ")
 
@@ -247,12 +251,23 @@ def plan_section(run: RunRecord) -> str:
         _standard(plan.standard_raw_total, plan.gamma, measured["total"])
         if result.algorithm == "lazy"
         else "",
+        _few_bits(run),
         markup.table(
             "Predicted and measured raw bytes",
             ("kind", "predicted raw", "measured raw", "difference"),
             rows,
             last_is_total="total" in kinds,
         ),
+    )
+
+
+def _few_bits(run: RunRecord) -> str:
+    """Return why fewer bytes of weights and updates moved than were predicted, if they did."""
+    if all(str(run.config.get(key, 32)) == "32" for key in _CODED_KEYS):
+        return ""
+    return markup.paragraph(
+        "Predicted: all values as they are. This run sent updates, weights or its basis in few "
+        "bits, which count as raw bytes as they were sent."
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.runs import Interrupter, configured, ledger_of, model_bytes, result_of, train
 
@@ -110,3 +111,10 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=told):
         configured(tmp_path, **keys)
+
+
+def test_the_report_says_why_less_moved_than_predicted(tmp_path: Path) -> None:
+    for name, more in (("plain", {}), ("few", FEW)):
+        run = train(tmp_path / name, **{**KEYS, "rounds": 2}, **more)
+        page = write_report(run).read_text()
+        assert ("which count as raw bytes as they were sent" in page) == bool(more)
