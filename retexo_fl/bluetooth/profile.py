@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.bluetooth import SERVICE_NAME
@@ -45,6 +46,7 @@ class BluezPublication:
         # holds the service's own, and BlueZ files it under a unique one.
         self._filed_under = str(uuid.uuid4())
         self._again: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def begin(self) -> None:
         """Give the record to BlueZ, and watch whether it needs it again.
@@ -59,9 +61,17 @@ class BluezPublication:
 
     async def close(self) -> None:
         """See :class:`~retexo_fl.bluetooth.directory.Publication`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for task in self._again:
             task.cancel()
-        # BlueZ drops what a connection registered when the connection ends.
+        # BlueZ drops what a connection registered some time after the connection's end; asked to,
+        # it does so before it answers.
+        with suppress(ChannelError):
+            await self._bus.ask(
+                "/org/bluez", f"{_MANAGER}.UnregisterProfile", self._path, signature="o"
+            )
         await self._bus.close()
 
     async def _register(self) -> None:
