@@ -67,10 +67,9 @@ def encode_block(
     if codec not in CODECS:
         raise LocalProtocolError(f"codec is {codec!r}, expected one of {', '.join(CODECS)}")
     vectors = check_vectors(vectors, block)
-    is_dense = codec == "dense"
     hello = block.hello_payload()
     made = [(FrameHeader(kind=FrameKind.HELLO, sequence=0, payload_bytes=len(hello)), hello)]
-    bounds = _bounds(block, vectors, is_dense=is_dense, max_frame_bytes=max_frame_bytes)
+    bounds = _bounds(block, vectors, codec=codec, max_frame_bytes=max_frame_bytes)
     for first, end in pairwise(bounds):
         rows = slice_rows(vectors, first, end)
         coding, payload = _encoded(rows, codec, max_frame_bytes)
@@ -104,9 +103,11 @@ def _encoded(rows: Vectors, codec: str, max_frame_bytes: int) -> tuple[Coding, b
 
 
 def _bounds(
-    block: BlockHeader, vectors: Vectors, *, is_dense: bool, max_frame_bytes: int
+    block: BlockHeader, vectors: Vectors, *, codec: str, max_frame_bytes: int
 ) -> list[int]:
-    if is_dense:
+    # In few bits only what fits a frame as an array can be written.
+    fits = codec != "lossless" and block.row_bytes <= max_frame_bytes
+    if codec == "dense" or fits:
         return split_dense_rows(
             block.num_vectors, row_bytes=block.row_bytes, max_frame_bytes=max_frame_bytes
         )

@@ -83,6 +83,9 @@ def test_a_block_takes_so_many_bits_and_comes_back(bits: int) -> None:
     )
     encoded = encode_block(header, rows, codec=f"levels{bits}")
     assert encoded.traffic.payload_bytes == level_bytes(40, 64, bits) == 40 * (2 + 8 * bits)
+    # Frames hold what fits them as an array, so zeros do not make them sparse rows.
+    narrow = encode_block(header, rows, codec=f"levels{bits}", max_frame_bytes=7 * rows[0].nbytes)
+    assert narrow.traffic.payload_bytes == level_bytes(40, 64, bits)
     assert encoded.traffic.raw_bytes == rows.nbytes
     found = decode_block(header, b"".join(encoded.frames))
     assert found is not None
