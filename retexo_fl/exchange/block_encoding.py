@@ -102,9 +102,7 @@ def _encoded(rows: Vectors, codec: str, max_frame_bytes: int) -> tuple[Coding, b
     return encode_few_bits(rows, bits, max_dense_bytes=max_frame_bytes)
 
 
-def _bounds(
-    block: BlockHeader, vectors: Vectors, *, codec: str, max_frame_bytes: int
-) -> list[int]:
+def _bounds(block: BlockHeader, vectors: Vectors, *, codec: str, max_frame_bytes: int) -> list[int]:
     # In few bits only what fits a frame as an array can be written.
     fits = codec != "lossless" and block.row_bytes <= max_frame_bytes
     if codec == "dense" or fits:
