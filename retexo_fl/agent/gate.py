@@ -10,7 +10,7 @@ from typing import Final
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
-from retexo_fl.client.api import chain_digest
+from retexo_fl.client.api import FIRST_DIGEST
 from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.vector_carrier import MOST_GRANTS, is_control, most_control_bytes, split_layer
 from retexo_fl.config import RunConfig
@@ -56,9 +56,10 @@ class JobGate:
         self._clients = clients
         self._dtype = config.dtype
         self._stages = 1 if end_to_end else shape.layers
-        self._widths = [shape.input_width(stage) for stage in range(self._stages)]
+        self._widths = [shape.exchange_width(stage) for stage in range(self._stages)]
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
-        self._first = None if shape.has_basis else chain_digest(b"", None)
+        maps_first = shape.has_basis and not shape.basis_of_sums
+        self._first = None if maps_first else FIRST_DIGEST
         #: Vectors that cross inside rounds have this many bytes; 0 where none do.
         inside = end_to_end and config.traits.exchanges_in_rounds and shape.layers > 1
         row_bytes = shape.state_width * (8 if config.dtype == "float64" else 4)

@@ -238,7 +238,7 @@ class AgentJob:
         """
         if self.stage < 0 or self.message not in {"publish", "collect"}:
             return {}
-        width = self.client.shape.input_width(self.stage)
+        width = self.client.shape.exchange_width(self.stage)
         row_bytes = width * (8 if self.config.dtype == "float64" else 4)
         return {
             peer.peer: (1, peer.receive.count * row_bytes)

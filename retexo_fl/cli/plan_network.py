@@ -139,7 +139,7 @@ def _exchanges(
     # Forward and backward in each round; forward once more for each validation and the test.
     count = 3 * config.rounds + 2 if in_rounds else 1
     for stage in range(1, config.layers):
-        row_bytes = shape.input_width(stage) * np.dtype(config.dtype).itemsize
+        row_bytes = shape.exchange_width(stage) * np.dtype(config.dtype).itemsize
         payloads = {
             (plan.client, peer.peer): peer.send.count * row_bytes
             for plan in plans

@@ -451,3 +451,7 @@ def chain_digest(previous_digest: bytes, weights: np.ndarray | None) -> bytes:
         digest.update(str(weights.dtype).encode())
         digest.update(np.ascontiguousarray(weights).tobytes())
     return digest.digest()
+
+
+#: Names rows that no weights have made: the features.
+FIRST_DIGEST: Final = chain_digest(b"", None)

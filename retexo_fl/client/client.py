@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from scipy.sparse import csr_array
 from retexo_fl.channels import Channel
 from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer, train_answer
 from retexo_fl.client.api import (
+    FIRST_DIGEST,
     MESSAGE_VERSION,
     Answering,
     BasisAnswer,
@@ -31,12 +33,19 @@ from retexo_fl.client.api import (
     Ticket,
     TrainAnswer,
     TrainRequest,
+    Traffic,
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.prediction import count_right, predict_nodes
 from retexo_fl.client.prediction_files import write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
+from retexo_fl.client.stage_rows import (
+    layer_inputs,
+    summed_rows,
+    with_coordinates,
+    with_layer_outputs,
+)
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.vector_carrier import VectorCarrier
@@ -44,13 +53,14 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import Vectors, row_codec
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.features import Features
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate
 from retexo_fl.updates import UpdateCodec, UpdateKey, update_codec, weights_name
 
@@ -98,6 +108,8 @@ class GraphClient(Answering):
         self._nodes = node_sets(partition)
         self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
+        #: What a basis of sums is of, while it is made.
+        self._sums: Features | None = None
 
     @property
     def plan(self) -> BoundaryPlan:
@@ -147,7 +159,7 @@ class GraphClient(Answering):
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
         train = self._nodes.train
         # Of train nodes alone: how many those are at least, its owner has a say in.
-        rows = self._features()[train]
+        rows = self._basis_rows(request.ticket)[train]
         if request.weights is None:
             return self._basis_answer(request, feature_sums(rows), len(train))
         known = self._basis_form.decode(request.weights)
@@ -162,10 +174,23 @@ class GraphClient(Answering):
         sums = label_sums(rows, known.mean, labels, self._shape.classes)
         return self._basis_answer(request, sums, len(train))
 
+    def _basis_rows(self, ticket: Ticket) -> Features:
+        """Return the (N, F) rows that a basis is of."""
+        if not self._shape.basis_of_sums:
+            return self._features()
+        if self._sums is None:
+            crossed = self._crossed(0, ticket.weights_digest)
+            self._sums = summed_rows(self._shape, crossed)
+        return self._sums
+
     @property
     def _basis_form(self) -> BasisForm:
         config = self._config
         return BasisForm(features=self._shape.features, dtype=config.dtype, bits=config.basis_bits)
+
+    @property
+    def _plain_basis(self) -> BasisForm:
+        return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
 
     def _basis_answer(self, request: BasisRequest, sums: np.ndarray, examples: int) -> BasisAnswer:
         key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
@@ -180,15 +205,22 @@ class GraphClient(Answering):
                 f"stage {ticket.stage}: the digest of the weights is not the one in the message"
             )
         rows = self._rows(ticket.stage, ticket.weights_digest)
-        if rows is None:
+        if rows is None or not self._can_be_read(ticket):
             rows = self._made_rows(request)
-            self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
-        traffic = self._mailbox.send(ticket, self._scaled(rows))
+        traffic = self._send(ticket, rows)
         bound = self._mailbox.error_bound
         return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
 
+    def _can_be_read(self, ticket: Ticket) -> bool:
+        """Return whether nothing else is needed to make the input of a stage of its rows."""
+        stage, digest = ticket.stage, ticket.weights_digest
+        needs = self._shape.crosses_as_inputs(stage) or (
+            self._maps_sums(stage) and digest != FIRST_DIGEST
+        )
+        return not needs or self._store.weights(stage, digest) is not None
+
     def _made_rows(self, request: PublishRequest) -> np.ndarray:
-        """Return the (N, H) rows of a stage, made with the weights that the request has."""
+        """Make the rows that cross before a stage with the weights of the request; keep both."""
         ticket, weights = request.ticket, request.weights
         if weights is None:
             made_by = f"those of stage {ticket.stage - 1}" if ticket.stage else "the basis"
@@ -203,10 +235,23 @@ class GraphClient(Answering):
                     f"a basis has {basis.directions.shape[1]} directions; expected "
                     f"{self._shape.inputs}"
                 )
-            return basis.coordinates(self._features())
-        before = self._trainer(ticket.stage - 1, request.previous_digest)
-        self._check_weights(ticket, weights, before.num_weights)
-        return before.embed(weights).numpy()
+            if self._shape.basis_of_sums:
+                self._store.put_weights(0, ticket.weights_digest, self._plain_basis.encode(basis))
+                return self._features()
+            return self._kept(ticket, basis.coordinates(self._features()))
+        stage, before = ticket.stage - 1, request.previous_digest
+        if not self._shape.crosses_as_inputs(ticket.stage):
+            trainer = self._trainer(stage, before)
+            self._check_weights(ticket, weights, trainer.num_weights)
+            return self._kept(ticket, trainer.embed(weights).numpy())
+        self._check_weights(ticket, weights, num_weights(self._shape, stage))
+        rows = layer_inputs(self._shape, stage, self._stage_input(stage, before))
+        self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
+        return self._kept(ticket, rows)
+
+    def _kept(self, ticket: Ticket, rows: np.ndarray) -> np.ndarray:
+        self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
+        return rows
 
     def send_again(self, ticket: Ticket) -> None:
         """Hand over the vectors of an exchange once more, if they were made.
@@ -216,18 +261,33 @@ class GraphClient(Answering):
         """
         rows = self._rows(ticket.stage, ticket.weights_digest)
         if rows is not None:
-            self._mailbox.send(ticket, self._scaled(rows))
+            self._send(ticket, rows)
+
+    def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
+        if not self._shape.crosses_as_inputs(ticket.stage):
+            rows = self._scaled(rows)
+        return self._mailbox.send(self._crossing(ticket), rows)
+
+    def _crossing(self, ticket: Ticket) -> Ticket:
+        """Name the exchange of a stage: features cross once, before their basis is known."""
+        if not self._maps_sums(ticket.stage):
+            return ticket
+        return replace(ticket, weights_digest=FIRST_DIGEST)
+
+    def _maps_sums(self, stage: int) -> bool:
+        return self._shape.basis_of_sums and not stage
 
     def collect(self, request: CollectRequest) -> CollectAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
         self._admit(ticket)
         deadline = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
-        width = self._shape.input_width(ticket.stage)
-        traffic = self._mailbox.receive(ticket, width, self._config.dtype)
+        width = self._shape.exchange_width(ticket.stage)
+        crossing = self._crossing(ticket)
+        traffic = self._mailbox.receive(crossing, width, self._config.dtype)
         while self._mailbox.missing_peers() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            traffic += self._mailbox.receive(ticket, width, self._config.dtype)
+            traffic += self._mailbox.receive(crossing, width, self._config.dtype)
         missing = self._mailbox.missing_peers()
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
@@ -350,10 +410,27 @@ class GraphClient(Answering):
             inputs = self._stage_input(stage, digest)
             made = self._made.stage(stage, inputs, predicts=self._predictions is not None)
             self._trainers = {key: made}
+            self._sums = None
             self._mailbox.drop_decoded()
         return self._trainers[key]
 
     def _stage_input(self, stage: int, digest: bytes) -> StageInput:
+        """Return what a stage's layer reads."""
+        crossed = self._crossed(stage, digest)
+        if not (self._maps_sums(stage) or self._shape.crosses_as_inputs(stage)):
+            return crossed
+        weights = self._store.weights(stage, digest)
+        if weights is None:
+            raise ExchangeIncomplete(
+                f"client {self._partition.client}: the weights that make the rows of stage {stage} "
+                "have not come"
+            )
+        if stage:
+            return with_layer_outputs(self._shape, stage, weights, crossed)
+        return with_coordinates(self._plain_basis.decode(weights), crossed)
+
+    def _crossed(self, stage: int, digest: bytes) -> StageInput:
+        """Return own rows and those of peers as they crossed before a stage."""
         rows = self._rows(stage, digest)
         missing = self._store.missing_peers(stage, digest)
         if rows is None or missing is None:
@@ -361,14 +438,14 @@ class GraphClient(Answering):
                 f"client {self._partition.client}: the exchange of stage {stage} is not closed"
             )
         ticket = Ticket(job=self._job, attempt=0, stage=stage, weights_digest=digest)
-        width = self._shape.input_width(stage)
-        self._mailbox.receive(ticket, width, self._config.dtype)
+        width = self._shape.exchange_width(stage)
+        self._mailbox.receive(self._crossing(ticket), width, self._config.dtype)
         received = self._mailbox.vectors(width, self._config.dtype, closed_without=missing)
         return stage_input(self._partition, self._plan, rows, received, missing)
 
     def _rows(self, stage: int, digest: bytes) -> Vectors | None:
-        """Return the client's own (N, H) rows of a stage, or None where they are not made yet."""
-        if stage > 0 or self._shape.has_basis:
+        """Return own rows as they cross before a stage, or None where they are not made yet."""
+        if stage > 0 or (self._shape.has_basis and not self._shape.basis_of_sums):
             return self._store.rows(stage, digest)
         return self._features()
 

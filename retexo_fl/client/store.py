@@ -47,6 +47,14 @@ class ClientStore(Protocol):
         """Keep the rows made for a stage."""
         ...
 
+    def weights(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """Return the (P,) weights that make a stage's input of its rows, or None."""
+        ...
+
+    def put_weights(self, stage: int, digest: bytes, weights: np.ndarray) -> None:
+        """Keep the weights that make a stage's input."""
+        ...
+
     def held_weights(self, stage: int) -> np.ndarray | None:
         """Return the (P,) weights of the last message of a stage, where they are kept, or None."""
         ...
@@ -74,6 +82,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._attempt = 0
         self._rows: dict[tuple[int, bytes], np.ndarray] = {}
+        self._weights: dict[tuple[int, bytes], np.ndarray] = {}
         self._held: dict[int, np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
@@ -92,6 +101,14 @@ class MemoryStore:
     def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
         """See :class:`ClientStore`."""
         self._rows = {(stage, digest): rows}
+
+    def weights(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        return self._weights.get((stage, digest))
+
+    def put_weights(self, stage: int, digest: bytes, weights: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._weights = {(stage, digest): weights}
 
     def held_weights(self, stage: int) -> np.ndarray | None:
         """See :class:`ClientStore`."""
@@ -112,6 +129,7 @@ class MemoryStore:
     def forget(self) -> None:
         """See :class:`ClientStore`."""
         self._rows.clear()
+        self._weights.clear()
         self._held.clear()
         self._closed.clear()
 
@@ -148,6 +166,14 @@ class FolderStore:
     def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
         """See :class:`ClientStore`."""
         self._put_array(_name(stage, digest, "npy"), rows)
+
+    def weights(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """See :class:`ClientStore`."""
+        return self._array(_name(stage, digest, "weights.npy"), dimensions=1)
+
+    def put_weights(self, stage: int, digest: bytes, weights: np.ndarray) -> None:
+        """See :class:`ClientStore`."""
+        self._put_array(_name(stage, digest, "weights.npy"), weights)
 
     def held_weights(self, stage: int) -> np.ndarray | None:
         """See :class:`ClientStore`; damaged ones are as good as none."""

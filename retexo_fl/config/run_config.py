@@ -93,6 +93,12 @@ class RunConfig:
         "Whether features become coordinates in a subspace that the train labels choose.",
         *("none", "supervised"),
     )
+    basis_rows: str = one_of(
+        "own",
+        "Of which rows: each node's own, so that features never leave a client, or the sums over "
+        "neighbours that the first layer makes, so that they cross once.",
+        *("own", "sums"),
+    )
     basis_blocks: int = whole(
         3, "Blocks of that subspace, each with a coordinate for each class.", least=2, most=64
     )

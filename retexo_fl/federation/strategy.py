@@ -243,6 +243,8 @@ class LazyMessagePassing(Strategy):
         joined = self.joined
         if self.config.basis == "none" or joined.job.basis is not None:
             return None
+        if self.config.basis_rows == "sums":
+            joined.exchanges.run(0)
         ticket = joined.job.ticket(0)
         joined.job.basis = joined.messenger.run(find_basis(joined.clients, ticket, self.config))
         return joined.job.basis

@@ -55,6 +55,9 @@ class TrainedModel:
         if not self.shape.has_basis:
             # As it was named before there were any.
             del shape["features_before_basis"]
+        for name in ("basis_of_sums", "sends_layer_inputs"):
+            if not shape[name]:
+                del shape[name]
         facts = {
             **shape,
             "feature_normalisation": self.config.feature_normalisation,

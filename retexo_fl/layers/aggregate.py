@@ -50,6 +50,8 @@ class AggregatedLayer(GraphLayer):
     def prepare(self, inputs: StageInput) -> AggregatedInput:
         """Pass the messages of this stage."""
         rows = compact_rows(self.aggregated(inputs), inputs.dtype)
+        if inputs.centre is not None:
+            rows = _centred(dense_rows(rows, inputs.dtype), inputs.centre)
         return AggregatedInput(rows=rows, hashes=inputs.own_hashes, dtype=inputs.dtype)
 
     def batch(self, prepared: object, rows: np.ndarray) -> RowBatch:
@@ -62,6 +64,12 @@ class AggregatedLayer(GraphLayer):
         """Return ``dropout(rows) W + b``."""
         assert isinstance(batch, RowBatch)
         return linear(batch.rows, batch.hashes, self.weight, dropout) + self.bias
+
+
+def _centred(rows: torch.Tensor, centre: np.ndarray) -> torch.Tensor:
+    """Subtract (D,) from each D columns of (N, D') rows."""
+    repeated = np.tile(centre, rows.shape[1] // len(centre))
+    return rows - torch.from_numpy(repeated).to(rows)
 
 
 def linear(

@@ -65,6 +65,8 @@ class StageInput:
         slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
         edge_scales: (E,) by what each edge's message is multiplied in a sum over neighbours, so
             that sampled edges stand for all; None for 1.
+        centre: (D,) that is subtracted from what a layer of :meth:`GraphLayer.fixed_width`
+            aggregates, and from own rows beside it; None for nothing.
     """
 
     own: Rows
@@ -76,6 +78,7 @@ class StageInput:
     own_hashes: np.ndarray
     slot_hashes: np.ndarray
     edge_scales: np.ndarray | None = None
+    centre: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -140,6 +143,20 @@ class GraphLayer(torch.nn.Module, ABC):
         The receiver cannot know a boundary node's degree in the whole graph; its owner does.
         """
         del degrees
+        return None
+
+    @classmethod
+    def fixed_width(cls, inputs: int) -> int | None:
+        """Return how wide the rows are that the layer's trained part reads, for D ``inputs``.
+
+        Only for layers whose :meth:`prepare` returns such rows: their last D values are of a sum
+        over neighbours, and what stands before them are own rows. Peers may then be sent these rows
+        instead of what the layer makes of them, and a basis may be of the sums.
+
+        Returns:
+            D or 2 D; None where there are no such rows.
+        """
+        del inputs
         return None
 
     @abstractmethod

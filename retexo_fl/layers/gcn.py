@@ -50,6 +50,11 @@ class GcnLayer(AggregatedLayer):
         """Return ``(d + 1)^(-1/2)``."""
         return np.asarray(1.0 / np.sqrt(degrees + 1.0))
 
+    @classmethod
+    def fixed_width(cls, inputs: int) -> int:
+        """Return D."""
+        return inputs
+
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return the (N, D) normalised sums."""
         return aggregate(self.operator(inputs), inputs)

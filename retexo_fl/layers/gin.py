@@ -68,6 +68,11 @@ class GinLayer(AggregatedLayer):
         for parameter in (self.epsilon, self.first_bias, self.bias):
             torch.nn.init.zeros_(parameter)
 
+    @classmethod
+    def fixed_width(cls, inputs: int) -> int:
+        """Return 2 D."""
+        return 2 * inputs
+
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' sum."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))

@@ -50,6 +50,11 @@ class SageLayer(AggregatedLayer):
             self.bias.copy_(bias)
         return True
 
+    @classmethod
+    def fixed_width(cls, inputs: int) -> int:
+        """Return 2 D."""
+        return 2 * inputs
+
     def aggregated(self, inputs: StageInput) -> Rows:
         """Return (N, 2 D): own rows beside the neighbours' mean."""
         return beside_own(inputs, aggregate(self.operator(inputs), inputs))

@@ -18,10 +18,12 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import basis_width
+from retexo_fl.training.effective_plan import effective_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class ModelShape:
         heads_between: Every layer but the last has a linear head for a loss of its own; a model
             that is trained end to end has none.
         features_before_basis: F where the first layer reads coordinates of a basis; 0 without one.
+        basis_of_sums: The basis is of what the first layer sums, so that features cross.
+        sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
+            makes, and compute the rest.
     """
 
     model: str
@@ -50,13 +55,20 @@ class ModelShape:
     dtype: str
     heads_between: bool = True
     features_before_basis: int = 0
+    basis_of_sums: bool = False
+    sends_layer_inputs: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
-        """Take the sizes of a configuration for data with so many features (``inputs``)."""
+        """Take the sizes of a configuration for data with so many features (``inputs``).
+
+        Raises:
+            ConfigurationError: The model has no basis of such rows.
+        """
         before = 0
         if config.basis != "none":
             before = inputs
+            _check_basis_rows(config)
             inputs = basis_width(blocks=config.basis_blocks, classes=classes, features=before)
         return cls(
             model=config.model,
@@ -68,6 +80,9 @@ class ModelShape:
             dtype=config.dtype,
             heads_between=not config.traits.end_to_end,
             features_before_basis=before,
+            basis_of_sums=before > 0 and config.basis_rows == "sums",
+            # A sum that a peer would send is of rows behind a layer, not before it.
+            sends_layer_inputs=config.row_bits < 32 and effective_plan(config) == "rows",
         )
 
     @property
@@ -86,14 +101,42 @@ class ModelShape:
         return self.hidden // self.heads if layer_class(self.model).uses_heads else self.hidden
 
     def input_width(self, stage: int) -> int:
-        """H_stage: the width of the vectors exchanged before a stage."""
+        """H_stage: the width of the rows that a stage's layer reads of each node."""
         return self.inputs if stage == 0 else self.state_width
+
+    def exchange_width(self, stage: int) -> int:
+        """Return the width of the vectors exchanged before a stage."""
+        if not stage:
+            return self.features if self.basis_of_sums else self.inputs
+        return self._layer_input_width(stage) or self.state_width
+
+    def crosses_as_inputs(self, stage: int) -> bool:
+        """Return whether what crosses before a stage is what the layer before it reads."""
+        return stage > 0 and self._layer_input_width(stage) is not None
+
+    def _layer_input_width(self, stage: int) -> int | None:
+        """Return the width of what the layer before a stage reads, where that is sent."""
+        layer = layer_class(self.model)
+        width = layer.fixed_width(self.input_width(stage - 1))
+        if not self.sends_layer_inputs or width is None:
+            return None
+        # A factor that the sender multiplies with goes along.
+        width += layer.message_scale(np.zeros(1)) is not None
+        return width if width < self.state_width else None
 
     def layer_shape(self, stage: int) -> LayerShape:
         """Return the sizes of a stage's layer."""
         outputs = self.classes if stage == self.layers - 1 else self.state_width
         return LayerShape(
             inputs=self.input_width(stage), outputs=outputs, hidden=self.hidden, heads=self.heads
+        )
+
+
+def _check_basis_rows(config: RunConfig) -> None:
+    if config.basis_rows == "sums" and layer_class(config.model).fixed_width(1) is None:
+        raise ConfigurationError(
+            f"basis-rows: sums does not go with model {config.model}, whose first layer makes no "
+            "fixed sums of features; expected own, or a model as gcn, sage, gin"
         )
 
 
@@ -194,6 +237,11 @@ def borrowed(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(
         contiguous if contiguous.flags.writeable else np.asarray(_Borrowed(contiguous))
     )
+
+
+def num_weights(shape: ModelShape, stage: int) -> int:
+    """Return P of a stage."""
+    return FlatParameters(StageModel(shape, stage)).size
 
 
 def initial_weights(

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: What BNS draws in a round is sent as float64 numbers.
 _ID_BYTES: Final = 8
@@ -97,8 +97,8 @@ def stage_parameters(shape: ModelShape) -> tuple[list[int], list[int]]:
 
     End to end there are no heads: M is the sum of the differences.
     """
-    bare = [_parameters(replace(shape, heads_between=False), m) for m in range(shape.layers)]
-    whole = [_parameters(replace(shape, heads_between=True), m) for m in range(shape.layers)]
+    bare = [num_weights(replace(shape, heads_between=False), m) for m in range(shape.layers)]
+    whole = [num_weights(replace(shape, heads_between=True), m) for m in range(shape.layers)]
     return whole, [one - other for one, other in zip(whole, bare, strict=True)]
 
 
@@ -133,19 +133,20 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
 def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     """Predict lazy message passing, every message of the protocol included.
 
-    Boundary: ``V sum_m H_m``, once per stage. Updates: R of every stage from each training client.
+    Boundary: ``V sum_m H_m``, once per stage; less where :meth:`.ModelShape.crosses_as_inputs`. Updates: R of every stage from each training client.
     Weights: with every round; once more to validate w(R); the selected ones with the next stage's
     exchange; those of the last stage for the test. A basis of the features comes before all that.
     """
     basis_up, basis_down, basis = basis_values(shape)
     parameters, _ = stage_parameters(shape)
     item = _item(shape)
+    crossing = sum(shape.exchange_width(stage) for stage in range(shape.layers))
     per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
     beyond = size.validation_clients * sum(parameters)
     beyond += size.clients * sum(parameters[:-1])
     beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
     return PredictedVolume(
-        boundary_training=item * size.vectors * (shape.inputs + _hidden(shape)),
+        boundary_training=item * size.vectors * crossing,
         boundary_evaluation=0,
         updates_up=item * size.training_clients * (per_round + basis_up),
         weights_training=item * size.asked_clients * per_round,
@@ -243,13 +244,9 @@ def _exchanging_volume(
     )
 
 
-def _parameters(shape: ModelShape, stage: int) -> int:
-    return FlatParameters(StageModel(shape, stage)).size
-
-
 def _model(shape: ModelShape) -> int:
     """Return M."""
-    return sum(_parameters(replace(shape, heads_between=False), m) for m in range(shape.layers))
+    return sum(num_weights(replace(shape, heads_between=False), m) for m in range(shape.layers))
 
 
 def _hidden(shape: ModelShape) -> int:

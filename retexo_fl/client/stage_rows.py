@@ -1,0 +1,111 @@
+"""What crosses between clients before a stage, and what its layer reads of that.
+
+Three forms, by configuration and widths alone, so that both ends of a link know which it is:
+
+- the rows that the layer reads;
+- before the first stage with a basis of sums: the features, which a basis maps later;
+- before a later stage, where that is narrower: what the layer before it reads. Who has the rows
+  computes that layer, whose weights all clients get.
+
+Symbols: n rows, D' width of what the layer before reads (:meth:`.GraphLayer.fixed_width`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from retexo_fl.graph.features import Features
+from retexo_fl.layers.aggregate import AggregatedLayer
+from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
+from retexo_fl.training.basis import Basis
+from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
+from retexo_fl.training.stage_pass import chunks
+
+
+def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
+    """Return the (N, D') rows that a stage's layer reads of all inner nodes.
+
+    Where the layer asks senders to multiply with a factor f, its -2 ln f stands in one more column:
+    of the size of other values, so that few bits a value keep it.
+    """
+    layer = StageModel(shape, stage).layer
+    assert isinstance(layer, AggregatedLayer)
+    rows = dense_rows(layer.prepare(inputs).rows, inputs.dtype).numpy()
+    factors = layer.message_scale(inputs.degrees)
+    if factors is None:
+        return rows
+    return np.column_stack([rows, -2.0 * np.log(factors)]).astype(rows.dtype)
+
+
+def with_layer_outputs(
+    shape: ModelShape, stage: int, weights: np.ndarray, inputs: StageInput
+) -> StageInput:
+    """Compute what a stage reads of (n, D') rows that the layer before it reads.
+
+    Args:
+        shape: Of the model.
+        stage: Whose input this is.
+        weights: (P,) of the stage before.
+        inputs: Its rows are those of :func:`layer_inputs`.
+    """
+    layer = _Layer(shape, stage - 1, weights)
+    own = layer.outputs(inputs.own, inputs.own_hashes)
+    received = layer.outputs(inputs.received, inputs.slot_hashes)
+    return replace(inputs, own=own, received=received * layer.factors(inputs.received))
+
+
+def with_coordinates(basis: Basis, inputs: StageInput) -> StageInput:
+    """Map features to the coordinates of a basis of sums; the mean is subtracted after them."""
+    return replace(
+        inputs,
+        own=_mapped(inputs.own, basis),
+        received=_mapped(inputs.received, basis),
+        centre=basis.mean @ basis.directions,
+    )
+
+
+def summed_rows(shape: ModelShape, inputs: StageInput) -> Features:
+    """Return the (N, F) sums over neighbours that the first layer makes of features."""
+    layer = StageModel(replace(shape, inputs=shape.features), 0).layer
+    assert isinstance(layer, AggregatedLayer)
+    rows = layer.aggregated(inputs)
+    if isinstance(rows, torch.Tensor):
+        return rows[:, -shape.features :].numpy()
+    return csr_array(rows[:, -shape.features :])
+
+
+class _Layer:
+    """A layer that is trained, with what stands behind it."""
+
+    def __init__(self, shape: ModelShape, stage: int, weights: np.ndarray) -> None:
+        self._model = StageModel(shape, stage)
+        FlatParameters(self._model).bind(weights)
+        width = self._model.layer.fixed_width(shape.input_width(stage))
+        assert width is not None
+        self._width = width
+
+    @torch.no_grad()
+    def outputs(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
+        """Return the (n, H) rows that it makes of (n, D') rows."""
+        read = dense_rows(rows, self._model.norm.weight.dtype)[:, : self._width]
+        parts = [
+            self._model.embed(RowBatch(rows=read[some], hashes=hashes[some]))
+            for some in chunks(np.arange(len(read)))
+        ]
+        return torch.cat(parts) if parts else read.new_zeros(0, self._model.layer.shape.outputs)
+
+    def factors(self, rows: Rows) -> torch.Tensor:
+        """Return the (n, 1) factors that senders multiply with; ones where there are none."""
+        column = dense_rows(rows, self._model.norm.weight.dtype)[:, self._width :]
+        return torch.exp(-column / 2) if column.shape[1] else column.new_ones(len(column), 1)
+
+
+def _mapped(rows: Rows, basis: Basis) -> torch.Tensor:
+    """Return (n, d) coordinates of (n, F) rows, with the mean's still in them."""
+    numbers = rows.numpy() if isinstance(rows, torch.Tensor) else rows
+    mapped: np.ndarray = numbers @ basis.directions.astype(numbers.dtype)
+    return torch.from_numpy(np.ascontiguousarray(mapped))
