@@ -31,9 +31,9 @@ from retexo_fl.client.api import (
     PublishAnswer,
     PublishRequest,
     Ticket,
+    Traffic,
     TrainAnswer,
     TrainRequest,
-    Traffic,
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks

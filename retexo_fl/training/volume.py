@@ -133,9 +133,10 @@ def basis_values(shape: ModelShape) -> tuple[int, int, int]:
 def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     """Predict lazy message passing, every message of the protocol included.
 
-    Boundary: ``V sum_m H_m``, once per stage; less where :meth:`.ModelShape.crosses_as_inputs`. Updates: R of every stage from each training client.
-    Weights: with every round; once more to validate w(R); the selected ones with the next stage's
-    exchange; those of the last stage for the test. A basis of the features comes before all that.
+    Boundary: ``V sum_m H_m``, once per stage; less where :meth:`.ModelShape.crosses_as_inputs`.
+    Updates: R of every stage from each training client. Weights: with every round; once more to
+    validate w(R); the selected ones with the next stage's exchange; those of the last stage for the
+    test. A basis of the features comes before all that.
     """
     basis_up, basis_down, basis = basis_values(shape)
     parameters, _ = stage_parameters(shape)

@@ -36,9 +36,14 @@ KEYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
-def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> None:
-    keys = {**KEYS, "dataset": "cora", "data_dir": cora_dir(), "model": model, "dtype": "float64"}
+OWN = [("own", model) for model in ("gcn", "sage", "gat", "gin", "sage-pool")]
+SUMS = [("sums", model) for model in ("gcn", "sage", "gin")]
+
+
+@pytest.mark.parametrize(("rows", "model"), OWN + SUMS)
+def test_weights_do_not_depend_on_the_partition(tmp_path: Path, rows: str, model: str) -> None:
+    cora = {"dataset": "cora", "data_dir": cora_dir(), "dtype": "float64"}
+    keys = {**KEYS, **cora, "model": model, "basis_rows": rows}
     whole = train(tmp_path / "whole", **{**keys, "clients": 1})
     for clients, partitioner in ((2, "random"), (5, "louvain")):
         run = train(
@@ -76,26 +81,49 @@ def test_bytes_of_the_basis_are_those_of_its_blocks(tmp_path: Path) -> None:
     assert down == 3 * 4 * (64 + (64 + 64 * 10))
 
 
+def test_features_cross_once_before_a_basis_of_sums(tmp_path: Path) -> None:
+    cora = {**KEYS, "dataset": "cora", "data_dir": cora_dir()}
+    sums = train(tmp_path / "sums", **cora, basis_rows="sums")
+    none = train(tmp_path / "none", **{**cora, "basis": "none"})
+    for kind in ("boundary", "control"):
+        first, other = (
+            ledger_of(run).sum(kind=kind, purpose="exchange", layer=0, direction="out")
+            for run in (sums, none)
+        )
+        assert first == other
+
+
+@pytest.mark.parametrize("model", ["gat", "sage-pool"])
+def test_layers_without_fixed_sums_have_no_basis_of_them(tmp_path: Path, model: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"basis-rows: sums .* {model}.*expected own"):
+        train(tmp_path / "run", **KEYS, basis_rows="sums", model=model)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("rows", ["own", "sums"])
 @pytest.mark.parametrize("event", [2, 4, 9])
-def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int) -> None:
-    whole = train(tmp_path / "whole", **KEYS)
+def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int, rows: str) -> None:
+    keys = {**KEYS, "basis_rows": rows}
+    whole = train(tmp_path / "whole", **keys)
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(out, Interrupter(event), **KEYS, checkpoint_every=1)
+        train(out, Interrupter(event), **keys, checkpoint_every=1)
     if (out / "checkpoint.safetensors").exists():
-        train(out, **KEYS, resume=out)
+        train(out, **keys, resume=out)
         assert model_bytes(out) == model_bytes(whole)
     else:
         assert event == 2
 
 
+@pytest.mark.parametrize("more", [{}, {"basis_rows": "sums"}, {"row_bits": 8, "hidden": 32}])
 def test_a_trained_model_predicts_what_it_was_tested_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: dict[str, Any]
 ) -> None:
     retexo = CommandLine(capfd)
     parts = tmp_path / "parts"
     write_partitions(make_parts(make_config({"clients": 3})), parts)
-    run = train(tmp_path / "run", **{**KEYS, "rounds": 20}, optimizer="lbfgs", dropout=0.0)
+    keys = {**KEYS, "rounds": 20, "optimizer": "lbfgs", "dropout": 0.0, **more}
+    run = train(tmp_path / "run", **keys)
     retexo.done("predict", run, "--partitions", parts, "--quiet")
     test = summary_of(parts)["labelled"]["test"]
     assert test["right"] / test["nodes"] == result_of(run)["test_accuracy"] > 0.9

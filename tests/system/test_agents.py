@@ -164,10 +164,13 @@ LEAN: dict[str, Any] = {
     **{"basis": "supervised", "basis_bits": 8, "optimizer": "lbfgs", "warm_start": True},
     **{"update_bits": 8, "weight_bits": 8, "row_bits": 8, "dropout": 0.0},
 }
+#: Features that cross once, for a basis of their sums.
+SUMS: dict[str, Any] = {**LEAN, "model": "gcn", "basis_rows": "sums"}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "more"), [("lazy", {}), ("standard", {}), ("bns", {}), ("lazy", LEAN)]
+    ("algorithm", "more"),
+    [("lazy", {}), ("standard", {}), ("bns", {}), ("lazy", LEAN), ("lazy", SUMS)],
 )
 def test_cora_is_trained_as_in_one_process(
     tmp_path: Path, algorithm: str, more: dict[str, Any]

@@ -24,7 +24,18 @@ def run(out: Path, *options: str) -> Path:
 
 #: Coordinates of features, and few bits of all that moves.
 LEAN = (
-    *("--basis", "supervised", "--basis-bits", "8", "--optimizer", "lbfgs", "--warm-start", "true"),
+    *(
+        "--basis",
+        "supervised",
+        "--basis-rows",
+        "sums",
+        "--basis-bits",
+        "8",
+        "--optimizer",
+        "lbfgs",
+        "--warm-start",
+        "true",
+    ),
     *("--update-bits", "8", "--weight-bits", "8", "--row-bits", "8", "--dropout", "0"),
 )
 
