@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
+from retexo_fl.client.stage_rows import (
+    layer_inputs,
+    summed_rows,
+    with_coordinates,
+    with_layer_outputs,
+)
 from retexo_fl.config import make_config
-from retexo_fl.layers.base import StageInput
+from retexo_fl.layers.aggregate import AggregatedInput
+from retexo_fl.layers.base import StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
+from retexo_fl.training.basis import Basis
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
-from retexo_fl.training.stage_model import ModelShape, initial_weights
+from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
 
 RNG = np.random.default_rng(5)
 NODES, FEATURES = 9, 4
@@ -75,3 +82,18 @@ def test_what_crosses_is_the_narrower(
 ) -> None:
     shape = shape_of(model, layers=3, **keys)
     assert tuple(shape.exchange_width(stage) for stage in range(3)) == widths
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+def test_a_layer_reads_the_coordinates_of_its_sums(model: str) -> None:
+    shape = shape_of(model, **{"basis": "supervised", "basis-rows": "sums"})
+    basis = Basis(mean=RNG.normal(size=FEATURES), directions=RNG.normal(size=(FEATURES, FEATURES)))
+    inputs = stage_input()
+    prepared = StageModel(shape, 0).layer.prepare(with_coordinates(basis, inputs))
+    assert isinstance(prepared, AggregatedInput)
+    read = dense_rows(prepared.rows, torch.float64).numpy()
+    sums = summed_rows(shape, inputs)
+    np.testing.assert_allclose(read[:, -FEATURES:], basis.coordinates(sums), rtol=1e-12)
+    if model != "gcn":
+        own = np.asarray(inputs.own)
+        np.testing.assert_allclose(read[:, :FEATURES], basis.coordinates(own), rtol=1e-12)

@@ -36,12 +36,19 @@ def test_store_returns_what_was_put(store: ClientStore, dtype: str) -> None:
     assert store.missing_peers(1, DIGEST) == (2, 5)
     assert store.rows(1, b"e" * 32) is None
     assert store.missing_peers(2, DIGEST) is None
+    store.put_weights(1, DIGEST, rows[0])
+    weights = store.weights(1, DIGEST)
+    assert weights is not None
+    np.testing.assert_array_equal(weights, rows[0])
+    assert store.weights(2, DIGEST) is None
 
 
 def test_forget_drops_rows_and_closings(store: ClientStore) -> None:
     store.put_rows(1, DIGEST, np.zeros((1, 1)))
+    store.put_weights(1, DIGEST, np.zeros(1))
     store.close_exchange(1, DIGEST, ())
     store.forget()
+    assert store.weights(1, DIGEST) is None
     assert store.rows(1, DIGEST) is None
     assert store.missing_peers(1, DIGEST) is None
 
