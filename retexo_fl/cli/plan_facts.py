@@ -144,9 +144,9 @@ def _size(
 def _first_exchange(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
 ) -> FirstExchange:
-    if config.basis != "none":
+    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    if shape.has_basis and not shape.basis_of_sums:
         # Coordinates: as wide as the model says, and none of them zero.
-        shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
         row_bytes = shape.inputs * np.dtype(config.dtype).itemsize
         size = sum(plan.num_send for plan in plans) * row_bytes
         return FirstExchange(dense=size, lossless=size, fixed=size)

@@ -13,6 +13,7 @@ Symbols: n rows, D' width of what the layer before reads (:meth:`.GraphLayer.fix
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.training.stage_pass import chunks
+
+#: Of a factor's square, either way: a float32 holds e**40.
+_MOST_LOG: Final = 80.0
 
 
 def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
@@ -101,6 +105,8 @@ class _Layer:
     def factors(self, rows: Rows) -> torch.Tensor:
         """Return the (n, 1) factors that senders multiply with; ones where there are none."""
         column = dense_rows(rows, self._model.norm.weight.dtype)[:, self._width :]
+        # Whatever a peer says, a factor is finite.
+        column = column.clamp(-_MOST_LOG, _MOST_LOG)
         return torch.exp(-column / 2) if column.shape[1] else column.new_ones(len(column), 1)
 
 

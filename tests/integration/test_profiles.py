@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
     dense = retexo.done("plan", "--json")
     lean = retexo.done("plan", "--profile", "lean", "--json")
     assert lean != dense
+    sums = retexo.done("plan", "--profile", "lean", "--basis-rows", "sums", "--json")
+    first = {
+        name: json.loads(facts)["plans"]["rows"]["first_exchange"]
+        for name, facts in {"dense": dense, "lean": lean, "sums": sums}.items()
+    }
+    assert first["sums"] == first["dense"] != first["lean"]
 
 
 def test_what_is_no_profile_is_refused(retexo: CommandLine, tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_a_peer_computes_what_the_owner_would_have_sent(model: str) -> None:
     torch.testing.assert_close(made.received, scaled, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("told", [-1e30, 1e30])
+def test_a_factor_of_a_peer_is_finite(told: float) -> None:
+    shape, inputs = shape_of("gcn", dtype="float32"), stage_input()
+    rows = torch.zeros(NODES, shape.exchange_width(1))
+    lied = rows.clone()
+    lied[:, -1] = told
+    crossed = replace(inputs, own=rows, received=lied, slot_hashes=inputs.own_hashes)
+    made = with_layer_outputs(shape, 1, initial_weights(shape, 0, seed=3), crossed)
+    assert isinstance(made.received, torch.Tensor)
+    assert torch.isfinite(made.received).all()
+
+
 @pytest.mark.parametrize(
     ("model", "keys", "widths"),
     [
