@@ -7,7 +7,8 @@ Three forms, by configuration and widths alone, so that both ends of a link know
 - before a later stage, where that is narrower: what the layer before it reads. Who has the rows
   computes that layer, whose weights all clients get.
 
-Symbols: n rows, D' width of what the layer before reads (:meth:`.GraphLayer.fixed_width`).
+Symbols: N inner nodes, n rows, F features, d coordinates, D' width of what the layer before reads
+(:meth:`.GraphLayer.fixed_width`) with the column of a factor, H width of what it makes, P weights.
 """
 
 from __future__ import annotations
