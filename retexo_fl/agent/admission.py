@@ -184,6 +184,13 @@ class Questions:
                 f"{self.most_rounds} in its agent.toml)"
             )
 
+    def take_back(self, asked: object) -> None:
+        """Count a question no more that was answered by what the client lacks."""
+        if isinstance(asked, TrainRequest):
+            self._asked[asked.ticket.stage, "updates"].discard(_digest(asked, ""))
+        elif isinstance(asked, EvaluateRequest):
+            self._asked[asked.ticket.stage, "evaluations"].discard(_digest(asked, asked.nodes))
+
     def _count_basis(self, asked: BasisRequest, client: int) -> None:
         # Sums along directions of the server's choice: with enough of them it knows the rows.
         if not self._is_within(asked, (0, "basis"), "", self.most_blocks):
@@ -199,12 +206,17 @@ class Questions:
         nodes: str,
         most: int,
     ) -> bool:
-        digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
-        if asked.weights is not None:
-            digest.update(asked.weights.tobytes())
+        digest = _digest(asked, nodes)
         known = self._asked.setdefault(kind, set())
-        known.add(digest.digest())
+        known.add(digest)
         if len(known) <= most:
             return True
-        known.discard(digest.digest())
+        known.discard(digest)
         return False
+
+
+def _digest(asked: TrainRequest | EvaluateRequest | BasisRequest, nodes: str) -> bytes:
+    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
+    if asked.weights is not None:
+        digest.update(asked.weights.tobytes())
+    return digest.digest()

@@ -165,6 +165,10 @@ class AgentJob:
         self.stage, self.round, self.message = ticket.stage, ticket.round, request.message
         self.asked_at = time.time()
 
+    def take_back(self, request: wire.Request) -> None:
+        """Count a message no more: nothing was computed for it."""
+        self._questions.take_back(request.asked)
+
     def answer(self, request: wire.Request) -> object:
         """Answer a message that needs no peer.
 
@@ -191,6 +195,8 @@ class AgentJob:
 
     def _publish(self, request: PublishRequest) -> PublishAnswer:
         answer = self.client.publish(request)
+        if answer.lacks_weights:
+            return answer
         self.book.write()
         ticket = request.ticket
         self._sent = (ticket.stage, ticket.weights_digest)

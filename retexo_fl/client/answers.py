@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.client.api import EvaluateAnswer, TrainAnswer
+from retexo_fl.client.api import EvaluateAnswer, PublishAnswer, Traffic, TrainAnswer
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 
@@ -34,6 +34,12 @@ LACKING_TRAIN: Final = TrainAnswer(
     lacks_weights=True,
 )
 LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, lacks_weights=True)
+LACKING_PUBLISH: Final = PublishAnswer(vectors=0, traffic=Traffic(), lacks_weights=True)
+
+
+def lacks_weights(answer: object) -> bool:
+    """Return whether an answer says that the client does not hold the weights it was asked with."""
+    return bool(getattr(answer, "lacks_weights", False))
 
 
 def evaluate_answer(tally: Tally) -> EvaluateAnswer:

@@ -151,8 +151,8 @@ class PublishRequest(Request["PublishAnswer"]):
     Attributes:
         ticket: ``weights_digest`` must be :func:`chain_digest` of what follows.
         previous_digest: Digest of the stage before, 32 bytes; empty for stage 0.
-        weights: (P,) selected weights of the stage before; for stage 0 the basis of the features,
-            or None without one.
+        weights: (P,) selected weights of the stage before, as they are or as the update codec
+            names them; for stage 0 the basis of the features, or None without one.
     """
 
     ticket: Ticket = field(metadata=FLAT)
@@ -164,12 +164,14 @@ class PublishRequest(Request["PublishAnswer"]):
 class PublishAnswer:
     """Vectors sent, and their bytes as they left; an agent counts the whole attempt.
 
-    ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most.
+    ``error_bound`` is, under the codec ``fixed``, how far rounding moved a value at most;
+    ``lacks_weights`` as in :class:`TrainAnswer`.
     """
 
     vectors: int
     traffic: Traffic = field(metadata=FLAT)
     error_bound: tuple[float, ...] = ()
+    lacks_weights: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +232,8 @@ class TrainAnswer:
         validation_metric: Sums of a metric other than accuracy; empty without one.
         training_traffic: Of exchanges inside the round.
         validation_traffic: Of those that only served validation.
-        lacks_weights: The request changes weights that the client does not hold; nothing was
-            computed. Else None.
+        lacks_weights: The request changes or names weights that the client does not hold; nothing
+            was computed. Else None.
     """
 
     update_sum: np.ndarray

@@ -13,7 +13,13 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
-from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer, train_answer
+from retexo_fl.client.answers import (
+    LACKING_EVALUATE,
+    LACKING_PUBLISH,
+    LACKING_TRAIN,
+    evaluate_answer,
+    train_answer,
+)
 from retexo_fl.client.api import (
     FIRST_DIGEST,
     MESSAGE_VERSION,
@@ -60,9 +66,10 @@ from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate
-from retexo_fl.updates import UpdateCodec, UpdateKey, update_codec, weights_name
+from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -200,13 +207,16 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         ticket = request.ticket
         self._admit(ticket)
-        if chain_digest(request.previous_digest, request.weights) != ticket.weights_digest:
-            raise LocalProtocolError(
-                f"stage {ticket.stage}: the digest of the weights is not the one in the message"
-            )
         rows = self._rows(ticket.stage, ticket.weights_digest)
         if rows is None or not self._can_be_read(ticket):
-            rows = self._made_rows(request)
+            weights = self._selected(request)
+            if weights is None and request.weights is not None:
+                return LACKING_PUBLISH
+            if chain_digest(request.previous_digest, weights) != ticket.weights_digest:
+                raise LocalProtocolError(
+                    f"stage {ticket.stage}: the digest of the weights is not the one in the message"
+                )
+            rows = self._made_rows(replace(request, weights=weights))
         traffic = self._send(ticket, rows)
         bound = self._mailbox.error_bound
         return PublishAnswer(vectors=self._plan.num_send, traffic=traffic, error_bound=bound)
@@ -218,6 +228,14 @@ class GraphClient(Answering):
             self._maps_sums(stage) and digest != FIRST_DIGEST
         )
         return not needs or self._store.weights(stage, digest) is not None
+
+    def _selected(self, request: PublishRequest) -> np.ndarray | None:
+        """Return the weights of a request, or the basis; None if it names weights not held."""
+        weights, stage = request.weights, request.ticket.stage
+        if not stage or weights is None or not (name := self._codec.changed(weights)):
+            return weights
+        held = self._held(stage - 1, request.previous_digest, name)
+        return None if held is None else self._codec.decode_weights(weights, held)
 
     def _made_rows(self, request: PublishRequest) -> np.ndarray:
         """Make the rows that cross before a stage with the weights of the request; keep both."""
@@ -243,10 +261,12 @@ class GraphClient(Answering):
         if not self._shape.crosses_as_inputs(ticket.stage):
             trainer = self._trainer(stage, before)
             self._check_weights(ticket, weights, trainer.num_weights)
-            return self._kept(ticket, trainer.embed(weights).numpy())
-        self._check_weights(ticket, weights, num_weights(self._shape, stage))
-        rows = layer_inputs(self._shape, stage, self._stage_input(stage, before))
-        self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
+            rows = trainer.embed(weights).numpy()
+        else:
+            self._check_weights(ticket, weights, num_weights(self._shape, stage))
+            rows = layer_inputs(self._shape, stage, self._stage_input(stage, before))
+        if self._shape.crosses_as_inputs(ticket.stage) or self._config.warm_start:
+            self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
         return self._kept(ticket, rows)
 
     def _kept(self, ticket: Ticket, rows: np.ndarray) -> np.ndarray:
@@ -371,17 +391,31 @@ class GraphClient(Answering):
 
     def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
         """Return the (size,) weights of a request; None if it changes those that are not held."""
-        codec, stage = self._codec, request.ticket.stage
+        codec, ticket = self._codec, request.ticket
         held = None
         if name := codec.changed(request.weights):
-            held = self._store.held_weights(stage)
-            if held is None or weights_name(held) != name:
+            held = self._held(ticket.stage, ticket.weights_digest, name)
+            if held is None:
                 return None
         weights = codec.decode_weights(request.weights, held)
-        self._check_weights(request.ticket, weights, size)
+        self._check_weights(ticket, weights, size)
         if codec.sends_changes:
-            self._store.hold_weights(stage, weights)
+            most = most_held(self._config.patience)
+            self._store.hold_weights(ticket.stage, weights_name(weights), weights, most=most)
         return weights
+
+    def _held(self, stage: int, digest: bytes, name: bytes) -> np.ndarray | None:
+        """Return the weights of this name: of a message of the stage, or those it starts from."""
+        held = self._store.held_weights(stage, name)
+        if held is not None and weights_name(held) == name:
+            return held
+        before = None
+        if stage and self._config.warm_start:
+            before = self._store.weights(stage, digest)
+            if before is None:
+                return None
+        first = Schedule(shape=self._shape).initial(stage, seed=self._config.seed, before=before)
+        return first if weights_name(first) == name else None
 
     def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:
         ticket = request.ticket

@@ -55,12 +55,12 @@ class ClientStore(Protocol):
         """Keep the weights that make a stage's input."""
         ...
 
-    def held_weights(self, stage: int) -> np.ndarray | None:
-        """Return the (P,) weights of the last message of a stage, where they are kept, or None."""
+    def held_weights(self, stage: int, name: bytes) -> np.ndarray | None:
+        """Return the (P,) weights of this name that a message of a stage had, or None."""
         ...
 
-    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
-        """Keep the weights of a message, in place of earlier ones."""
+    def hold_weights(self, stage: int, name: bytes, weights: np.ndarray, *, most: int) -> None:
+        """Keep the weights of a message, and at most so many in all; none of other stages."""
         ...
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
@@ -83,7 +83,7 @@ class MemoryStore:
         self._attempt = 0
         self._rows: dict[tuple[int, bytes], np.ndarray] = {}
         self._weights: dict[tuple[int, bytes], np.ndarray] = {}
-        self._held: dict[int, np.ndarray] = {}
+        self._held: dict[tuple[int, bytes], np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
     def attempt(self) -> int:
@@ -110,13 +110,15 @@ class MemoryStore:
         """See :class:`ClientStore`."""
         self._weights = {(stage, digest): weights}
 
-    def held_weights(self, stage: int) -> np.ndarray | None:
+    def held_weights(self, stage: int, name: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`."""
-        return self._held.get(stage)
+        return self._held.get((stage, name))
 
-    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
+    def hold_weights(self, stage: int, name: bytes, weights: np.ndarray, *, most: int) -> None:
         """See :class:`ClientStore`."""
-        self._held = {stage: weights}
+        self._held.pop((stage, name), None)
+        kept = [(key, held) for key, held in self._held.items() if key[0] == stage]
+        self._held = dict([*kept[max(0, len(kept) + 1 - most) :], ((stage, name), weights)])
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
@@ -175,15 +177,21 @@ class FolderStore:
         """See :class:`ClientStore`."""
         self._put_array(_name(stage, digest, "weights.npy"), weights)
 
-    def held_weights(self, stage: int) -> np.ndarray | None:
+    def held_weights(self, stage: int, name: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`; damaged ones are as good as none."""
         with suppress(CheckpointError):
-            return self._array(f"held-{stage}.npy", dimensions=1)
+            return self._array(_held_name(stage, name), dimensions=1)
         return None
 
-    def hold_weights(self, stage: int, weights: np.ndarray) -> None:
+    def hold_weights(self, stage: int, name: bytes, weights: np.ndarray, *, most: int) -> None:
         """See :class:`ClientStore`."""
-        self._put_array(f"held-{stage}.npy", weights)
+        kept = _held_name(stage, name)
+        self._put_array(kept, weights)
+        held = sorted(self._folder.glob("held-*.npy"), key=lambda path: path.stat().st_mtime_ns)
+        older = [p for p in held if p.name.startswith(_held_name(stage)) and p.name != kept]
+        for path in {*held} - {*older[max(0, len(older) + 1 - most) :], self._folder / kept}:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.crc32").unlink(missing_ok=True)
 
     def missing_peers(self, stage: int, digest: bytes) -> tuple[int, ...] | None:
         """See :class:`ClientStore`."""
@@ -271,6 +279,10 @@ def _checksum(content: Iterable[bytes]) -> str:
     for piece in content:
         crc = zlib.crc32(piece, crc)
     return f"{crc:08x}"
+
+
+def _held_name(stage: int, name: bytes | None = None) -> str:
+    return f"held-{stage}-" if name is None else f"held-{stage}-{name.hex()}.npy"
 
 
 def _name(stage: int, digest: bytes, ending: str) -> str:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+import numpy as np
+
 from retexo_fl.client.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
@@ -13,7 +15,9 @@ from retexo_fl.federation.asking import UNWATCHED, Messenger, Watch
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import Exchanged, collect, exchange_rows, publish
+from retexo_fl.federation.rounds.stage import name_of_selected
 from retexo_fl.units import clients_named, counted
+from retexo_fl.updates import UpdateCodec, UpdateKey
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ class Exchanges:
         clients: What rounds need of them.
         config: Of the run.
         job: Its finished stages make the rows of the next one.
+        codec: Of weights on their way.
         watch: The clock, and what is called for exchanges that stay open.
     """
 
@@ -42,11 +47,14 @@ class Exchanges:
         clients: Clients,
         config: RunConfig,
         job: JobState,
+        *,
+        codec: UpdateCodec,
         watch: Watch = UNWATCHED,
     ) -> None:
         self._messenger = messenger
         self._clients = clients
         self._config = config
+        self._codec = codec
         self._job = job
         self._watch = watch
         self._behind: dict[int, int] = {}
@@ -66,6 +74,7 @@ class Exchanges:
                 self._clients,
                 self._request(stage),
                 config=self._config,
+                name=self._name(stage),
                 among=clients,
                 watch=self._watch,
             )
@@ -113,7 +122,8 @@ class Exchanges:
     def _repeat(self, stage: int, client: int) -> bool:
         """Repeat one exchange for one client; return whether it has closed it."""
         request = self._request(stage)
-        sending = publish(self._clients, request, [client], counted=frozenset())
+        name, nobody = self._name(stage), frozenset[int]()
+        sending = publish(self._clients, request, [client], name=name, counted=nobody)
         if client not in self._messenger.run(sending):
             return False
         drops = self._config.missing_peers == "drop"
@@ -121,6 +131,18 @@ class Exchanges:
         asked = CollectRequest(ticket=request.ticket, wait_s=wait_s, close=drops)
         missing = self._messenger.run(collect(self._clients, asked, [client]))
         return client in missing and (drops or not missing[client])
+
+    def _name(self, stage: int) -> np.ndarray | None:
+        """Return what names the weights that make the rows of a stage, where clients hold them."""
+        if not stage:
+            return None
+        outcome, config = self._job.outcomes[stage - 1], self._config
+        key = UpdateKey(
+            seed=config.seed, job=self._job.job, stage=stage - 1, round=outcome.rounds, client=0
+        )
+        ago = outcome.rounds - outcome.best_round
+        sent = name_of_selected(self._codec, config, outcome.weights, key, rounds_ago=ago)
+        return sent if self._codec.changed(sent) else None
 
     def _request(self, stage: int) -> PublishRequest:
         """Return what has clients send the rows of a stage."""

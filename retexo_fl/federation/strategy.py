@@ -233,7 +233,7 @@ class LazyMessagePassing(Strategy):
             messenger=messenger,
             clients=clients,
             federation=federation,
-            exchanges=Exchanges(messenger, clients, config, job, watch),
+            exchanges=Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch),
             schedule=Schedule(shape=shape),
         )
         return self._joined

@@ -1,7 +1,7 @@
 """How updates and weights travel between clients and server."""
 
 from retexo_fl.updates.codec import PLAIN, PlainUpdates, UpdateCodec, UpdateKey
-from retexo_fl.updates.few_bits import FewBits, weights_name
+from retexo_fl.updates.few_bits import FewBits, most_held, weights_name
 
 __all__ = [
     "PLAIN",
@@ -9,6 +9,7 @@ __all__ = [
     "PlainUpdates",
     "UpdateCodec",
     "UpdateKey",
+    "most_held",
     "update_codec",
     "weights_name",
 ]

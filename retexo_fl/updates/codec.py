@@ -81,7 +81,8 @@ class UpdateCodec(Protocol):
         Args:
             weights: The weights.
             key: Their stage and round; no client.
-            held: (P,) weights that clients hold; None has them sent whole.
+            held: (P,) weights that clients hold; None has them sent whole. Of those themselves only
+                the name is sent.
         """
         ...
 

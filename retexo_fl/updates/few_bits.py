@@ -6,7 +6,8 @@ its own. A client keeps nothing.
 
 Of weights, the change is coded from those that clients hold, so that what rounding leaves of one
 change is part of the next: the server's weights are never rounded. Clients keep the weights of the
-last message; one that has others asks for them whole.
+last messages, and can compute those that a stage starts from; weights that they hold are named
+instead of sent. One that has others asks for them whole.
 """
 
 from __future__ import annotations
@@ -78,8 +79,11 @@ class FewBits(PlainUpdates):
         del key
         if self._changes is None or held is None:
             return weights
+        name = np.frombuffer(weights_name(held), np.uint8)
+        if weights_name(weights) == name.tobytes():
+            return name
         change = self._changes.encode_nearest(weights - held, remembers=True)
-        return np.concatenate([np.frombuffer(weights_name(held), np.uint8), change])
+        return np.concatenate([name, change])
 
     def changed(self, coded: np.ndarray) -> bytes:
         """See :class:`UpdateCodec`."""
@@ -91,6 +95,8 @@ class FewBits(PlainUpdates):
             return coded
         if self._changes is None or held is None:
             raise RemoteProtocolError("got a change of weights; expected weights")
+        if len(coded) == _NAME_BYTES:
+            return held
         change = self._changes.decode(coded[_NAME_BYTES:])
         if change.shape != held.shape or change.dtype != held.dtype:
             raise RemoteProtocolError(
@@ -99,6 +105,14 @@ class FewBits(PlainUpdates):
             )
         decoded: np.ndarray = held + change
         return decoded
+
+
+def most_held(patience: int) -> int:
+    """Return how many of its last messages' weights a client keeps.
+
+    The best of a stage with ``patience`` are among them; else they may be of any round.
+    """
+    return patience + 2
 
 
 def weights_name(weights: np.ndarray) -> bytes:

@@ -38,9 +38,21 @@ def test_eight_bits_are_a_quarter_of_the_bytes_and_as_good(tmp_path: Path) -> No
     assert payload(few, "updates_up", "train") < 0.27 * payload(plain, "updates_up", "train")
     assert payload(few, "boundary", "exchange") < 0.3 * payload(plain, "boundary", "exchange")
     assert payload(few, "updates_up", "basis") < 0.27 * payload(plain, "updates_up", "basis")
-    # The first round of each stage sends weights whole.
     down = payload(few, "weights_down", "train")
-    assert down < (0.1 + 0.9 * 0.27) * payload(plain, "weights_down", "train")
+    assert down < 0.27 * payload(plain, "weights_down", "train")
+
+
+def test_weights_that_clients_hold_are_named(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **KEYS, **FEW, patience=4)
+    named_bytes = 8 * KEYS["clients"]
+    ledger = ledger_of(run)
+    # The selected weights of the stage before, and those that are tested.
+    assert ledger.sum(kind="weights_down", purpose="publish", layer=1).payload == named_bytes
+    first = payload(
+        train(tmp_path / "one", **{**KEYS, "rounds": 1}, **FEW), "weights_down", "train"
+    )
+    # Those that a stage starts from, two of them.
+    assert first == 2 * named_bytes
 
 
 @pytest.mark.parametrize("event", [6, 9, 16, 21])
@@ -56,7 +68,8 @@ def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, event: int) ->
 def test_clients_that_lost_their_weights_get_them_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(tmp_path / "whole", **KEYS, **FEW)
+    keys = {**KEYS, **FEW, "patience": 9}
+    whole = train(tmp_path / "whole", **keys)
     stores: list[MemoryStore] = []
     made = MemoryStore.__init__
 
@@ -65,18 +78,19 @@ def test_clients_that_lost_their_weights_get_them_whole(
         stores.append(self)
 
     def lose(event: Event) -> None:
+        # After the last, selected weights make the next stage's rows, and are tested.
         if isinstance(event, RoundClosed) and event.round in (3, 4, 10):
-            # One of them; another holds others.
-            held = stores[0].held_weights(event.stage)
-            assert held is not None
-            stores[0].hold_weights(event.stage, held[::-1])
+            # One of them; another holds others under their names.
+            stores[0]._held = {key: held[::-1] for key, held in stores[0]._held.items()}
             stores[2]._held.clear()
 
     monkeypatch.setattr(MemoryStore, "__init__", init)
-    run = train(tmp_path / "run", lose, **KEYS, **FEW)
+    run = train(tmp_path / "run", lose, **keys)
     assert model_bytes(run) == model_bytes(whole)
     assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
-    assert payload(run, "weights_down", "train") > payload(whole, "weights_down", "train")
+    for purpose in ("train", "publish", "evaluate"):
+        lost, kept = (payload(one, "weights_down", purpose) for one in (run, whole))
+        assert lost > kept, purpose
 
 
 @pytest.mark.parametrize(

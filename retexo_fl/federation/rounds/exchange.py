@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from retexo_fl.client.api import CollectRequest, PublishAnswer, PublishRequest, Ticket
 from retexo_fl.config import RunConfig
@@ -53,6 +55,7 @@ def exchange_rows(
     request: PublishRequest,
     *,
     config: RunConfig,
+    name: np.ndarray | None = None,
     among: Sequence[int] | None = None,
     watch: Watch = UNWATCHED,
 ) -> Round[Exchanged]:
@@ -63,6 +66,7 @@ def exchange_rows(
     Args:
         clients: All clients.
         request: Has clients send their vectors of the stage.
+        name: As for :func:`publish`.
         config: ``missing-peers`` and ``exchange-deadline-s`` decide what happens to late vectors.
         among: Who takes part, ascending; all clients if None.
         watch: Its clock, and what is called with the clients that it waits for.
@@ -73,7 +77,7 @@ def exchange_rows(
             deadline was over.
     """
     everyone = list(clients.hellos) if among is None else among
-    published = yield from publish(clients, request, everyone)
+    published = yield from publish(clients, request, everyone, name=name)
     collecting = _Collecting(clients=clients, ticket=request.ticket, among=everyone)
     all_there = len(published) == config.clients
     missing = yield from _collect_all(collecting, config, watch, all_there=all_there)
@@ -90,20 +94,42 @@ def publish(
     request: PublishRequest,
     among: Sequence[int],
     *,
+    name: np.ndarray | None = None,
     counted: frozenset[int] | None = None,
 ) -> Round[dict[int, PublishAnswer]]:
     """Have clients send their vectors; return the answers so far.
 
-    Where rounds may be closed early, enough of those ``counted`` have to answer; all if None.
+    Args:
+        clients: All clients.
+        request: Has them do so.
+        among: Who is asked.
+        name: What clients are sent instead of the weights, if they may hold them; those that do not
+            are sent them then.
+        counted: Where rounds may be closed early, enough of these have to answer; all if None.
     """
     ticket = request.ticket
-    answers = yield Ask.of(among, request, stage=ticket.stage, purpose="publish", counted=counted)
+    if name is None:
+        answers = yield _asked(among, request, counted)
+    else:
+        answers = yield _asked(among, replace(request, weights=name), counted)
+        found = dict(answers)
+        lacking = [client for client, answer in found.items() if answer.lacks_weights]
+        if lacking:
+            still = None if counted is None else counted & {*lacking}
+            answers = yield _asked(lacking, request, still)
+            found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
+        answers = sorted(found.items())
     published: dict[int, PublishAnswer] = {}
     for client, answer in answers:
         check_published(clients.hellos[client], answer)
         clients.count_stage(ticket, client, answer.traffic, direction="out")
         published[client] = answer
     return published
+
+
+def _asked(among: Sequence[int], request: PublishRequest, counted: frozenset[int] | None) -> Ask:
+    stage = request.ticket.stage
+    return Ask.of(among, request, stage=stage, purpose="publish", counted=counted)
 
 
 def collect(

@@ -28,7 +28,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
-from retexo_fl.updates import UpdateCodec, UpdateKey
+from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
 
 
 class StageTraining:
@@ -74,6 +74,9 @@ class StageTraining:
         #: What the next round's updates are encoded by.
         self._steps = state.steps
         self._held = state.held
+        if self._held is None and not state.round and codec.sends_changes:
+            # Clients compute them as the server did; one that cannot asks for them.
+            self._held = state.weights.copy()
         self._metric = make_metric(config.metric)
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
@@ -144,18 +147,9 @@ class StageTraining:
 
         The test ends the job, so clients without test nodes are asked too.
         """
-        known = self._participants
-        request = EvaluateRequest(
-            ticket=replace(self.ticket, round=self.round),
-            weights=self._whole(weights),
-            nodes=nodes,
-            last=nodes == "test",
-        )
-        answers = yield Ask.of(
-            self._present(known.everyone if nodes == "test" else known.validation),
-            request,
-            stage=self.ticket.stage,
-            purpose="evaluate",
+        coded = self._named(weights)
+        answers = yield from self._ask(
+            lambda form: self._evaluate_requests(form, nodes), weights, coded, purpose="evaluate"
         )
         found = Tally()
         for client, answer in answers:
@@ -165,7 +159,12 @@ class StageTraining:
     def validate_last(self) -> Round[Score]:
         """Validate the weights after the last round, and offer them as the best."""
         sent, coded = self._outgoing(None)
-        answers = yield from self._ask(self._validation_requests, sent, coded, purpose="evaluate")
+        answers = yield from self._ask(
+            lambda form: self._evaluate_requests(form, "validation"),
+            sent,
+            coded,
+            purpose="evaluate",
+        )
         found = Tally()
         for client, answer in answers:
             found = add_answer(found, self._evaluated(client, answer, "validation"))
@@ -205,6 +204,19 @@ class StageTraining:
         coded = self._codec.encode_weights(exact, self._key(self.round + 1, 0), self._held)
         return self._codec.decode_weights(coded, self._held), coded
 
+    def _named(self, weights: np.ndarray) -> np.ndarray:
+        """Return selected weights as they are sent: whole, if clients hold them no more."""
+        best = self.best
+        if best.weights is None or not np.array_equal(best.weights, weights):
+            return self._whole(weights)
+        return name_of_selected(
+            self._codec,
+            self._config,
+            weights,
+            self._key(self.round, 0),
+            rounds_ago=self.round - best.round_number,
+        )
+
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
 
@@ -236,10 +248,11 @@ class StageTraining:
             found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
         return sorted(found.items())
 
-    def _validation_requests(self, coded: np.ndarray) -> dict[int, Request[object]]:
-        ticket = replace(self.ticket, round=self.round)
-        request = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
-        return dict.fromkeys(self._present(self._participants.validation), request)
+    def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
+        ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
+        request = EvaluateRequest(ticket=ticket, weights=coded, nodes=nodes, last=is_test)
+        asked = self._participants.everyone if is_test else self._participants.validation
+        return dict.fromkeys(self._present(asked), request)
 
     def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
@@ -297,6 +310,22 @@ class StageTraining:
 
     def _present(self, clients: Iterable[int]) -> list[int]:
         return [client for client in clients if client not in self.behind]
+
+
+def name_of_selected(
+    codec: UpdateCodec,
+    config: RunConfig,
+    weights: np.ndarray,
+    key: UpdateKey,
+    *,
+    rounds_ago: int,
+) -> np.ndarray:
+    """Return what clients are sent of the selected weights of a stage that is over.
+
+    That is their name where they are so few ``rounds_ago`` that clients hold them; else themselves.
+    """
+    is_held = codec.sends_changes and rounds_ago < most_held(config.patience)
+    return codec.encode_weights(weights, key, weights if is_held else None)
 
 
 def _validated(update: TrainAnswer) -> Tally:

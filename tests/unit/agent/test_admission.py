@@ -267,6 +267,18 @@ def test_judgements_are_counted_like_updates() -> None:
         questions.count(judge(2), client=3)
 
 
+def test_what_nothing_was_computed_for_is_not_counted() -> None:
+    questions = Questions(stages=1, most_rounds=1)
+    for fill in range(4):
+        for asked in (train(fill), judge(fill, "validation"), judge(fill)):
+            questions.count(asked, client=3)
+            questions.take_back(asked)
+    for asked in (train(9), judge(9), judge(8)):
+        questions.count(asked, client=3)
+    with pytest.raises(LocalProtocolError, match="more than 1 updates"):
+        questions.count(train(7), client=3)
+
+
 @pytest.mark.parametrize("nodes", ["train", "labels", ""])
 def test_only_validation_and_test_nodes_are_judged(nodes: str) -> None:
     with pytest.raises(LocalProtocolError, match=f"nodes: .*{nodes!r}; expected .* or test"):

@@ -62,6 +62,7 @@ from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.updates import weights_name
 from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.loopback import connected, make_members
 from tests.support.peer_networks import until
@@ -502,6 +503,27 @@ def test_a_job_ends_only_once_its_peers_have_its_last_vectors(
 
     with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 15.0}) as both:
         asyncio.run(asyncio.wait_for(run(both), 100))
+
+
+def test_an_agent_that_lacks_weights_goes_on(tmp_path: Path, parts: list[GraphPartition]) -> None:
+    async def end(both: Ends) -> None:
+        await both.exchange()
+        weights = both.weights()
+        last = EvaluateRequest(ticket=ROUND, weights=weights, nodes="test", last=True)
+        unknown = np.frombuffer(weights_name(weights + 1), np.uint8)
+        assert (await both.ask(0, replace(last, weights=unknown))).lacks_weights
+        first = np.frombuffer(weights_name(weights), np.uint8)
+        train = TrainRequest(ticket=ROUND, weights=first)
+        assert (await both.ask(0, train)).examples
+        answer = await both.ask(0, replace(last, weights=first))
+        assert answer.examples
+        assert answer.lacks_weights is None
+
+    with ends(tmp_path, parts, layers=1, **{"weight-bits": 8}) as both:
+        asyncio.run(end(both))
+        # The job is over only now.
+        with pytest.raises(StaleAttempt):
+            asyncio.run(both.ask(0, HelloRequest(ticket=FIRST)))
 
 
 def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartition]) -> None:
