@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl import errors
 from retexo_fl.config import RunConfig, config_values
@@ -16,15 +16,30 @@ from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
 
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
+
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
 _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
 def run_on_flower(
-    config: RunConfig, run_path: Path, table: LiveTable, *, quiet: bool = False
+    config: RunConfig,
+    run_path: Path,
+    table: LiveTable,
+    fit: Callable[[RunConfig, Sequence[GraphPartition]], RunConfig],
+    *,
+    quiet: bool = False,
 ) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
+
+    Args:
+        config: What to train.
+        run_path: Where its results go.
+        table: Is handed every event.
+        fit: Fits the configuration to the parts.
+        quiet: Show no progress of a download.
 
     Raises:
         RetexoError: A failure of the training, of the class that its ServerApp raised.
@@ -38,10 +53,13 @@ def run_on_flower(
     with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
         scratch = Path(scratch_name)
         if config.partitions:
-            load_parts(config)
+            parts = load_parts(config)
         else:
+            parts = make_parts(config, quiet=quiet)
             # Where clients look for them; the configuration, which is replayed, does not say so.
-            write_partitions(make_parts(config, quiet=quiet), scratch / PARTS_NAME)
+            write_partitions(parts, scratch / PARTS_NAME)
+        config = fit(config, parts)
+        del parts
         before = mark_of(run_path / "status.json")
         with table:
             look = follow(run_path / "metrics.jsonl", table.handle)

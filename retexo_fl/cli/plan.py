@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
-from retexo_fl.cli.sentences import printable
-from retexo_fl.cli.settling import settled
+from retexo_fl.cli.sentences import complain, printable
+from retexo_fl.cli.settling import fitted, settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig, panels
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
@@ -64,11 +64,16 @@ def _plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     from retexo_fl.cli.plan_facts import plan_facts
+    from retexo_fl.client.preparation import load_parts
     from retexo_fl.layers.named import layer_class
 
     chosen = settled(values, config, profile=profile)
     layer_class(chosen.model)
-    facts = plan_facts(chosen)
+    parts = load_parts(chosen)
+    chosen, told = fitted(chosen, parts, values, config, profile=profile)
+    if told:
+        complain(told)
+    facts = plan_facts(chosen, parts)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:

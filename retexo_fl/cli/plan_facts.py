@@ -10,7 +10,6 @@ import numpy as np
 
 from retexo_fl.cli.plan_network import network_facts
 from retexo_fl.client.memory_estimate import available_bytes
-from retexo_fl.client.preparation import load_parts
 from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
@@ -47,13 +46,8 @@ class FirstExchange:
     fixed: int
 
 
-def plan_facts(config: RunConfig) -> dict[str, Any]:
-    """Return everything that `retexo plan` shows, as JSON has it.
-
-    Raises:
-        RetexoError: The parts cannot be made or read.
-    """
-    parts = load_parts(config)
+def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
+    """Return everything that `retexo plan` shows of a training on parts, as JSON has it."""
     kinds = PLAN_KINDS if layer_class(config.model).sums_messages else PLAN_KINDS[:1]
     plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
     chosen = effective_plan(config)

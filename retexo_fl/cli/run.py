@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from retexo_fl.cli.imports import imports_uncollected
 from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable, tell
-from retexo_fl.cli.settling import deployed_values, deployment_address, resumed, settled
+from retexo_fl.cli.settling import deployed_values, deployment_address, fitted, resumed, settled
 from retexo_fl.cli.superlink import Address
-from retexo_fl.config import RunConfig, config_values, make_config, panels
+from retexo_fl.config import FITTED, RunConfig, config_values, make_config, panels
 from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
 from retexo_fl.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
     from retexo_fl.run_log.result import Result
+
+#: Fits what nobody chose to the graph, once it is there, and says to what.
+Fit: TypeAlias = "partial[tuple[RunConfig, str]]"
 
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
@@ -87,8 +93,9 @@ def _run(  # noqa: PLR0913 - each is an option
     with imports_uncollected():
         _check_plugins(chosen)
     _check_address(chosen, address)
+    fit = partial(fitted, values=values, file=config, profile=profile)
     try:
-        is_here = _train(chosen, run_path, address=address, quiet=quiet, force=force)
+        is_here = _train(chosen, run_path, fit, address=address, quiet=quiet, force=force)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {_what_now(run_path, address)}") from None
     except RetexoError as error:
@@ -167,7 +174,13 @@ def _say_what_is_not_added(config: RunConfig) -> None:
 
 
 def _train(
-    config: RunConfig, run_path: Path, *, address: Address | None, quiet: bool, force: bool
+    config: RunConfig,
+    run_path: Path,
+    fit: Fit,
+    *,
+    address: Address | None,
+    quiet: bool,
+    force: bool,
 ) -> bool:
     """Train; return whether the run directory is on this machine."""
     from retexo_fl.progress import LiveTable
@@ -179,12 +192,13 @@ def _train(
         from retexo_fl.cli.deployed_run import run_deployed
 
         _say_what_is_not_added(config)
+        _say_what_is_not_fitted(fit)
         return run_deployed(config, run_path, table, address=address, quiet=quiet)
     if config.engine == "flower":
         from retexo_fl.cli.flower_run import run_on_flower
 
         _say_devices(config)
-        run_on_flower(config, run_path, table, quiet=quiet)
+        run_on_flower(config, run_path, table, partial(_fitted, fit, quiet=quiet), quiet=quiet)
         return True
     with imports_uncollected():
         from retexo_fl.client.preparation import load_parts
@@ -195,6 +209,7 @@ def _train(
     if foreseen is not None and not force:
         check_memory(config, foreseen)
     parts = load_parts(config, quiet=quiet)
+    config = _fitted(fit, config, parts, quiet=quiet)
     size = GraphSize.of(parts)
     if not force:
         check_memory(config, size)
@@ -204,6 +219,24 @@ def _train(
     with table:
         run_inline(config, parts, [table.handle])
     return True
+
+
+def _say_what_is_not_fitted(fit: Fit) -> None:
+    """Say that a profile was chosen without a look at the graph, which is elsewhere."""
+    if fit.keywords["profile"] in FITTED:
+        complain(
+            f"profile: {fit.keywords['profile']} as it is for any graph, as this one is not here; "
+            "`retexo plan` with the profile says, where a graph is, which keys fit it"
+        )
+
+
+def _fitted(
+    fit: Fit, config: RunConfig, parts: Sequence[GraphPartition], *, quiet: bool
+) -> RunConfig:
+    fitting, told = fit(config, parts)
+    if told and not quiet:
+        complain(told)
+    return fitting
 
 
 def _what_now(run_path: Path, address: Address | None) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.cli.options import Values
 from retexo_fl.cli.superlink import Address
 from retexo_fl.config import (
     DATA_PATH_KEYS,
+    FITTED,
     RunConfig,
     config_values,
+    fitted_values,
     free_keys,
     make_config,
     profile_values,
     read_config_file,
 )
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from retexo_fl.units import counted
+
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
 
 #: A resume takes everything from the run but these.
 _MOVABLE: Final = free_keys() - {"out"}
@@ -59,6 +65,48 @@ def settled(values: Values, file: Path | None, *, profile: str | None = None) ->
         config = make_config({**merged, "clients": counted})
     check_algorithm(config_values(config))
     return config
+
+
+def fitted(
+    config: RunConfig,
+    parts: Sequence[GraphPartition],
+    values: Values,
+    file: Path | None,
+    *,
+    profile: str | None,
+) -> tuple[RunConfig, str]:
+    """Fit what nobody chose of a profile to the graph; return that, and a sentence of what it is.
+
+    Args:
+        config: What :func:`settled` returned of the other arguments.
+        parts: Of the graph.
+        values: The options.
+        file: The configuration file, or None.
+        profile: Name of the profile, or None.
+
+    Returns:
+        The configuration, and a sentence; none where the profile is the same for all graphs.
+    """
+    if profile not in FITTED:
+        return config, ""
+    from retexo_fl.client.preparation import graph_facts
+    from retexo_fl.layers.named import layer_class
+
+    facts = graph_facts(parts)
+    takes_sums = layer_class(config.model).fixed_width(1) is not None
+    chosen = {**values, **(read_config_file(file) if file else {})}
+    fitting = {
+        key: value
+        for key, value in fitted_values(profile, facts, takes_sums=takes_sums).items()
+        if key not in chosen
+    }
+    keys = ", ".join(f"{key} {value}" for key, value in fitting.items()) or "as it is"
+    told = (
+        f"profile {profile}: {keys} ({counted(facts.train_nodes, 'train node')}, "
+        f"{counted(facts.features, 'feature')} with {facts.entries_per_row:.3g} entries in a row, "
+        f"mean degree {facts.degree:.3g})"
+    )
+    return make_config({**config_values(config), **fitting}), told
 
 
 def deployment_address(

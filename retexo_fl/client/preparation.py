@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from retexo_fl.config import RunConfig
+import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.config import GraphFacts, RunConfig
 from retexo_fl.errors import ConfigurationError, DatasetError, PartitionError
 from retexo_fl.graph import (
     Graph,
@@ -118,6 +121,23 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
     if not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts
+
+
+def graph_facts(parts: Sequence[GraphPartition]) -> GraphFacts:
+    """Count what all parts of a graph have."""
+    return GraphFacts(
+        nodes=sum(part.num_inner for part in parts),
+        edges=sum(len(part.indices) for part in parts) // 2,
+        train_nodes=sum(int(part.train_mask.sum()) for part in parts),
+        features=parts[0].num_features,
+        classes=parts[0].num_classes,
+        entries=sum(
+            part.features.nnz
+            if isinstance(part.features, csr_array)
+            else int(np.count_nonzero(part.features))
+            for part in parts
+        ),
+    )
 
 
 def open_parts(folder: Path) -> list[GraphPartition]:

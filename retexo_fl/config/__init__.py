@@ -3,7 +3,13 @@
 from retexo_fl.config.checks import DATA_PATH_KEYS, shown
 from retexo_fl.config.file import read_config_file
 from retexo_fl.config.keys import Scalar
-from retexo_fl.config.profiles import PROFILES, profile_values
+from retexo_fl.config.profiles import (
+    FITTED,
+    PROFILES,
+    GraphFacts,
+    fitted_values,
+    profile_values,
+)
 from retexo_fl.config.run_config import (
     PLACE_KEYS,
     RunConfig,
@@ -24,12 +30,14 @@ from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROF
 __all__ = [
     "DATA_PATH_KEYS",
     "DEVICES",
+    "FITTED",
     "LINK",
     "LINKS",
     "LINK_EXPECTED",
     "LINK_PROFILES",
     "PLACE_KEYS",
     "PROFILES",
+    "GraphFacts",
     "RunConfig",
     "Scalar",
     "check_value",
@@ -37,6 +45,7 @@ __all__ = [
     "config_values",
     "default_values",
     "field_of",
+    "fitted_values",
     "free_keys",
     "key_infos",
     "key_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -16,7 +17,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
         "lean": MappingProxyType(
             {
                 "rounds": 40,
-                "patience": 4,
+                "patience": 10,
                 "dropout": 0.0,
                 "optimizer": "lbfgs",
                 "warm-start": True,
@@ -25,11 +26,60 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "basis-bits": 8,
                 "row-bits": 8,
                 "update-bits": 8,
-                "weight-bits": 8,
+                "weight-bits": 4,
             }
         ),
     }
 )
+#: Profiles of which some keys follow from the graph.
+FITTED: Final = frozenset({"lean"})
+
+#: Rows are dense from this share of entries on; they say something in most of their directions.
+_DENSE: Final = 0.5
+_BLOCKS_OF_DENSE: Final = 32
+#: A row of so few entries is no longer than its coordinates.
+_FEW_ENTRIES: Final = 10
+#: From this degree on, sums over neighbours are what a layer goes by.
+_HIGH_DEGREE: Final = 30
+#: Fewer train nodes, of fewer neighbours, ask for few coordinates of smoothed rows.
+_FEW_NODES: Final = 1_000
+_NODES_PER_FEATURE: Final = 0.5
+_LOW_DEGREE: Final = 10
+_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "sums"})
+_FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
+    {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFacts:
+    """Counts over all clients, which a federation may know before it trains.
+
+    Attributes:
+        nodes: N.
+        edges: E, undirected.
+        train_nodes: Labelled nodes to train on.
+        features: F.
+        classes: C.
+        entries: Features other than zero, of all nodes.
+    """
+
+    nodes: int
+    edges: int
+    train_nodes: int
+    features: int
+    classes: int
+    entries: int
+
+    @property
+    def degree(self) -> float:
+        """Mean number of neighbours."""
+        return 2 * self.edges / self.nodes
+
+    @property
+    def entries_per_row(self) -> float:
+        """Mean number of a node's features other than zero."""
+        return self.entries / self.nodes
 
 
 def profile_values(name: str) -> Mapping[str, Scalar]:
@@ -43,3 +93,25 @@ def profile_values(name: str) -> Mapping[str, Scalar]:
             f"profile: got {name[:40]!r}; expected one of {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def fitted_values(name: str, facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:
+    """Return the keys of a profile of :data:`FITTED` that differ on a graph from its others.
+
+    Found on validation nodes (docs/lean-training.md).
+
+    Args:
+        name: Of the profile.
+        facts: Of the graph.
+        takes_sums: The model's first layer makes sums that a basis can be of.
+    """
+    assert name in FITTED
+    if takes_sums and facts.degree >= _HIGH_DEGREE:
+        return _SUMS
+    if facts.entries_per_row >= _DENSE * facts.features:
+        fills = _BLOCKS_OF_DENSE * facts.classes >= facts.features
+        return {"basis": "none"} if fills else {"basis-blocks": _BLOCKS_OF_DENSE}
+    few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
+    if takes_sums and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
+        return _FEW_SUMS
+    return _SUMS if takes_sums and facts.entries_per_row <= _FEW_ENTRIES else {}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from retexo_fl.cli.plan_facts import plan_facts
+from retexo_fl.client.preparation import load_parts
 from retexo_fl.ledger import TrafficLedger
 from sims.measured import MeasuredVolume, measured_gamma
 from tests.support.data import cora_dir
@@ -99,6 +100,6 @@ def _train(out: Path, **keys: Any) -> Path:
 
 def _predicted(**keys: Any) -> dict[str, Any]:
     config = configured(Path("unused"), **{**KEYS, "data_dir": cora_dir(), **keys})
-    facts = plan_facts(config)
+    facts = plan_facts(config, load_parts(config))
     predicted: dict[str, Any] = facts["plans"][facts["boundary_plan"]]
     return predicted

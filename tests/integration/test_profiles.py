@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from retexo_fl.config import PROFILES, default_values, make_config
+from retexo_fl.client.preparation import graph_facts, make_parts
+from retexo_fl.config import PROFILES, GraphFacts, default_values, make_config
 from tests.support.cli import CommandLine
 
 
@@ -24,19 +26,62 @@ def written(run: str) -> dict[str, object]:
     return tomllib.loads((Path(run) / "config.toml").read_text())
 
 
+def facts_of(dataset: str) -> GraphFacts:
+    return graph_facts(make_parts(make_config({"dataset": dataset, "clients": 2})))
+
+
+def test_facts_of_a_graph_are_those_of_its_parts_together() -> None:
+    words = "synthetic:nodes=300,edges=4500,classes=2,features=40,words=12,signal=0.5"
+    one, five = (
+        graph_facts(make_parts(make_config({"dataset": words, "clients": clients})))
+        for clients in (1, 5)
+    )
+    assert one == five
+    assert (one.nodes, one.edges, one.features, one.classes) == (300, 4_500, 40, 2)
+
+
 def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) -> None:
     Path("keys.toml").write_text("rounds = 3\npatience = 2\nclients = 3\nhidden = 8\n")
     retexo.done(
         *("run", "--profile", "lean", "--config", "keys.toml", "--patience", "0"),
         *("--update-bits", "4", "--out", "run", "--quiet"),
     )
+    # The digits have 64 features, all of them of use.
+    fitted = {"basis": "none"}
     own = {"rounds": 3, "patience": 0, "update-bits": 4, "clients": 3, "hidden": 8}
     found = {key: value for key, value in written("run").items() if key != "out"}
     assert found == {
         **{key: value for key, value in default_values().items() if key in found},
         **PROFILES["lean"],
+        **fitted,
         **own,
     }
+
+
+def test_what_was_chosen_is_not_fitted(retexo: CommandLine) -> None:
+    Path("keys.toml").write_text('basis = "supervised"\n')
+    tiny = ("--rounds", "1", "--hidden", "4", "--profile", "lean")
+    retexo.done("run", *tiny, "--config", "keys.toml", "--out", "one", "--quiet")
+    assert written("one")["basis"] == "supervised"
+    ended = retexo("run", *tiny, "--basis", "supervised", "--out", "two")
+    assert written("two")["basis"] == "supervised"
+    assert "profile lean: as it is (" in ended.err
+
+
+@pytest.mark.parametrize("engine", ["inline", "flower"])
+def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine, engine: str) -> None:
+    words = "synthetic:nodes=300,edges=4500,classes=2,features=40,words=12,signal=0.5"
+    tiny = ("--dataset", words, "--rounds", "1", "--hidden", "4", "--clients", "2")
+    ended = retexo("run", *tiny, "--profile", "lean", "--engine", engine, "--out", "run")
+    assert ended.code == 0
+    assert written("run")["basis-rows"] == "sums"
+    told = re.search(r"^retexo: profile lean: (.+?) \((.+)\)$", ended.err, re.MULTILINE)
+    assert told is not None
+    assert told.groups() == (
+        "basis-rows sums",
+        f"{facts_of(words).train_nodes} train nodes, 40 features with 7.4 entries in a row, "
+        "mean degree 30",
+    )
 
 
 def test_the_profile_of_the_paper_changes_nothing(retexo: CommandLine) -> None:
@@ -48,9 +93,10 @@ def test_the_profile_of_the_paper_changes_nothing(retexo: CommandLine) -> None:
 
 def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
     dense = retexo.done("plan", "--json")
-    lean = retexo.done("plan", "--profile", "lean", "--json")
+    own = ("--profile", "lean", "--basis", "supervised", "--basis-blocks", "2")
+    lean = retexo.done("plan", *own, "--json")
     assert lean != dense
-    sums = retexo.done("plan", "--profile", "lean", "--basis-rows", "sums", "--json")
+    sums = retexo.done("plan", *own, "--basis-rows", "sums", "--json")
     first = {
         name: json.loads(facts)["plans"]["rows"]["first_exchange"]
         for name, facts in {"dense": dense, "lean": lean, "sums": sums}.items()

@@ -19,7 +19,8 @@ from retexo_fl.graph import BoundaryPlan
 @cache
 def plans(**keys: Any) -> dict[str, Any]:
     values = {name.replace("_", "-"): value for name, value in keys.items()}
-    facts: dict[str, Any] = plan_facts(make_config({"clients": 3, "hidden": 8, **values}))["plans"]
+    config = make_config({"clients": 3, "hidden": 8, **values})
+    facts: dict[str, Any] = plan_facts(config, make_parts(config))["plans"]
     return facts
 
 

@@ -9,6 +9,7 @@ import pytest
 from retexo_fl.cli.plan import _network_lines
 from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.cli.tables import show
+from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError
 
@@ -19,12 +20,14 @@ ROUNDS = 4
 def network(links: str = "delay:100ms", **keys: Any) -> dict[str, Any]:
     values = {name.replace("_", "-"): value for name, value in keys.items()}
     base = {"clients": 3, "hidden": 8, "rounds": ROUNDS, "links": links}
-    found: dict[str, Any] = plan_facts(make_config(base | values))["network"]
+    config = make_config(base | values)
+    found: dict[str, Any] = plan_facts(config, make_parts(config))["network"]
     return found
 
 
 def test_without_links_nothing_is_said_of_a_network() -> None:
-    assert "network" not in plan_facts(make_config({"clients": 2, "hidden": 8}))
+    config = make_config({"clients": 2, "hidden": 8})
+    assert "network" not in plan_facts(config, make_parts(config))
 
 
 def test_only_the_first_exchange_opens_links() -> None:

@@ -1,0 +1,59 @@
+"""Which keys of a profile follow from a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retexo_fl.config import (
+    FITTED,
+    PROFILES,
+    GraphFacts,
+    Scalar,
+    fitted_values,
+    make_config,
+)
+
+#: Like PubMed: rows of 50 entries, few neighbours, many train nodes.
+USUAL = GraphFacts(
+    nodes=20_000, edges=45_000, train_nodes=4_000, features=500, classes=3, entries=1_000_000
+)
+SUMS: dict[str, Scalar] = {"basis-rows": "sums"}
+FEW: dict[str, Scalar] = {**SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (USUAL, {}),
+        # From thirty neighbours on, whatever the features are.
+        (replace(USUAL, edges=300_000), SUMS),
+        (replace(USUAL, edges=299_999), {}),
+        (replace(USUAL, edges=300_000, entries=10_000_000), SUMS),
+        # Dense rows: 32 blocks, or all of the space.
+        (replace(USUAL, entries=5_000_000), {"basis-blocks": 32}),
+        (replace(USUAL, entries=5_000_000, classes=16), {"basis": "none"}),
+        (replace(USUAL, entries=4_999_999), {}),
+        # Few train nodes for so many features.
+        (replace(USUAL, train_nodes=249), FEW),
+        (replace(USUAL, train_nodes=250), {}),
+        (replace(USUAL, train_nodes=249, edges=100_000), {}),
+        (replace(USUAL, train_nodes=999, features=9_000), FEW),
+        (replace(USUAL, train_nodes=1_000, features=9_000), {}),
+        (replace(USUAL, entries=200_000), SUMS),
+        (replace(USUAL, entries=200_001), {}),
+    ],
+)
+def test_lean_fits_a_graph(facts: GraphFacts, expected: dict[str, Scalar]) -> None:
+    assert fitted_values("lean", facts, takes_sums=True) == expected
+    assert make_config({**PROFILES["lean"], **expected})
+
+
+def test_a_model_without_sums_gets_no_basis_of_them() -> None:
+    for facts in (replace(USUAL, edges=300_000), replace(USUAL, train_nodes=9)):
+        assert fitted_values("lean", facts, takes_sums=False) == {}
+
+
+def test_what_is_fitted_is_a_profile() -> None:
+    assert PROFILES.keys() >= FITTED
