@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
+
+#: Under a robust aggregator steps reach updates so many times as large as the clients' median.
+_MOST_MEDIANS: Final = 8
 
 
 class StageTraining:
@@ -114,13 +117,12 @@ class StageTraining:
         )
         self._aggregator.start(self._round_facts(number))
         validation, examples, loss_sum = Tally(), 0, 0.0
-        largest: np.ndarray | None = None
+        measured: list[np.ndarray] = []
         answered = set()
         for client, answer in answers:
             answered.add(client)
             if isinstance(answer, TrainAnswer):
-                measured = self._add_update(client, number, answer)
-                largest = measured if largest is None else np.maximum(largest, measured)
+                measured.append(self._add_update(client, number, answer))
                 examples += answer.examples
                 loss_sum += answer.loss_sum
                 validation = add_answer(validation, _validated(answer))
@@ -136,8 +138,8 @@ class StageTraining:
         score = Score.of(validation, self._metric)
         if number > 1:
             self.best.offer(sent, number - 1, score)
-        if largest is not None:
-            self._steps = self._codec.steps(largest)
+        if measured:
+            self._steps = self._codec.steps(self._largest(np.stack(measured)))
         self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
@@ -203,6 +205,17 @@ class StageTraining:
         exact = self.weights.copy() if weights is None else weights
         coded = self._codec.encode_weights(exact, self._key(self.round + 1, 0), self._held)
         return self._codec.decode_weights(coded, self._held), coded
+
+    def _largest(self, measured: np.ndarray) -> np.ndarray:
+        """Return what the next steps must reach, of (clients, measures) of this round's updates.
+
+        Where the aggregator does not believe a single client, neither may one make everybody's
+        steps coarse.
+        """
+        largest: np.ndarray = measured.max(axis=0)
+        if self._aggregator.needs == "each":
+            largest = np.minimum(largest, _MOST_MEDIANS * np.median(measured, axis=0))
+        return largest
 
     def _named(self, weights: np.ndarray) -> np.ndarray:
         """Return selected weights as they are sent: whole, if clients hold them no more."""
