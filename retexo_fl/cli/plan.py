@@ -14,18 +14,22 @@ from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, exampl
 from retexo_fl.cli.sentences import complain, printable
 from retexo_fl.cli.settling import fitted, settled
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.config import PLACE_KEYS, RunConfig, panels
+from retexo_fl.config import PLACE_KEYS, PROFILES, RunConfig, panels
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from retexo_fl.graph import GraphPartition
+
 _HELP = """Predict the traffic of a training before it starts.
 
 Prints the boundary nodes and vectors of each client, the bytes of the vectors with each boundary \
 plan and codec, and the bytes of every algorithm with gamma: those bytes over those of lazy \
-training. The chosen algorithm comes first. Also estimates the memory of a run, phase by phase. \
-With links, also the network time of a deployment on them.
+training. The chosen algorithm comes first. Compares the profiles by bytes, messages and minutes. \
+Also estimates the memory of a run, phase by phase. With links, also the network time of a \
+deployment on them.
 """
 _EXAMPLES = examples(
     "retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100",
@@ -74,10 +78,25 @@ def _plan(
     if told:
         complain(told)
     facts = plan_facts(chosen, parts)
+    if chosen.algorithm == "lazy":
+        facts["profiles"] = {name: _profile_facts(values, config, parts, name) for name in PROFILES}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _show(chosen, facts)
+
+
+def _profile_facts(
+    values: Values, file: Path | None, parts: list[GraphPartition], profile: str
+) -> dict[str, Any] | None:
+    """Return what a profile comes to with the options; None if they contradict it."""
+    from retexo_fl.cli.plan_facts import profile_facts_of
+
+    try:
+        config = settled(values, file, profile=profile)
+        return profile_facts_of(fitted(config, parts, values, file, profile=profile)[0], parts)
+    except ConfigurationError:
+        return None
 
 
 def _show(config: RunConfig, facts: dict[str, Any]) -> None:
@@ -91,6 +110,7 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         _added_sentence(config, planned),
         "The first exchange carries input features, predicted exactly for all codecs.\n"
         "Hidden states take at most their dense bytes.",
+        *_profile_lines(facts),
         _volume_table(volumes),
         "\n".join(f"{name:<10} {_what_it_is(name, config, planned)}" for name in volumes),
         "Bytes of dense vectors, each counted once. Gamma: bytes over those of lazy\n"
@@ -100,6 +120,14 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         _MEMORY_NOTE,
         *_network_lines(facts),
     )
+
+
+def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
+    if "profiles" not in facts:
+        return []
+    from retexo_fl.cli.plan_profiles import PROFILE_NOTE, profile_table
+
+    return [profile_table(facts["profiles"]), PROFILE_NOTE]
 
 
 def _network_lines(facts: dict[str, Any]) -> list[Table | str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.cli.plan_network import network_facts
+from retexo_fl.cli.plan_profiles import profile_facts
 from retexo_fl.client.memory_estimate import available_bytes
 from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import RunConfig
@@ -75,6 +76,18 @@ def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]
         "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
         **_network(config, parts, plans[chosen]),
     }
+
+
+def profile_facts_of(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
+    """Return what a lazy training on parts moves at most, and how often it asks a client."""
+    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    kind = effective_plan(config)
+    plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
+    size = _size(config, parts, plans, kind)
+    # Features as they are cross without loss, whatever the profile codes.
+    first = _first_exchange(config, parts, plans)
+    coded = first.dense if config.codec == "dense" else first.lossless
+    return profile_facts(config, shape, size, features_bytes=coded)
 
 
 def _network(

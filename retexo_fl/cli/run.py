@@ -37,7 +37,7 @@ _DEPLOYMENT = "Deployment"
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
-    "retexo run --profile lean --basis-rows sums --basis-blocks 3",
+    "retexo run --profile lean",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",

@@ -1,0 +1,66 @@
+"""What `retexo plan` says of profiles, against what runs move."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.cli.plan_facts import profile_facts_of
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import PROFILES
+from tests.support.cli import CommandLine
+from tests.support.runs import configured, result_of, train
+
+KEYS: dict[str, Any] = {"clients": 3, "hidden": 32, "model": "gcn", "rounds": 5, "patience": 0}
+LEAN: dict[str, Any] = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items()}
+PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "weight_bits": 32}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"model": "sage", "codec": "dense"},
+        {**LEAN, **KEYS},
+        {**LEAN, **KEYS, "basis": "none"},
+        {**LEAN, **KEYS, "basis_rows": "sums", "basis_blocks": 2},
+        {**LEAN, **KEYS, "basis_blocks": 2, **PLAIN, "dtype": "float64"},
+    ],
+)
+def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {**KEYS, **keys}
+    config = configured(tmp_path / "config", **keys)
+    planned = profile_facts_of(config, make_parts(config))
+    run = train(tmp_path / "run", **keys)
+    payload = result_of(run)["bytes"]["payload"]
+    moved = payload["total"] - payload["control"]
+    # Frames and heads are not planned; few bits are coded shorter still.
+    assert 0.5 * planned["payload_at_most"] < moved < 1.01 * planned["payload_at_most"]
+    with (run / "ledger.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "control"]
+    asked = Counter({"hello": 1})
+    for row in rows:
+        if row["client"] == "0" and row["direction"] == "in" and row["purpose"] != "exchange":
+            asked[row["purpose"]] += int(row["messages"])
+    assert planned["messages"] == asked.total()
+
+
+def test_profiles_stand_beside_each_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    retexo = CommandLine(capfd)
+    facts = json.loads(retexo.done("plan", "--json"))["profiles"]
+    assert facts.keys() == PROFILES.keys()
+    assert facts["lean"]["payload_at_most"] < 0.2 * facts["retexo"]["payload_at_most"]
+    shown = retexo.done("plan")
+    assert "payload, at most" in shown
+    # Options win over profiles; those that contradict one leave it out.
+    facts = json.loads(retexo.done("plan", "--local-steps", "3", "--json"))["profiles"]
+    assert facts["lean"] is None
+    assert facts["retexo"]["rounds"] == 120
+    assert "profiles" not in json.loads(retexo.done("plan", "--algorithm", "drop", "--json"))
