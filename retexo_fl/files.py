@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
+from retexo_fl.errors import ConfigurationError
+
+#: Far above a peers file of a million clients.
+_MOST_TOML_BYTES: Final = 2**26
 #: Inode, bytes, and when it was written in ns.
 FileStamp: TypeAlias = tuple[int, int, int]
 
@@ -75,3 +80,28 @@ def file_stamp(path: Path) -> FileStamp | None:
 def bare_name(path: Path) -> str:
     """Return a file's name without folder and endings: ``papers`` for ``data/papers.csv.gz``."""
     return path.name.partition(".")[0] or path.name
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file that somebody wrote.
+
+    Raises:
+        ConfigurationError: It is no file, cannot be read, is longer than 64 MiB, or not TOML.
+    """
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            # A pipe that nobody writes to would be waited for.
+            raise ConfigurationError(f"{path}: is not a file; expected a TOML file")
+        with path.open("rb") as file:
+            content = file.read(_MOST_TOML_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > _MOST_TOML_BYTES:
+        raise ConfigurationError(
+            f"{path}: more than {_MOST_TOML_BYTES} bytes; expected a TOML file of fewer"
+        )
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        # Beside bad TOML: numbers of thousands of digits, tables in tables without end.
+        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error

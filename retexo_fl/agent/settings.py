@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import read_toml
 from retexo_fl.plugins import is_own_scheme, is_plugin
 
 #: A Unix socket's path has this many bytes at most.
@@ -154,12 +154,7 @@ def read_settings(path: Path) -> AgentSettings:
         ConfigurationError: The file cannot be read, or a key is unknown, missing or of the wrong
             type; the message names file and key.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+    values = read_toml(path)
     try:
         _check_keys(values)
         given = {_field_of(key): _checked(key, value) for key, value in values.items()}

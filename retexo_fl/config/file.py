@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from retexo_fl.config.keys import widened
 from retexo_fl.config.run_config import check_value, default_values, field_of
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import read_toml
 
 
 def read_config_file(path: Path) -> dict[str, object]:
@@ -17,12 +17,7 @@ def read_config_file(path: Path) -> dict[str, object]:
         ConfigurationError: The file cannot be read, is not TOML, or holds an unknown key or a value
             that its key does not allow; the message names file and key.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
+    values = read_toml(path)
     for key, value in values.items():
         try:
             field_of(key)

@@ -15,7 +15,6 @@ two clients with a line each, the worse figure of either counts.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,6 +25,7 @@ from typing import Final
 
 from retexo_fl.config import LINK, LINK_EXPECTED, LINK_PROFILES
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import read_toml
 from retexo_fl.ledger import SERVER
 from retexo_fl.run_log.result import Line
 
@@ -185,11 +185,9 @@ def read_links(text: str, *, clients: int) -> Links:
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"links: {path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"links: {path}: not a TOML file ({error})") from error
+        return read_toml(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"links: {error}") from error
 
 
 def _check_name(name: str, before: set[str], clients: int) -> None:

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,12 @@ import numpy as np
 import tomli_w
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import read_toml
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
 from retexo_fl.units import counted
 
 #: The name that the file has beside parts on disk.
 PEERS_NAME: Final = "peers.toml"
-#: Far above the file of a million clients.
-_MOST_BYTES: Final = 2**26
 _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
@@ -109,7 +107,7 @@ def read_peers(path: Path) -> Peers:
         ConfigurationError: It cannot be read, is not TOML, or a key is missing, unknown or not as
             documented; one line names file and key.
     """
-    values = _read_toml(path)
+    values = read_toml(path)
     _check_keys(path, values)
     agreed = {
         "partitioning": values["partitioning"],
@@ -148,22 +146,6 @@ def _digest(agreed: Mapping[str, Any]) -> str:
     """Return the SHA-256 of what is agreed on: JSON with sorted keys, ASCII, no spaces."""
     content = json.dumps(agreed, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(content.encode("ascii")).hexdigest()
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigurationError(f"{path}: is not a file; expected a peers file")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(content) > _MOST_BYTES:
-        raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a peers file")
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: not a TOML file ({error})") from error
 
 
 def _names(path: Path, value: object) -> list[str]:

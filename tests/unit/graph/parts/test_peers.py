@@ -138,7 +138,7 @@ def test_what_is_no_peers_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file"):
         read_peers(path)
     path.mkdir()
-    with pytest.raises(ConfigurationError, match="peers.toml: .*; expected a peers file"):
+    with pytest.raises(ConfigurationError, match="peers.toml: .*; expected a TOML file"):
         read_peers(path)
     with pytest.raises(ConfigurationError, match=r"cannot be read \(File name too long"):
         read_peers(tmp_path / ("n" * 300))
@@ -148,5 +148,5 @@ def test_peers_file_is_read_no_further_than_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "peers.toml"
     with path.open("wb") as file:
         file.truncate(10 * 2**30)
-    with pytest.raises(ConfigurationError, match="more than 67108864 bytes; expected a peers"):
+    with pytest.raises(ConfigurationError, match="more than 67108864 bytes; expected a TOML"):
         read_peers(path)
