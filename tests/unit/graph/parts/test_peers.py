@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,10 @@ def test_what_is_no_peers_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file"):
         read_peers(path)
     path.mkdir()
+    with pytest.raises(ConfigurationError, match=r"peers.toml: .*\(Is a directory\)"):
+        read_peers(path)
+    path.rmdir()
+    os.mkfifo(path)
     with pytest.raises(ConfigurationError, match="peers.toml: .*; expected a TOML file"):
         read_peers(path)
     with pytest.raises(ConfigurationError, match=r"cannot be read \(File name too long"):
