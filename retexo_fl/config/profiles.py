@@ -47,7 +47,7 @@ _NODES_PER_FEATURE: Final = 0.5
 _LOW_DEGREE: Final = 10
 _SUMS: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "sums"})
 _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
-    {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4}
+    {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4, "update-bits": 4}
 )
 
 
@@ -109,9 +109,17 @@ def fitted_values(name: str, facts: GraphFacts, *, takes_sums: bool) -> Mapping[
     if takes_sums and facts.degree >= _HIGH_DEGREE:
         return _SUMS
     if facts.entries_per_row >= _DENSE * facts.features:
-        fills = _BLOCKS_OF_DENSE * facts.classes >= facts.features
-        return {"basis": "none"} if fills else {"basis-blocks": _BLOCKS_OF_DENSE}
+        return _of_dense(facts, takes_sums=takes_sums)
     few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
     if takes_sums and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
         return _FEW_SUMS
     return _SUMS if takes_sums and facts.entries_per_row <= _FEW_ENTRIES else {}
+
+
+def _of_dense(facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:
+    """Return what goes with dense rows: 32 blocks, or all of a space that has no more of them."""
+    if _BLOCKS_OF_DENSE * facts.classes < facts.features:
+        return {"basis-blocks": _BLOCKS_OF_DENSE}
+    if not takes_sums:
+        return {"basis": "none"}
+    return {**_SUMS, "basis-blocks": max(2, -(-facts.features // facts.classes))}

@@ -47,7 +47,7 @@ def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) 
         *("--update-bits", "4", "--out", "run", "--quiet"),
     )
     # The digits have 64 features, all of them of use.
-    fitted = {"basis": "none"}
+    fitted = {"basis-rows": "sums", "basis-blocks": 7}
     own = {"rounds": 3, "patience": 0, "update-bits": 4, "clients": 3, "hidden": 8}
     found = {key: value for key, value in written("run").items() if key != "out"}
     assert found == {
@@ -59,12 +59,12 @@ def test_a_profile_gives_way_to_a_file_and_both_to_options(retexo: CommandLine) 
 
 
 def test_what_was_chosen_is_not_fitted(retexo: CommandLine) -> None:
-    Path("keys.toml").write_text('basis = "supervised"\n')
+    Path("keys.toml").write_text("basis-blocks = 2\n")
     tiny = ("--rounds", "1", "--hidden", "4", "--profile", "lean")
     retexo.done("run", *tiny, "--config", "keys.toml", "--out", "one", "--quiet")
-    assert written("one")["basis"] == "supervised"
-    ended = retexo("run", *tiny, "--basis", "supervised", "--out", "two")
-    assert written("two")["basis"] == "supervised"
+    assert written("one")["basis-blocks"] == 2
+    ended = retexo("run", *tiny, "--basis-blocks", "3", "--basis-rows", "own", "--out", "two")
+    assert (written("two")["basis-blocks"], written("two")["basis-rows"]) == (3, "own")
     assert "profile lean: as it is (" in ended.err
 
 

@@ -20,7 +20,13 @@ USUAL = GraphFacts(
     nodes=20_000, edges=45_000, train_nodes=4_000, features=500, classes=3, entries=1_000_000
 )
 SUMS: dict[str, Scalar] = {"basis-rows": "sums"}
-FEW: dict[str, Scalar] = {**SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4}
+FEW: dict[str, Scalar] = {
+    **SUMS,
+    "basis-blocks": 3,
+    "weight-decay": 0.05,
+    "patience": 4,
+    "update-bits": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,8 @@ FEW: dict[str, Scalar] = {**SUMS, "basis-blocks": 3, "weight-decay": 0.05, "pati
         (replace(USUAL, edges=300_000, entries=10_000_000), SUMS),
         # Dense rows: 32 blocks, or all of the space.
         (replace(USUAL, entries=5_000_000), {"basis-blocks": 32}),
-        (replace(USUAL, entries=5_000_000, classes=16), {"basis": "none"}),
+        (replace(USUAL, entries=5_000_000, classes=16), {**SUMS, "basis-blocks": 32}),
+        (replace(USUAL, entries=5_000_000, classes=499), {**SUMS, "basis-blocks": 2}),
         (replace(USUAL, entries=4_999_999), {}),
         # Few train nodes for so many features.
         (replace(USUAL, train_nodes=249), FEW),
@@ -53,6 +60,8 @@ def test_lean_fits_a_graph(facts: GraphFacts, expected: dict[str, Scalar]) -> No
 def test_a_model_without_sums_gets_no_basis_of_them() -> None:
     for facts in (replace(USUAL, edges=300_000), replace(USUAL, train_nodes=9)):
         assert fitted_values("lean", facts, takes_sums=False) == {}
+    whole = replace(USUAL, entries=5_000_000, classes=16)
+    assert fitted_values("lean", whole, takes_sums=False) == {"basis": "none"}
 
 
 def test_what_is_fitted_is_a_profile() -> None:
