@@ -53,6 +53,34 @@ def test_forget_drops_rows_and_closings(store: ClientStore) -> None:
     assert store.missing_peers(1, DIGEST) is None
 
 
+def test_the_last_weights_of_a_stage_are_held(store: ClientStore) -> None:
+    names = [bytes([number] * 8) for number in range(5)]
+
+    def held(stage: int) -> list[float]:
+        found = [store.held_weights(stage, name) for name in names]
+        return [float(weights[0]) for weights in found if weights is not None]
+
+    for number, name in enumerate(names):
+        store.hold_weights(0, name, np.full(3, number, np.float32), most=3)
+    assert held(0) == [2, 3, 4]
+    # Held again, they are the last.
+    store.hold_weights(0, names[2], np.full(3, 2, np.float32), most=3)
+    store.hold_weights(0, names[0], np.full(3, 0, np.float32), most=3)
+    assert held(0) == [0, 2, 4]
+    store.hold_weights(1, names[1], np.full(3, 1, np.float32), most=3)
+    assert (held(0), held(1)) == ([], [1])
+    store.forget()
+    assert held(1) == []
+
+
+def test_damaged_weights_are_as_good_as_none(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.hold_weights(0, b"12345678", np.ones(3), most=2)
+    (path,) = tmp_path.glob("held-*.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert store.held_weights(0, b"12345678") is None
+
+
 def test_folder_store_outlives_its_object(tmp_path: Path) -> None:
     FolderStore(tmp_path).put_rows(0, DIGEST, np.ones((2, 2)))
     kept = FolderStore(tmp_path).rows(0, DIGEST)
