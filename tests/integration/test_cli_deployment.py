@@ -97,6 +97,20 @@ def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
         assert "tcp://" in line
 
 
+@pytest.mark.parametrize("profile", ["lean", "retexo"])
+def test_a_profile_that_no_graph_is_seen_for_is_named(
+    nowhere: str, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed = ("--superlink", nowhere, "--insecure", "--clients", "2", "--profile", profile)
+    assert run_command(["run", "--out", str(tmp_path / "run"), *deployed]) == 2
+    *said, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("retexo: error: superlink: ")
+    assert len(said) == int(profile == "lean")
+    for line in said:
+        assert line.startswith("retexo: profile: lean as it is ")
+        assert "`retexo plan`" in line
+
+
 def test_resume_in_a_deployment_takes_no_path_along(
     nowhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
