@@ -25,7 +25,14 @@ from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
-from tests.support.runs import configured, events_of, model_bytes, model_weights, result_of
+from tests.support.runs import (
+    configured,
+    events_of,
+    ledger_of,
+    model_bytes,
+    model_weights,
+    result_of,
+)
 
 KEYS: dict[str, Any] = {
     "clients": 3,
@@ -122,6 +129,24 @@ def test_rounds_without_a_client_are_sums_without_its_update(
     assert {(e["stage"], e["round"]) for e in events if e.get("absent") == [1]} == rounds
     assert result_of(got)["absences"] == {"1": 3}
     assert result_of(wanted)["absences"] == {}
+
+
+def test_a_client_that_was_away_gets_weights_whole(tmp_path: Path) -> None:
+    few: dict[str, Any] = {
+        **{"update_bits": 8, "weight_bits": 8, "row_bits": 8, "basis_bits": 8},
+        **{"basis": "supervised", "basis_blocks": 2, "optimizer": "lbfgs", "dropout": 0.0},
+        **{"dtype": "float32", "hidden": 32, "warm_start": True, "patience": 9},
+    }
+    rounds = {(0, 2), (0, 3), (1, 1)}
+    runs = [
+        train_in(tmp_path / name, during(away), **few, **QUORUM)
+        for name, away in (("away", rounds), ("there", set()))
+    ]
+    results = [result_of(run) for run in runs]
+    assert [result["absences"] for result in results] == [{"1": 3}, {}]
+    down = [ledger_of(run).sum(kind="weights_down", client=1).payload for run in runs]
+    assert down[0] > down[1]
+    assert results[0]["test_accuracy"] > results[1]["test_accuracy"] - 0.05
 
 
 def test_deadline_that_is_never_reached_changes_no_bit(tmp_path: Path) -> None:
