@@ -52,3 +52,11 @@ class UpdateCodecContract:
         assert len({array.tobytes() for array in coded}) == 1
         down = [self.codec.encode_weights(sent, KEY, None) for _ in range(2)]
         assert down[0].tobytes() == down[1].tobytes()
+
+    def test_weights_that_clients_hold_come_back_whatever_the_codec_loses(self, dtype: str) -> None:
+        sent = values(dtype)
+        held = sent if self.codec.sends_changes else None
+        coded = self.codec.encode_weights(sent, KEY, held)
+        assert bool(self.codec.changed(coded)) == self.codec.sends_changes
+        assert self.codec.decode_weights(coded, held).tobytes() == sent.tobytes()
+        assert not self.codec.sends_changes or coded.nbytes < sent.nbytes / 50
