@@ -78,7 +78,10 @@ def test_a_connection_is_counted_to_the_byte_as_tcp_counts_it(account: ByteAccou
     assert counted.sent_bytes == told.sent_bytes
     # An acknowledgement may have been on its way between the two looks.
     assert told.received_bytes is not None
-    assert abs(counted.received_bytes - told.received_bytes) <= 52
+    assert told.received_bytes <= counted.received_bytes + 52
+    # Of segments out of order one tells in up to 36 bytes, which TCP does not count.
+    most = told.received_bytes + 52 + 36 * counted.received_packets
+    assert counted.received_bytes <= most
 
 
 def test_nothing_is_counted_after_the_end() -> None:
