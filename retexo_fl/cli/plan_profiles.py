@@ -72,14 +72,16 @@ def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
 
 
 def _messages(config: RunConfig, shape: ModelShape, size: TrainingSize) -> int:
-    """Return how often a client with train and validation nodes is asked, from hello to test."""
+    """Return how often a deployment asks a client with train and validation nodes, at most."""
+    # Publish and collect, which go along with what follows where weights are sent as changes.
+    exchange = 2 if config.weight_bits == 32 else 0
     before = 1
     if shape.has_basis:
         blocks = -(-shape.inputs // shape.classes)
         # The mean and the blocks; features cross before them where the basis is of their sums.
-        before += 1 + blocks + (2 if shape.basis_of_sums else 0)
-    # Publish, collect, and the last weights' validation.
-    return before + sum(3 + rounds for rounds in size.rounds) + 1
+        before += 1 + blocks + (exchange if shape.basis_of_sums else 0)
+    # With the validation of the last weights; and the test.
+    return before + sum(exchange + rounds + 1 for rounds in size.rounds) + 1
 
 
 def _server_bytes(config: RunConfig, shape: ModelShape, size: TrainingSize) -> int:

@@ -22,7 +22,7 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 6
+MESSAGE_VERSION = 7
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 AnswerT = TypeVar("AnswerT")

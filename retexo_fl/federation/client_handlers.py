@@ -27,10 +27,16 @@ def build_client_app(find_client: ClientSource) -> ClientApp:
 def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
         try:
-            request = records.read_request(message)
-            told = find_client(context, request.ticket).ask(request)
+            first, request = records.read_first(message), records.read_request(message)
+            client = find_client(context, request.ticket)
+            before: list[object] = []
+            for item in first:
+                before.append(client.ask(item))
+                if records.leaves_open(before[-1]):
+                    return Message(records.answer_content(None, before), reply_to=message)
+            told = client.ask(request)
         except RetexoError as error:
             return Message(records.failure_content(error), reply_to=message)
-        return Message(records.answer_content(told), reply_to=message)
+        return Message(records.answer_content(told, before), reply_to=message)
 
     return answer

@@ -11,10 +11,18 @@ import numpy as np
 from retexo_fl.client.api import CollectRequest, PublishRequest
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete
-from retexo_fl.federation.asking import UNWATCHED, Messenger, Watch
+from retexo_fl.federation.asking import UNWATCHED, Messenger, Round, Watch
+from retexo_fl.federation.asking.ask import T
+from retexo_fl.federation.exchange_with import ExchangeWith
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.federation.rounds.exchange import Exchanged, collect, exchange_rows, publish
+from retexo_fl.federation.rounds.exchange import (
+    Exchanged,
+    collect,
+    collect_all,
+    exchange_rows,
+    publish,
+)
 from retexo_fl.federation.rounds.stage import name_of_selected
 from retexo_fl.units import clients_named, counted
 from retexo_fl.updates import UpdateCodec, UpdateKey
@@ -83,6 +91,45 @@ class Exchanges:
             if client not in exchanged.closed:
                 self._behind[client] = stage
         return exchanged
+
+    @property
+    def go_along(self) -> bool:
+        """Whether :meth:`run_with` asks for an exchange together with what follows it.
+
+        That is so where weights are sent as changes: what follows is small enough to be sent again
+        if vectors are late.
+        """
+        return (
+            self._codec.sends_changes
+            and not self._messenger.policy.may_close_early
+            and not self._config.relay
+            and not self._config.traits.exchanges_in_rounds
+        )
+
+    def run_with(self, stage: int, asking: Round[T]) -> tuple[Exchanged, T]:
+        """Run the exchange of a stage and the round that follows; return what came of both.
+
+        Where they :attr:`go_along`, the round's first question goes with the exchange's in the
+        same messages: with its last one, or in a deployment, where clients can wait for vectors,
+        with all of them. A client whose vectors are late is asked again.
+        """
+        ask = next(asking)
+        clients = self._messenger.clients
+        if not self.go_along or list(ask.requests) != clients:
+            exchanged = self.run(stage)
+            return exchanged, self._messenger.go_on(asking, self._messenger.answers(ask))
+        ticket = self._job.ticket(stage)
+        both = ExchangeWith(
+            messenger=self._messenger,
+            clients=self._clients,
+            request=self._request(stage),
+            name=self._name(stage),
+            collect_late=lambda late: collect_all(
+                self._clients, ticket, late, config=self._config, watch=self._watch
+            ),
+        )
+        result = self._messenger.go_on(asking, both.answers(ask))
+        return both.exchanged, result
 
     def bring_up(self, stage: int, training: Collection[int]) -> frozenset[int]:
         """Have clients that are back catch up with a stage; return those still behind.

@@ -1,14 +1,20 @@
 """The only translation between Flower's records and ours.
 
-A message has at most three records: ``retexo`` (a ConfigRecord of what a request, or an answer in
-words, says), ``weights`` (an ArrayRecord with one flat array) and, in replies, ``metrics`` (a
-MetricRecord of counts and sums). One array and one metric record in a train reply are what
-Flower's own strategies expect.
+A request has at most two records: ``retexo`` (a ConfigRecord of what it says) and ``weights`` (an
+ArrayRecord with one flat array); an answer ``metrics`` (a MetricRecord of counts and sums), or
+``retexo`` where it has words, and ``weights``. One array and one metric record in a train reply are
+what Flower's own strategies expect.
+
+Flower takes seconds to carry a message of any size, so others may precede a request, ``first`` in
+the same message: ``first-0`` (a ConfigRecord), ``first-0-weights`` and so on, and their answers
+likewise. Where the answer to one leaves something open (:func:`leaves_open`), neither those after
+it nor the request itself are answered.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +22,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from retexo_fl import errors
 from retexo_fl.client import schema
-from retexo_fl.client.api import QUESTIONS, AnswerT, Request, Ticket
+from retexo_fl.client.api import (
+    QUESTIONS,
+    AnswerT,
+    CollectAnswer,
+    Question,
+    Request,
+    Ticket,
+    question_of,
+)
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
 from retexo_fl.ledger import Volume
@@ -26,6 +40,10 @@ _WEIGHTS: Final = "weights"
 _METRICS: Final = "metrics"
 #: Record of a reply that holds a named error in place of an answer.
 FAILURE: Final = "failure"
+#: Most requests that may precede one.
+MOST_FIRST: Final = 2
+#: Key of the message type of a request that precedes another.
+_QUESTION: Final = "question"
 #: Keys of weights and updates that are coded, as bytes among the values.
 _CODED: Final = frozenset({"weights", "update-sum", "sums"})
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
@@ -34,10 +52,15 @@ _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.v
 # ---- requests and answers -----------------------------------------------------------------------
 
 
-def request_content(request: Request[Any]) -> RecordDict:
-    """Return the content of the message that carries a request."""
+def request_content(request: Request[Any], first: Sequence[Request[Any]] = ()) -> RecordDict:
+    """Return the content of the message that carries a request, and those ``first`` before it."""
+    content = RecordDict()
+    for place, item in enumerate(first):
+        values, weights = _flatten(item)
+        values = {_QUESTION: question_of(item).message_type, **values}
+        _add(content, ConfigRecord(values), _first(place), weights)
     values, weights = _flatten(request)
-    return _content(ConfigRecord(values), _SETTINGS, weights)
+    return _add(content, ConfigRecord(values), "", weights)
 
 
 def read_request(message: Message) -> Request[Any]:
@@ -46,21 +69,49 @@ def read_request(message: Message) -> Request[Any]:
     Raises:
         RemoteProtocolError: Something in it is not as expected.
     """
-    question = _QUESTIONS.get(message.metadata.message_type)
-    if question is None:
-        raise RemoteProtocolError(f"message type {message.metadata.message_type!r} is unknown")
-    request: Request[Any] = _read(question.request, message, _SETTINGS)
+    request: Request[Any] = _read(
+        _question(message.metadata.message_type).request, message, _SETTINGS, _WEIGHTS
+    )
     return request
 
 
-def answer_content(answer: object) -> RecordDict:
-    """Return the content of a reply."""
+def read_first(message: Message) -> list[Request[Any]]:
+    """Read the requests that precede the one of the message.
+
+    Raises:
+        RemoteProtocolError: Something in them is not as expected.
+    """
+    found: list[Request[Any]] = []
+    while (name := _first(len(found))) in message.content:
+        record = message.content[name]
+        if len(found) == MOST_FIRST or not isinstance(record, ConfigRecord):
+            raise RemoteProtocolError(f"{name}: expected {MOST_FIRST} requests first at most")
+        request = _question(record.get(_QUESTION)).request
+        found.append(_read(request, message, name, _weights_beside(name), beside=_QUESTION))
+    return found
+
+
+def _question(message_type: object) -> Question:
+    question = _QUESTIONS.get(message_type) if isinstance(message_type, str) else None
+    if question is None:
+        raise RemoteProtocolError(f"message type {schema.shown(message_type)} is unknown")
+    return question
+
+
+def answer_content(answer: object | None, first: Sequence[object] = ()) -> RecordDict:
+    """Return the content of a reply: an answer, None if there is none, and those ``first``."""
+    content = RecordDict()
+    for place, item in enumerate(first):
+        values, weights = _flatten(item)
+        _add(content, ConfigRecord(values), _first(place), weights)
+    if answer is None:
+        return content
     values, weights = _flatten(answer)
     if any(isinstance(value, str | bytes) for value in values.values()):
-        return _content(ConfigRecord(values), _SETTINGS, weights)
+        return _add(content, ConfigRecord(values), "", weights)
     # Flower's metrics have no truth values.
     numbers = {k: int(v) if isinstance(v, bool) else v for k, v in values.items()}
-    return _content(MetricRecord(numbers), _METRICS, weights)
+    return _add(content, MetricRecord(numbers), "", weights)
 
 
 def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
@@ -69,7 +120,30 @@ def read_answer(kind: type[AnswerT], reply: Message) -> AnswerT:
     Raises:
         RemoteProtocolError: Something in it is not as expected.
     """
-    return _read(kind, reply, _METRICS if _METRICS in reply.content else _SETTINGS)
+    return _read(kind, reply, _METRICS if _METRICS in reply.content else _SETTINGS, _WEIGHTS)
+
+
+def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[Any]:
+    """Read the answers to requests that preceded another: of all, or up to one that leaves it open.
+
+    Raises:
+        RemoteProtocolError: Something in them is not as expected.
+    """
+    found: list[Any] = []
+    for place, request in enumerate(first):
+        name = _first(place)
+        kind = question_of(request).answer
+        found.append(_read(kind, reply, name, _weights_beside(name)))
+        if leaves_open(found[-1]):
+            break
+    return found
+
+
+def leaves_open(answer: object) -> bool:
+    """Return whether what follows in a message cannot be answered yet."""
+    if isinstance(answer, CollectAnswer):
+        return not answer.complete
+    return bool(getattr(answer, "lacks_weights", None))
 
 
 def said(reply: Message, key: str) -> object:
@@ -96,23 +170,40 @@ def _flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
     return values | {schema.array_key(type(record)): array.tobytes()}, None
 
 
-def _content(
-    record: ConfigRecord | MetricRecord, name: str, weights: np.ndarray | None
+def _first(place: int) -> str:
+    return f"first-{place}"
+
+
+def _weights_beside(name: str) -> str:
+    return f"{name}-{_WEIGHTS}"
+
+
+def _add(
+    content: RecordDict,
+    record: ConfigRecord | MetricRecord,
+    name: str,
+    weights: np.ndarray | None,
 ) -> RecordDict:
-    content = RecordDict({name: record})
+    """Add a record, with its array beside it; those without a name are the message's own."""
+    default = _METRICS if isinstance(record, MetricRecord) else _SETTINGS
+    content[name or default] = record
     if weights is not None:
-        content[_WEIGHTS] = weights_record(weights)
+        content[_weights_beside(name) if name else _WEIGHTS] = weights_record(weights)
     return content
 
 
-def _read(kind: type[AnswerT], message: Message, name: str) -> AnswerT:
+def _read(
+    kind: type[AnswerT], message: Message, name: str, weights_name: str, *, beside: str = ""
+) -> AnswerT:
+    """Read a record, without what stands ``beside`` its values."""
     record = message.content.get(name)
     if not isinstance(record, ConfigRecord | MetricRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: no record called {name!r}")
-    weights = message.content.get(_WEIGHTS)
+    weights = message.content.get(weights_name)
     if weights is not None and not isinstance(weights, ArrayRecord):
         raise RemoteProtocolError(f"{message.metadata.message_type}: weights are not arrays")
-    return schema.rebuild(kind, record, None if weights is None else weights_of(weights))
+    values = {key: value for key, value in record.items() if key != beside}
+    return schema.rebuild(kind, values, None if weights is None else weights_of(weights))
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -169,7 +260,7 @@ def raise_failure(reply: Message, who: str) -> None:
 # ---- bytes --------------------------------------------------------------------------------------
 
 
-def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
+def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume]:
     """Return the bytes of a message's weights and of everything else in it.
 
     Of coded weights and updates both figures are the coded bytes.
@@ -193,6 +284,16 @@ def content_volumes(content: RecordDict) -> tuple[Volume, Volume]:
         Volume(messages=1, raw=weights, payload=weights, wire=None),
         Volume(messages=1, payload=other, wire=None),
     )
+
+
+def split_content(content: RecordDict) -> list[dict[str, Any]]:
+    """Return a message's own records, then those of each request or answer that precedes it."""
+    own = dict(content)
+    parts: list[dict[str, Any]] = []
+    while (name := _first(len(parts))) in own:
+        beside = _weights_beside(name)
+        parts.append({key: own.pop(key) for key in (name, beside) if key in own})
+    return [own, *parts]
 
 
 def scalar_bytes(value: object) -> int:

@@ -9,6 +9,9 @@
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
     evaluate      the selected model on the test nodes, once
 
+A stage that loses patience leaves its last weights unevaluated. Where weights travel as changes,
+publish and collect go in the messages of the first round.
+
 Algorithms that train end to end have one stage, which holds all layers.
 
 Source: RETEXO (Kolluri et al.), section 3.1.
@@ -18,17 +21,27 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from flwr.serverapp import Grid
 
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import THIS_MACHINE, Clock, OpenExchange, Silence, Watch
+from retexo_fl.federation.asking import (
+    THIS_MACHINE,
+    Clock,
+    OpenExchange,
+    Round,
+    Silence,
+    Watch,
+)
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
+from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop
@@ -104,9 +117,10 @@ class ServerLoop:
             known = self._joined.federation
             self.run.write_basis(basis, features=known.features, classes=known.classes)
         for stage in range(self._strategy.stages):
-            self._exchange(stage)
             if stage >= len(self.job.outcomes):
                 self._train_stage(stage)
+            else:
+                self._exchange(stage)
         test = self._test()
         outcome = TrainingOutcome(
             config=self.config,
@@ -133,6 +147,15 @@ class ServerLoop:
         begun_s = self.clock.now_s()
         exchanged = self._joined.exchanges.run(stage)
         self.job.exchange_s += self.clock.now_s() - begun_s
+        self._record_exchange(stage, exchanged)
+
+    def _first_round(self, stage: int, asking: Round[Score]) -> Score:
+        """Carry out the exchange and a round in the same messages."""
+        exchanged, score = self._joined.exchanges.run_with(stage, asking)
+        self._record_exchange(stage, exchanged)
+        return score
+
+    def _record_exchange(self, stage: int, exchanged: Exchanged) -> None:
         self.job.missing[stage] = exchanged.missing
         if not self.job.is_restored(stage):
             self.run.record(
@@ -150,10 +173,16 @@ class ServerLoop:
         state = self.job.stage_state(stage) or self._first_state(stage)
         messenger, training = self._joined.messenger, self._strategy.open_stage(stage, state)
         loop = StageLoop(self.config, messenger, training)
+        run: Callable[[Round[Score]], Score] = messenger.run
+        if self._joined.exchanges.go_along and not loop.finished:
+            run = partial(self._first_round, stage)
+        else:
+            self._exchange(stage)
         ended, waited_until_s = time.monotonic(), messenger.waited_s
         while not loop.finished:
             behind = self._joined.exchanges.bring_up(stage, training.training)
-            known = loop.train_round(behind)
+            known = loop.train_round(behind, run)
+            run = messenger.run
             self.job.note_absent({*training.absent, *self._never_there})
             waited_s = messenger.waited_s - waited_until_s
             waited_until_s += waited_s
@@ -166,7 +195,8 @@ class ServerLoop:
             if loop.finished or (training.round % every == 0 and self.run.wants_checkpoint()):
                 self.run.checkpoint(self.job.checkpoint(ticket, training.state()))
         known, outcome = loop.close()
-        self.run.record(known)
+        if known is not None:
+            self.run.record(known)
         self._close_stage(outcome)
 
     def _first_state(self, stage: int) -> StageState:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Messenger
+from retexo_fl.federation.asking import Messenger, Round
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.run_log.events import RoundClosed
@@ -29,28 +31,41 @@ class StageLoop:
     @property
     def finished(self) -> bool:
         """Whether no round is left: all are done, or none of the last ``patience`` was better."""
-        done = self._training.round
-        if done >= self._config.rounds:
-            return True
-        patience = self._config.patience
+        return self._training.round >= self._config.rounds or self._has_lost_patience
+
+    @property
+    def _has_lost_patience(self) -> bool:
+        """Whether none of the last ``patience`` weights was better than those before.
+
+        Those of the last round are not looked at then.
+        """
+        done, patience = self._training.round, self._config.patience
         since_best = done - 1 - self._training.best.round_number
         return bool(patience) and done > 1 and since_best >= patience
 
-    def train_round(self, behind: frozenset[int] = frozenset()) -> RoundClosed | None:
+    def train_round(
+        self,
+        behind: frozenset[int] = frozenset(),
+        run: Callable[[Round[Score]], Score] | None = None,
+    ) -> RoundClosed | None:
         """Train one round; return what became known of w(round - 1), or None in the first.
 
-        Clients ``behind`` are not asked, nor until the next round.
+        Args:
+            behind: Clients that are not asked, nor until the next round.
+            run: Carries the round out; the messenger if None.
         """
         training = self._training
         training.behind = behind
         # Of the round before, which this round's answers validate.
         before, loss, absent = training.round, training.loss, training.absent
-        score = self._messenger.run(training.train())
+        score = (self._messenger.run if run is None else run)(training.train())
         return self._closed(before, loss, absent, score) if before else None
 
-    def close(self) -> tuple[RoundClosed, StageOutcome]:
-        """Validate the last weights; return what became known of them, and the outcome."""
+    def close(self) -> tuple[RoundClosed | None, StageOutcome]:
+        """Return what became known of the last weights, if they were validated, and the outcome."""
         training = self._training
+        if self._has_lost_patience:
+            return None, training.outcome()
         score = self._messenger.run(training.validate_last())
         closed = self._closed(training.round, training.loss, training.absent, score)
         return closed, training.outcome()

@@ -243,10 +243,11 @@ class LazyMessagePassing(Strategy):
         joined = self.joined
         if self.config.basis == "none" or joined.job.basis is not None:
             return None
+        finding = find_basis(joined.clients, joined.job.ticket(0), self.config)
         if self.config.basis_rows == "sums":
-            joined.exchanges.run(0)
-        ticket = joined.job.ticket(0)
-        joined.job.basis = joined.messenger.run(find_basis(joined.clients, ticket, self.config))
+            _, joined.job.basis = joined.exchanges.run_with(0, finding)
+        else:
+            joined.job.basis = joined.messenger.run(finding)
         return joined.job.basis
 
     def initial(self, stage: int) -> np.ndarray:

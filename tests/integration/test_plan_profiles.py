@@ -47,6 +47,9 @@ def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]
     for row in rows:
         if row["client"] == "0" and row["direction"] == "in" and row["purpose"] != "exchange":
             asked[row["purpose"]] += int(row["messages"])
+    if config.weight_bits < 32:
+        # In a process clients cannot wait for each other, so that all send their vectors first.
+        del asked["publish"]
     assert planned["messages"] == asked.total()
 
 

@@ -82,9 +82,10 @@ def test_resume_with_patience_stops_like_the_undisturbed_run(tmp_path: Path) -> 
     assert all(stage["rounds"] < 60 for stage in stages)
     rounds = [event for event in events_of(run) if event["event"] == "round"]
     for stage in stages:
-        # w(r) is judged in round r + 1, so the stage ends with three vain candidates and w(R),
-        # which is judged like any other.
-        judged = [e for e in rounds if e["stage"] == stage["layer"]][-2]
+        # w(r) is judged in round r + 1, so the stage ends with three vain candidates, and w(R),
+        # which is not judged.
+        judged = [e for e in rounds if e["stage"] == stage["layer"]][-1]
+        assert judged["round"] == stage["rounds"] - 1
         assert judged["round"] - judged["best_round"] == 3
     out = interrupted(tmp_path / "broken", 7, **keys)
     train(out, **keys, resume=out)

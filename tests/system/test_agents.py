@@ -24,13 +24,14 @@ from retexo_fl.client.api import (
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import AgentUnreachable, RetexoError
+from retexo_fl.federation import exchange_with
 from retexo_fl.graph import GraphPartition
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
-from tests.support.runs import configured, train
+from tests.support.runs import configured, ledger_of, train
 
 pytestmark = pytest.mark.system
 
@@ -191,3 +192,19 @@ def test_cora_is_trained_as_in_one_process(
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
     if algorithm == "lazy":
         assert max(peaks) < MOST_BYTES
+
+
+def test_vectors_that_are_late_do_not_change_what_is_trained(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits: the client that is asked first has nothing of the other's."""
+    monkeypatch.setattr(exchange_with, "_WAIT_S", 0.0)
+    keys = {**KEYS, **SUMS}
+    config = configured(tmp_path / "agents", **keys)
+    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
+        train_with(made, config)
+    train(tmp_path / "inline", **keys)
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
+    asked = ledger_of(tmp_path / "agents")
+    assert asked.sum(purpose="collect", direction="in", kind="control").messages
+    assert not asked.sum(purpose="publish", direction="in", kind="control").messages

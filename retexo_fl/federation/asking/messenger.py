@@ -135,9 +135,35 @@ class Messenger:
         for client, reply in replies:
             yield client, answer_of(ask, client, reply)
 
-    def questions(self, ask: Ask) -> list[Message]:
-        """Return the messages that ask, in client order."""
-        contents = {id(item): records.request_content(item) for item in ask.requests.values()}
+    def answers_after(
+        self, first: Sequence[Request[Any]], ask: Ask
+    ) -> Iterator[tuple[int, list[Any], Any]]:
+        """Ask, with other requests first in the same messages.
+
+        Yields:
+            Client, its answers to those, and its answer to what the round asks: None where the last
+            of its answers leaves something open.
+
+        Raises:
+            RetexoError: As :meth:`answers`.
+        """
+        replies = self.ask(
+            self.questions(ask, first),
+            stage=ask.stage,
+            purpose=ask.purpose,
+            first=[question_of(request).name for request in first],
+        )
+        for client, reply in replies:
+            with named(client):
+                before = records.read_answers_first(first, reply)
+            is_open = records.leaves_open(before[-1])
+            yield client, before, None if is_open else answer_of(ask, client, reply)
+
+    def questions(self, ask: Ask, first: Sequence[Request[Any]] = ()) -> list[Message]:
+        """Return the messages that ask, in client order, with other requests ``first``."""
+        contents = {
+            id(item): records.request_content(item, first) for item in ask.requests.values()
+        }
         return [
             self._message(self._node_of[client], request, contents[id(request)])
             for client, request in ask.requests.items()
@@ -201,6 +227,7 @@ class Messenger:
         purpose: str,
         counted: Set[int] | None = None,
         within_s: float | None = None,
+        first: Sequence[str] = (),
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
 
@@ -215,6 +242,7 @@ class Messenger:
                 ``predict``.
             counted: Clients of whom enough must answer; all that are asked if None.
             within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
+            first: Purposes of what precedes the request in each message.
 
         Raises:
             RoundIncomplete: Replies were missing when the time was over; names the clients.
@@ -222,7 +250,7 @@ class Messenger:
         """
         sent = list(messages)
         number = round_of(sent[0].metadata.group_id) if sent else 0
-        asked = Question(stage=stage, purpose=purpose, round=number)
+        asked = Question(stage=stage, purpose=purpose, round=number, first=tuple(first))
         begun_s = self._clock.now_s()
         question = self._deliveries(sent, asked)
         self.waited_s += self._clock.now_s() - begun_s
@@ -340,20 +368,36 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
+        own, *first = records.split_content(message.content)
+        self._enter(own, client, asked.stage, asked.purpose, direction)
+        for purpose, content in zip(asked.first, first, strict=False):
+            # No message of its own.
+            self._enter(content, client, asked.stage, purpose, direction, messages=0)
+
+    def _enter(
+        self,
+        content: Mapping[str, Any],
+        client: int,
+        stage: int,
+        purpose: str,
+        direction: str,
+        *,
+        messages: int = 1,
+    ) -> None:
         account = Account(
             attempt=self._attempt,
             kind="control",
-            layer=asked.stage,
-            purpose=asked.purpose,
+            layer=stage,
+            purpose=purpose,
             client=client,
             peer=SERVER,
             direction=direction,
         )
-        weights, other = content_volumes(message.content)
+        weights, other = content_volumes(content)
         kind = "weights_down" if direction == "in" else "updates_up"
         for entry, volume in ((replace(account, kind=kind), weights), (account, other)):
             if volume.payload:
-                self._ledger.add(entry, volume)
+                self._ledger.add(entry, replace(volume, messages=messages))
 
 
 def answer_of(ask: Ask, client: int, reply: Message) -> Any:

@@ -218,11 +218,13 @@ class Question:
         stage: Stage index, -1 for none.
         purpose: As in the ledger.
         round: Round of the stage, 0 outside rounds.
+        first: Purposes of what is asked before it in the same message.
     """
 
     stage: int
     purpose: str
     round: int = 0
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.client.api import CollectRequest, PublishAnswer, PublishRequest, Ticket
+from retexo_fl.client.api import (
+    CollectAnswer,
+    CollectRequest,
+    PublishAnswer,
+    PublishRequest,
+    Ticket,
+)
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.federation.asking import UNWATCHED, Ask, OpenExchange, Pauses, Round, Wait, Watch
@@ -89,6 +95,23 @@ def exchange_rows(
     )
 
 
+def collect_all(
+    clients: Clients,
+    ticket: Ticket,
+    among: Sequence[int],
+    *,
+    config: RunConfig,
+    watch: Watch = UNWATCHED,
+) -> Round[int]:
+    """See that the vectors of some clients arrive; return how many it ended without.
+
+    Raises:
+        ExchangeIncomplete: As :func:`exchange_rows`; likewise ``RoundIncomplete``.
+    """
+    collecting = _Collecting(clients=clients, ticket=ticket, among=among)
+    return (yield from _collect_all(collecting, config, watch, all_there=True))
+
+
 def publish(
     clients: Clients,
     request: PublishRequest,
@@ -121,10 +144,30 @@ def publish(
         answers = sorted(found.items())
     published: dict[int, PublishAnswer] = {}
     for client, answer in answers:
-        check_published(clients.hellos[client], answer)
-        clients.count_stage(ticket, client, answer.traffic, direction="out")
+        note_published(clients, ticket, client, answer)
         published[client] = answer
     return published
+
+
+def note_published(clients: Clients, ticket: Ticket, client: int, answer: PublishAnswer) -> None:
+    """Check an answer, and enter what the client sent.
+
+    Raises:
+        RemoteProtocolError: It sent another number of vectors than it has to.
+    """
+    check_published(clients.hellos[client], answer)
+    clients.count_stage(ticket, client, answer.traffic, direction="out")
+
+
+def note_collected(clients: Clients, ticket: Ticket, client: int, answer: CollectAnswer) -> int:
+    """Check an answer, and enter what has arrived; return how many vectors have not.
+
+    Raises:
+        RemoteProtocolError: It lacks more vectors than it gets.
+    """
+    check_collected(clients.hellos[client], answer)
+    clients.count_stage(ticket, client, answer.traffic, direction="in")
+    return 0 if answer.complete else answer.missing
 
 
 def _asked(among: Sequence[int], request: PublishRequest, counted: frozenset[int] | None) -> Ask:
@@ -153,12 +196,7 @@ def collect(
         counted=frozenset(),
         within_s=within_s,
     )
-    missing = {}
-    for client, answer in answers:
-        check_collected(clients.hellos[client], answer)
-        clients.count_stage(ticket, client, answer.traffic, direction="in")
-        missing[client] = 0 if answer.complete else answer.missing
-    return missing
+    return {client: note_collected(clients, ticket, client, told) for client, told in answers}
 
 
 @dataclass(slots=True, kw_only=True)

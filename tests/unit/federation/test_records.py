@@ -186,6 +186,83 @@ def test_flowers_own_error_is_client_failed_in_one_line() -> None:
         records.raise_failure(failed, "client 0")
 
 
+FIRST = (
+    PublishRequest(ticket=TICKET, previous_digest=b"\x01" * 32, weights=WEIGHTS),
+    CollectRequest(ticket=TICKET, wait_s=2.5),
+)
+MAIN = TrainRequest(ticket=TICKET, weights=2 * WEIGHTS)
+
+
+def test_requests_that_precede_one_survive_the_translation() -> None:
+    carried = message(records.request_content(MAIN, FIRST), question_of(MAIN).message_type)
+    assert same(records.read_request(carried), MAIN)
+    assert [same(*pair) for pair in zip(records.read_first(carried), FIRST, strict=True)] == [
+        True,
+        True,
+    ]
+    # In a process several clients read the same content.
+    assert len(records.read_first(carried)) == 2
+    alone = message(records.request_content(MAIN), question_of(MAIN).message_type)
+    assert records.read_first(alone) == []
+
+
+def test_answers_that_precede_one_end_with_the_first_that_leaves_something_open() -> None:
+    sent = PublishAnswer(vectors=3, traffic=TRAFFIC, error_bound=(0.5,))
+    there = CollectAnswer(complete=True, missing=0, missing_peers=0, traffic=TRAFFIC)
+    told = EvaluateAnswer(examples=3, loss_sum=0.5, correct=2)
+    whole = reply(records.answer_content(told, [sent, there]))
+    assert records.read_answers_first(FIRST, whole) == [sent, there]
+    assert records.read_answer(EvaluateAnswer, whole) == told
+    late = replace(there, complete=False, missing=2, missing_peers=1)
+    assert records.read_answers_first(FIRST, reply(records.answer_content(None, [sent, late]))) == [
+        sent,
+        late,
+    ]
+    lacking = replace(sent, lacks_weights=True)
+    assert records.read_answers_first(FIRST, reply(records.answer_content(None, [lacking]))) == [
+        lacking
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"question": "query.other"}, "message type 'query.other' is unknown"),
+        ({"question": 3}, "message type 3 is unknown"),
+        ({"more": 1}, r"unknown \['more'\]"),
+        ({"wait-s": "x"}, "'wait-s' is 'x'"),
+    ],
+)
+def test_requests_that_precede_one_are_checked(changes: dict[str, Any], expected: str) -> None:
+    content = records.request_content(MAIN, FIRST)
+    for key, value in changes.items():
+        content.config_records["first-1"][key] = value
+    with pytest.raises(RemoteProtocolError, match=expected):
+        records.read_first(message(content))
+
+
+def test_so_many_requests_may_precede_one() -> None:
+    with pytest.raises(RemoteProtocolError, match="first-2: expected 2 requests first at most"):
+        records.read_first(message(records.request_content(MAIN, (*FIRST, FIRST[1]))))
+    content = RecordDict({"first-0": ArrayRecord()})
+    with pytest.raises(RemoteProtocolError, match="first-0: expected"):
+        records.read_first(message(content))
+
+
+def test_an_answer_that_should_precede_one_is_missed() -> None:
+    told = EvaluateAnswer(examples=3, loss_sum=0.5, correct=2)
+    with pytest.raises(RemoteProtocolError, match="no record called 'first-0'"):
+        records.read_answers_first(FIRST, reply(records.answer_content(told)))
+
+
+def test_each_request_of_a_message_is_counted_by_itself() -> None:
+    parts = records.split_content(records.request_content(MAIN, FIRST))
+    alone = [content_volumes(records.request_content(item)) for item in (MAIN, *FIRST)]
+    for part, (weights, other), asked in zip(parts, alone, (MAIN, *FIRST), strict=True):
+        name = 0 if asked is MAIN else len("question") + len(question_of(asked).message_type)
+        assert content_volumes(part) == (weights, replace(other, payload=other.payload + name))
+
+
 def broken(**changes: Any) -> RecordDict:
     content = records.request_content(TrainRequest(ticket=TICKET, weights=WEIGHTS))
     for key, value in changes.items():
