@@ -14,6 +14,7 @@ from retexo_fl.client.api import (
     TrainAnswer,
     TrainRequest,
 )
+from retexo_fl.updates import with_zeros
 from sims.trained import Trained
 from sims.training import Change, train_whole
 from sims.trainings import Keys
@@ -69,7 +70,7 @@ class ScoredClient:
     def _grade(self, request: TrainRequest, answer: TrainAnswer) -> None:
         own = request.weights
         if answer.examples:
-            own = own + (answer.update_sum / answer.examples).astype(own.dtype)
+            own = own + (with_zeros(answer.update_sum) / answer.examples).astype(own.dtype)
         for nodes in ("validation", "test"):
             asked = EvaluateRequest(ticket=request.ticket, weights=own, nodes=nodes)
             found = self._client.ask(asked)

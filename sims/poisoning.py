@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer
+from retexo_fl.updates import with_zeros
 from sims.training import Change
 
 
@@ -23,8 +24,8 @@ class PoisonedClient:
         answer = self._client.ask(request)
         if not isinstance(answer, TrainAnswer):
             return answer
-        factor = answer.update_sum.dtype.type(self._factor)
-        return replace(answer, update_sum=answer.update_sum * factor)
+        update = with_zeros(answer.update_sum)
+        return replace(answer, update_sum=update * update.dtype.type(self._factor))
 
 
 def poisoning(victim: int, factor: float) -> Change:

@@ -101,7 +101,11 @@ class GraphClient(Answering):
             partition = without_peers(partition)
         self._partition = partition
         self._config = config
-        self._codec = update_codec(update_bits=config.update_bits, weight_bits=config.weight_bits)
+        self._codec = update_codec(
+            update_bits=config.update_bits,
+            weight_bits=config.weight_bits,
+            keeps_zeros=config.codec == "dense",
+        )
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget

@@ -34,6 +34,7 @@ from retexo_fl.client.api import (
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.federation import flat_arrays
 from retexo_fl.ledger import Volume
+from retexo_fl.updates.zeros import bytes_with_zeros
 
 _SETTINGS: Final = "retexo"
 _WEIGHTS: Final = "weights"
@@ -45,7 +46,8 @@ MOST_FIRST: Final = 2
 #: Key of the message type of a request that precedes another.
 _QUESTION: Final = "question"
 #: Keys of weights and updates that are coded, as bytes among the values.
-_CODED: Final = frozenset({"weights", "update-sum", "sums"})
+_UPDATE: Final = "update-sum"
+_CODED: Final = frozenset({"weights", _UPDATE, "sums"})
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
 
@@ -263,25 +265,27 @@ def raise_failure(reply: Message, who: str) -> None:
 def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume]:
     """Return the bytes of a message's weights and of everything else in it.
 
-    Of coded weights and updates both figures are the coded bytes.
+    Of weights and updates in few bits both figures are the coded bytes; of an update without its
+    zeros ``raw`` is with them.
 
     Flower does not report what its transport adds, so neither is measured on the wire.
     """
-    weights = 0
-    other = 0
+    raw = weights = other = 0
     for record in content.values():
         if isinstance(record, ArrayRecord):
-            weights += sum(
+            size = sum(
                 math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
             )
+            raw, weights = raw + size, weights + size
         else:
             for key, value in record.items():
                 if key in _CODED and isinstance(value, bytes):
                     weights += len(value)
+                    raw += bytes_with_zeros(value) if key == _UPDATE else len(value)
                 else:
                     other += len(key) + scalar_bytes(value)
     return (
-        Volume(messages=1, raw=weights, payload=weights, wire=None),
+        Volume(messages=1, raw=raw, payload=weights, wire=None),
         Volume(messages=1, payload=other, wire=None),
     )
 

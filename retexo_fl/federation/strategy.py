@@ -94,7 +94,9 @@ class LazyMessagePassing(Strategy):
     def __init__(self, config: RunConfig, *, codec: UpdateCodec | None = None) -> None:
         self.config = config
         self._codec = codec or update_codec(
-            update_bits=config.update_bits, weight_bits=config.weight_bits
+            update_bits=config.update_bits,
+            weight_bits=config.weight_bits,
+            keeps_zeros=config.codec == "dense",
         )
         self._joined: Joined | None = None
         self._training: StageTraining | None = None

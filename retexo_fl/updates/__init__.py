@@ -1,22 +1,33 @@
 """How updates and weights travel between clients and server."""
 
-from retexo_fl.updates.codec import PLAIN, PlainUpdates, UpdateCodec, UpdateKey
+from retexo_fl.updates.codec import PlainUpdates, UpdateCodec, UpdateKey
 from retexo_fl.updates.few_bits import FewBits, most_held, weights_name
+from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
 
 __all__ = [
-    "PLAIN",
     "FewBits",
     "PlainUpdates",
     "UpdateCodec",
     "UpdateKey",
+    "bytes_with_zeros",
     "most_held",
     "update_codec",
     "weights_name",
+    "with_zeros",
+    "without_zeros",
 ]
 
 
-def update_codec(*, update_bits: int, weight_bits: int) -> UpdateCodec:
-    """Return the codec of updates and weights of so many bits a value; 32 changes nothing."""
+def update_codec(
+    *, update_bits: int = 32, weight_bits: int = 32, keeps_zeros: bool = False
+) -> UpdateCodec:
+    """Return the codec of updates and weights of so many bits a value.
+
+    Args:
+        update_bits: 32 loses nothing.
+        weight_bits: 32 leaves weights as they are.
+        keeps_zeros: Leave updates as they are at 32 bits; else their zeros are left out.
+    """
     if update_bits == weight_bits == 32:
-        return PLAIN
-    return FewBits(update_bits=update_bits, weight_bits=weight_bits)
+        return PlainUpdates(keeps_zeros=keeps_zeros)
+    return FewBits(update_bits=update_bits, weight_bits=weight_bits, keeps_zeros=keeps_zeros)

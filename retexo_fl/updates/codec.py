@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
+
+from retexo_fl.updates.zeros import with_zeros, without_zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,14 @@ class UpdateCodec(Protocol):
 
 
 class PlainUpdates:
-    """Sends both as they are: the values' own bytes."""
+    """Sends weights as they are, and updates without their zeros where there are many.
+
+    Args:
+        keeps_zeros: Sends updates as they are, too.
+    """
+
+    def __init__(self, *, keeps_zeros: bool = False) -> None:
+        self._keeps_zeros = keeps_zeros
 
     def measure(self, update: np.ndarray) -> np.ndarray:
         """See :class:`UpdateCodec`; there is nothing to know."""
@@ -114,12 +123,12 @@ class PlainUpdates:
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
         del key, steps
-        return update_sum
+        return update_sum if self._keeps_zeros else without_zeros(update_sum)
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
         del key, steps
-        return coded
+        return with_zeros(coded)
 
     @property
     def sends_changes(self) -> bool:
@@ -142,6 +151,3 @@ class PlainUpdates:
         """See :class:`UpdateCodec`."""
         del held
         return coded
-
-
-PLAIN: Final = PlainUpdates()

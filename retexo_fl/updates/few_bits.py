@@ -31,9 +31,13 @@ class FewBits(PlainUpdates):
     Args:
         update_bits: Of a value in updates; 32 leaves them as they are.
         weight_bits: The same of weights.
+        keeps_zeros: Of updates that are left as they are.
     """
 
-    def __init__(self, *, update_bits: int = 32, weight_bits: int = 32) -> None:
+    def __init__(
+        self, *, update_bits: int = 32, weight_bits: int = 32, keeps_zeros: bool = False
+    ) -> None:
+        super().__init__(keeps_zeros=keeps_zeros)
         self._updates = None if update_bits == 32 else Grid(update_bits)
         self._changes = None if weight_bits == 32 else Grid(weight_bits)
 
@@ -57,7 +61,7 @@ class FewBits(PlainUpdates):
             TrainingDiverged: A value is not finite.
         """
         if self._updates is None:
-            return update_sum
+            return super().encode_update(update_sum, key, steps)
         if not np.isfinite(update_sum).all():
             raise TrainingDiverged(
                 f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
@@ -69,8 +73,9 @@ class FewBits(PlainUpdates):
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
-        del key
-        return coded if self._updates is None else self._updates.decode(coded, steps)
+        if self._updates is None:
+            return super().decode_update(coded, key, steps)
+        return self._updates.decode(coded, steps)
 
     def encode_weights(
         self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None

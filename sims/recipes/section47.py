@@ -83,7 +83,7 @@ def run(setting: Setting) -> Outcome:
             {**SMALL, "dataset": DATASET, "model": MODEL, "rounds": ROUNDS},
             [SEED],
             trainings,
-            volume="payload; updates that a client sends, vectors that it sends",
+            volume="updates that a client sends, raw; vectors that it sends, payload",
         ),
         rows=rows,
         checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
@@ -99,11 +99,12 @@ def _keys(setting: Setting, codec: str) -> dict[str, Any]:
 
 
 def _moved(trained: Trained, layer: int) -> Moved:
-    def sum_of(kind: str) -> float:
+    def sum_of(kind: str, measure: str) -> float:
         lines = (line for line in trained.moved if (line["kind"], line["layer"]) == (kind, layer))
-        return sum(int(line["payload"]) for line in lines) / trained.clients / 1e6
+        return sum(int(line[measure]) for line in lines) / trained.clients / 1e6
 
-    return Moved(model=sum_of("updates_up"), boundary=sum_of("boundary"))
+    # Updates as published: with their zeros.
+    return Moved(model=sum_of("updates_up", "raw"), boundary=sum_of("boundary", "payload"))
 
 
 def _rows(moved: dict[tuple[str, int], Moved], found: dict[str, Trained]) -> list[Row]:

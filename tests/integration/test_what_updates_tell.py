@@ -20,6 +20,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, StageModel
+from retexo_fl.updates import with_zeros
 
 KEYS: dict[str, Any] = {"clients": 5, "layers": 1, "dropout": 0.0}
 FEATURES, CLASSES = 64, 10
@@ -50,7 +51,8 @@ def asking(parts: list[GraphPartition], client: int) -> Ask:
     def ask(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         flat = np.concatenate([weight.ravel(), bias]).astype(np.float32)
         ticket = replace(TICKET, round=next(rounds))
-        found = asked.train_layer(TrainRequest(ticket=ticket, weights=flat)).update_sum
+        answer = asked.train_layer(TrainRequest(ticket=ticket, weights=flat))
+        found = with_zeros(answer.update_sum)
         return found[: weight.size].reshape(weight.shape), found[weight.size :]
 
     return ask

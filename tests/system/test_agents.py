@@ -17,9 +17,11 @@ from retexo_fl.client.api import (
     CollectRequest,
     HelloRequest,
     PublishRequest,
+    Request,
     Ticket,
     TrainRequest,
     chain_digest,
+    question_of,
 )
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
@@ -192,6 +194,33 @@ def test_cora_is_trained_as_in_one_process(
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
     if algorithm == "lazy":
         assert max(peaks) < MOST_BYTES
+
+
+def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
+    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it held in memory, and in part on disk, is asked for again."""
+    keys = {**KEYS, **SUMS}
+    config = configured(tmp_path / "agents", **keys)
+    ask, ended = RemoteClient.ask, set[str]()
+    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
+        first = made[0]
+
+        def ask_after_an_end(client: RemoteClient, request: Request[Any]) -> Any:
+            kind = question_of(request).name
+            if client._socket_path == first.socket and kind not in ended:
+                ended.add(kind)
+                first.kill()
+                first.start()
+            return ask(client, request)
+
+        monkeypatch.setattr(RemoteClient, "ask", ask_after_an_end)
+        train_with(made, config)
+    assert ended == {
+        *("hello", "basis", "publish", "collect", "train_layer", "evaluate_layer"),
+    }
+    train(tmp_path / "inline", **keys)
+    assert_same_training(tmp_path / "agents", tmp_path / "inline")
 
 
 def test_vectors_that_are_late_do_not_change_what_is_trained(

@@ -1,4 +1,4 @@
-"""A run that is killed before any one of its writes goes on to the undisturbed weights."""
+"""A run that is killed before any one of its writes, or messages, goes on to the same weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ pytestmark = pytest.mark.system
 #: At every round, waited for; at every round, in the thread; as often as a user's run.
 PACES = {"waited": (0.0, False), "threaded": (0.0, True), "timed": (1.0, True)}
 KEYS: dict[str, Any] = {"rounds": 2, "clients": 2, "hidden": 8, "model": "gcn"}
+#: Every kind of message: a basis of sums, coded updates, weights and vectors.
+LEAN: dict[str, Any] = {
+    **KEYS,
+    **{"basis": "supervised", "basis_rows": "sums", "basis_blocks": 2, "basis_bits": 8},
+    **{"optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
+    **{"update_bits": 8, "weight_bits": 4, "row_bits": 8},
+}
 MOST_POINTS = 400
 #: Of a run's writes, CI looks at every twelfth, each pace at others; by hand 1 looks at all.
 EVERY = int(os.environ.get("RETEXO_CRASH_EVERY", "12"))
@@ -59,6 +66,49 @@ def killed_before(point: int, folder: Path) -> None:
     sys.addaudithook(watch)
 
 
+def killed_at_message(point: int) -> None:
+    """Have the process killed when so many messages have been answered, before one more is."""
+    from retexo_fl.simulation.inline_grid import InlineGrid
+
+    answer, left = InlineGrid._answer, point
+
+    def counted(grid: InlineGrid, message: Any) -> Any:
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return answer(grid, message)
+
+    InlineGrid._answer = counted  # type: ignore[method-assign,assignment]
+
+
+def check_messages(folder: Path) -> int:
+    """Kill and resume at each kind of message, or at each; return how many messages there were."""
+    from tests.support.runs import events_of, model_bytes, train
+
+    whole = folder / "whole"
+    assert child(lambda: train(whole, **LEAN)) == 0
+    curves = [event for event in events_of(whole) if event["event"] == "round"]
+    for point in range(0, MOST_POINTS, min(EVERY, LEAN["clients"])):
+        out = folder / f"run-{point}"
+
+        def killed(out: Path = out, point: int = point) -> None:
+            killed_at_message(point)
+            train(out, **LEAN)
+
+        status = child(killed)
+        if not os.WIFSIGNALED(status):
+            assert status == 0
+            return point
+        again = {"resume": out} if (out / "checkpoint.safetensors").exists() else {}
+        target = out if again else folder / f"again-{point}"
+        assert child(lambda t=target, a=again: train(t, **LEAN, **a)) == 0, f"message {point}"
+        assert model_bytes(target) == model_bytes(whole), f"message {point}"
+        found = [event for event in events_of(target) if event["event"] == "round"]
+        assert [e["val_accuracy"] for e in found] == [e["val_accuracy"] for e in curves]
+    raise AssertionError("the run has more messages than that")
+
+
 def check(pace: str, folder: Path) -> int:
     """Kill and resume at one point after the other; return about how many there were."""
     from retexo_fl.federation import checkpoint_writer
@@ -96,11 +146,25 @@ def check(pace: str, folder: Path) -> int:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pace", list(PACES))
 def test_run_killed_before_any_write_ends_with_the_same_weights(pace: str, tmp_path: Path) -> None:
+    points = points_of(pace, tmp_path)
+    # Status, configuration, layers and results, and each checkpoint, have several each.
+    assert points > (20 if pace == "timed" else 30)
+
+
+@pytest.mark.timeout(900)
+def test_lean_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
+    # For each of two clients: hello, features, their mean, two blocks, the basis, and for each
+    # stage two rounds and an evaluation; rows of the first stage, and the test.
+    assert points_of("messages", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 3 + 1 + 3 + 1)
+
+
+def points_of(what: str, folder: Path) -> int:
+    """Return how many points were looked at, in a process of its own."""
     import subprocess
 
     command = "from tests.system.test_crash_points import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", command, pace, str(tmp_path)],
+        [sys.executable, "-c", command, what, str(folder)],
         check=False,
         capture_output=True,
         text=True,
@@ -108,16 +172,15 @@ def test_run_killed_before_any_write_ends_with_the_same_weights(pace: str, tmp_p
         cwd=Path(__file__).parents[2],
     )
     assert found.returncode == 0, found.stderr
-    points = int(found.stdout.split()[-1])
-    # Status, configuration, layers and results, and each checkpoint, have several each.
-    assert points > (20 if pace == "timed" else 30)
+    return int(found.stdout.split()[-1])
 
 
 def main() -> None:
-    """Check the pace and the folder that the command line names."""
+    """Check the pace, or messages, in the folder that the command line names."""
     # In this process nothing of ours has a thread, so that it may be forked.
     import retexo_fl.client.factory
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
     folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
-    print(check(sys.argv[1], folder))  # noqa: T201
+    what = sys.argv[1]
+    print(check_messages(folder) if what == "messages" else check(what, folder))  # noqa: T201

@@ -1,10 +1,14 @@
-"""The codec that sends updates and weights as they are."""
+"""The codec that sends weights as they are, and updates without their zeros."""
 
 from __future__ import annotations
 
-from retexo_fl.updates import PLAIN
+from retexo_fl.updates import PlainUpdates
 from tests.support.update_codec_contract import UpdateCodecContract
 
 
 class TestPlainUpdates(UpdateCodecContract):
-    codec = PLAIN
+    codec = PlainUpdates()
+
+
+class TestUpdatesWithTheirZeros(UpdateCodecContract):
+    codec = PlainUpdates(keeps_zeros=True)

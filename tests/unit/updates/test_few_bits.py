@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.updates import PLAIN, FewBits, UpdateKey, update_codec, weights_name
+from retexo_fl.updates import FewBits, PlainUpdates, UpdateKey, update_codec, weights_name
 from retexo_fl.updates.grid import BITS, BLOCK
 from tests.support.update_codec_contract import KEY, UpdateCodecContract
 
@@ -122,7 +122,7 @@ def test_what_is_not_finite_is_refused_before_it_is_sent() -> None:
 
 
 def test_codecs_by_their_bits() -> None:
-    assert update_codec(update_bits=32, weight_bits=32) is PLAIN
+    assert type(update_codec(update_bits=32, weight_bits=32)) is PlainUpdates
     assert not update_codec(update_bits=8, weight_bits=32).sends_changes
     assert update_codec(update_bits=32, weight_bits=8).sends_changes
 

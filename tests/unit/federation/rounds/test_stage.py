@@ -25,7 +25,7 @@ from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger, Volume
 from retexo_fl.training.selection import Score
-from retexo_fl.updates import PLAIN
+from retexo_fl.updates import PlainUpdates
 from tests.support.promises import hello_of
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=bytes(32))
@@ -41,7 +41,7 @@ def stage(state: StageState | None = None, **keys: Any) -> StageTraining:
         state or StageState.first(np.zeros(2, np.float32)),
         clients=Clients(hellos=HELLOS, policy=WaitPolicy(timeout_s=9.0), ledger=TrafficLedger()),
         participants=Participants(training=(0, 2), validation=(0, 1), everyone=(0, 1, 2)),
-        codec=PLAIN,
+        codec=PlainUpdates(),
     )
 
 
