@@ -19,7 +19,7 @@ from retexo_fl.client.api import QUESTIONS, IntroduceRequest, RelayRequest, ques
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.federation import flat_arrays, records
 from retexo_fl.training.basis import Basis, BasisForm
-from retexo_fl.updates import FewBits, UpdateKey
+from retexo_fl.updates import FewBits, UpdateKey, with_zeros, without_zeros
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
 from tests.unit.agent.test_wire import ANSWERS, CONFIG, REQUESTS, WEIGHTS
@@ -35,6 +35,7 @@ def _few_bits_targets() -> list[Target]:
         UpdateKey(seed=0, job="job-0123456789ab", stage=0, round=1, client=0),
     )
     steps = codec.steps(codec.measure(values))
+    gaps = np.repeat(np.arange(300, dtype=np.float32) % 10 == 0, 100)
     form = BasisForm(features=30, dtype="float32", bits=8)
     basis = Basis(mean=values[:30], directions=values.reshape(30, 10))
 
@@ -63,6 +64,7 @@ def _few_bits_targets() -> list[Target]:
             codec.encode_weights(values + 1, key, values),
             lambda coded: codec.decode_weights(coded, values),
         ),
+        target("update-without-zeros", without_zeros(np.repeat(values, 100) * gaps), with_zeros),
         target("basis", form.encode(basis), form.decode),
         target("basis-sums", form.encode_sums(values, "key"), form.decode_sums),
     ]
@@ -218,6 +220,16 @@ def _read_settings(message_type: str, whole: RecordDict) -> Callable[[bytes], ob
     return read
 
 
+def _read_first(whole: RecordDict) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
+        settings = _record_of(ConfigRecord, data)
+        if settings is None:
+            return None
+        return records.read_first(_message(RecordDict({**whole, "first-1": settings})))
+
+    return read
+
+
 _KINDS: Final = MappingProxyType({"retexo": ConfigRecord, "metrics": MetricRecord})
 
 
@@ -272,6 +284,19 @@ def _record_targets() -> list[Target]:
                 cases=13_300,
             )
         )
+    first = [REQUESTS["publish"], REQUESTS["collect"]]
+    content = records.request_content(REQUESTS["train_layer"], first)
+    seeds = [json.dumps(_as_json(content.config_records["first-1"])).encode()]
+    made.append(
+        Target(
+            name="message-first",
+            group="messages",
+            seeds=seeds,
+            made=odd_json(seeds),
+            read=_read_first(content),
+            cases=13_300,
+        )
+    )
     for kind in dict.fromkeys(type(one) for one in ANSWERS):
         contents = [records.answer_content(one) for one in ANSWERS if isinstance(one, kind)]
         seeds = [_content_as_json(content) for content in contents]

@@ -1,4 +1,4 @@
-"""How vectors are written decides bytes, and nothing else."""
+"""How vectors and updates are written decides bytes, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.ledger import TrafficLedger, Volume
 from tests.support.data import cora_dir
-from tests.support.runs import model_bytes, train
+from tests.support.runs import ledger_of, model_bytes, train
 
 FEATURES, HIDDEN, FLOAT64 = 1433, 24, 8
 
 
 @pytest.mark.parametrize("plan", ["rows", "cover"])
 def test_dense_payload_is_raw_and_trains_the_same_bits(tmp_path: Path, plan: str) -> None:
-    moved, models = {}, {}
+    moved, models, updates = {}, {}, {}
     for codec in ("dense", "lossless"):
         run = train(
             tmp_path / codec,
@@ -30,14 +29,13 @@ def test_dense_payload_is_raw_and_trains_the_same_bits(tmp_path: Path, plan: str
             boundary_plan=plan,
             codec=codec,
         )
-        moved[codec], models[codec] = boundary_of(run), model_bytes(run)
+        moved[codec], models[codec] = ledger_of(run).sum(kind="boundary"), model_bytes(run)
+        updates[codec] = ledger_of(run).sum(kind="updates_up")
     assert models["dense"] == models["lossless"]
     vectors, rest = divmod(moved["dense"].raw, FLOAT64 * (FEATURES + 2 * HIDDEN))
     assert (vectors > 0, rest) == (True, 0)
     assert moved["dense"].payload == moved["dense"].raw == moved["lossless"].raw
     assert moved["lossless"].payload < moved["lossless"].raw / 5
-
-
-def boundary_of(run: Path) -> Volume:
-    with (run / "ledger.csv").open() as lines:
-        return TrafficLedger.from_csv(lines).sum(kind="boundary")
+    # Of the first layer's rows, a third are of words that none of a client's train nodes has.
+    assert updates["dense"].payload == updates["dense"].raw == updates["lossless"].raw
+    assert updates["lossless"].payload < 0.9 * updates["lossless"].raw
