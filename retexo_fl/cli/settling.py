@@ -90,16 +90,19 @@ def fitted(
     if profile not in FITTED:
         return config, ""
     from retexo_fl.client.preparation import graph_facts
+    from retexo_fl.layers.base import GraphLayer
     from retexo_fl.layers.named import layer_class
 
-    facts = graph_facts(parts)
-    takes_sums = layer_class(config.model).fixed_width(1) is not None
+    facts, layer = graph_facts(parts), layer_class(config.model)
+    takes_sums = layer.fixed_width(1) is not None
+    fitted_to = fitted_values(
+        profile,
+        facts,
+        takes_sums=takes_sums,
+        is_linear=takes_sums and layer.start_as is not GraphLayer.start_as,
+    )
     chosen = {**values, **(read_config_file(file) if file else {})}
-    fitting = {
-        key: value
-        for key, value in fitted_values(profile, facts, takes_sums=takes_sums).items()
-        if key not in chosen
-    }
+    fitting = {key: value for key, value in fitted_to.items() if key not in chosen}
     keys = ", ".join(f"{key} {value}" for key, value in fitting.items()) or "as it is"
     told = (
         f"profile {profile}: {keys} ({counted(facts.train_nodes, 'train node')}, "

@@ -102,7 +102,9 @@ def profile_values(name: str) -> Mapping[str, Scalar]:
     return PROFILES[name]
 
 
-def fitted_values(name: str, facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:
+def fitted_values(
+    name: str, facts: GraphFacts, *, takes_sums: bool, is_linear: bool
+) -> Mapping[str, Scalar]:
     """Return the keys of a profile of :data:`FITTED` that differ on a graph from its others.
 
     Found on validation nodes (docs/lean-training.md).
@@ -111,6 +113,7 @@ def fitted_values(name: str, facts: GraphFacts, *, takes_sums: bool) -> Mapping[
         name: Of the profile.
         facts: Of the graph.
         takes_sums: The model's first layer makes sums that a basis can be of.
+        is_linear: It is linear in them: few coordinates were too few for the MLP of ``gin``.
     """
     assert name in FITTED
     if takes_sums and facts.degree >= _HIGH_DEGREE:
@@ -118,7 +121,7 @@ def fitted_values(name: str, facts: GraphFacts, *, takes_sums: bool) -> Mapping[
     if facts.entries_per_row >= _DENSE * facts.features:
         return _of_dense(facts, takes_sums=takes_sums)
     few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
-    if takes_sums and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
+    if is_linear and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
         return _FEW_SUMS
     return _SUMS if takes_sums and facts.entries_per_row <= _FEW_ENTRIES else {}
 

@@ -150,7 +150,7 @@ def _place(setting: Setting, graph: str) -> dict[str, Scalar]:
 def _fitted(setting: Setting, graph: str) -> Mapping[str, Scalar]:
     """Return what the profile takes of a graph."""
     parts = make_parts(make_config({**SETTINGS, **_place(setting, graph)}))
-    return fitted_values("lean", graph_facts(parts), takes_sums=True)
+    return fitted_values("lean", graph_facts(parts), takes_sums=True, is_linear=True)
 
 
 def _rows(case: Case, found: Mapping[Case, Found]) -> list[Row]:

@@ -12,6 +12,7 @@ import pytest
 from retexo_fl.client.preparation import graph_facts, make_parts
 from retexo_fl.config import PROFILES, GraphFacts, default_values, make_config
 from tests.support.cli import CommandLine
+from tests.support.data import cora_dir
 
 
 @pytest.fixture
@@ -82,6 +83,13 @@ def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine, engine: str) ->
         f"{facts_of(words).train_nodes} train nodes, 40 features with 7.4 entries in a row, "
         "mean degree 30",
     )
+
+
+def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
+    cora = ("--dataset", "cora", "--data-dir", str(cora_dir()), "--split", "random:0.2/0.1/0.7")
+    for model in ("gcn", "sage", "gin", "gat"):
+        ended = retexo("plan", "--profile", "lean", "--model", model, *cora)
+        assert ("basis-blocks 3" in ended.err) == (model in {"gcn", "sage"}), ended.err
 
 
 def test_the_profile_of_the_paper_changes_nothing(retexo: CommandLine) -> None:

@@ -54,15 +54,21 @@ FEW: dict[str, Scalar] = {
     ],
 )
 def test_lean_fits_a_graph(facts: GraphFacts, expected: dict[str, Scalar]) -> None:
-    assert fitted_values("lean", facts, takes_sums=True) == expected
+    assert fitted_values("lean", facts, takes_sums=True, is_linear=True) == expected
     assert make_config({**PROFILES["lean"], **expected})
 
 
 def test_a_model_without_sums_gets_no_basis_of_them() -> None:
     for facts in (replace(USUAL, edges=300_000), replace(USUAL, train_nodes=9)):
-        assert fitted_values("lean", facts, takes_sums=False) == {}
+        assert fitted_values("lean", facts, takes_sums=False, is_linear=False) == {}
     whole = replace(USUAL, entries=5_000_000, classes=16)
-    assert fitted_values("lean", whole, takes_sums=False) == {"basis": "none"}
+    assert fitted_values("lean", whole, takes_sums=False, is_linear=False) == {"basis": "none"}
+
+
+def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
+    few = replace(USUAL, train_nodes=9)
+    assert fitted_values("lean", few, takes_sums=True, is_linear=True) == FEW
+    assert fitted_values("lean", few, takes_sums=True, is_linear=False) == {}
 
 
 def test_what_is_fitted_is_a_profile() -> None:
