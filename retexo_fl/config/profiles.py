@@ -51,7 +51,6 @@ _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
         **_SUMS,
         "basis-blocks": 3,
         "weight-decay": 0.05,
-        "rounds": 10,
         "patience": 4,
         "update-bits": 4,
     }

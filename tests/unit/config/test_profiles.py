@@ -24,7 +24,6 @@ FEW: dict[str, Scalar] = {
     **SUMS,
     "basis-blocks": 3,
     "weight-decay": 0.05,
-    "rounds": 10,
     "patience": 4,
     "update-bits": 4,
 }
