@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: What Flower's polling makes of one message in a deployment, from and to.
-_MESSAGE_S: Final = (5, 9)
+_MESSAGE_S: Final = (4, 9)
 #: Values that share a step, of one byte.
 _STEP_VALUES: Final = 256
 _MEAN_BYTES: Final = 2

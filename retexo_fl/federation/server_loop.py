@@ -151,11 +151,18 @@ class ServerLoop:
 
     def _first_round(self, stage: int, asking: Round[Score]) -> Score:
         """Carry out the exchange and a round in the same messages."""
+        before = self._rounds_bytes(stage)
         exchanged, score = self._joined.exchanges.run_with(stage, asking)
-        self._record_exchange(stage, exchanged)
+        self._record_exchange(stage, exchanged, beside=self._rounds_bytes(stage) - before)
         return score
 
-    def _record_exchange(self, stage: int, exchanged: Exchanged) -> None:
+    def _rounds_bytes(self, stage: int) -> int:
+        ledger = self.job.ledger
+        purposes = ("train", "evaluate")
+        return sum(ledger.sum(layer=stage, purpose=purpose).payload for purpose in purposes)
+
+    def _record_exchange(self, stage: int, exchanged: Exchanged, *, beside: int = 0) -> None:
+        """Record how an exchange ended; so many bytes ``beside`` it were not its own."""
         self.job.missing[stage] = exchanged.missing
         if not self.job.is_restored(stage):
             self.run.record(
@@ -164,7 +171,7 @@ class ServerLoop:
                     vectors=exchanged.vectors,
                     missing=exchanged.missing,
                     error_bound=exchanged.error_bound,
-                    bytes_payload=self._payload_bytes(),
+                    bytes_payload=self._payload_bytes() - beside,
                 )
             )
 

@@ -11,7 +11,15 @@ from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, RoundClosed
-from tests.support.runs import Interrupter, configured, ledger_of, model_bytes, result_of, train
+from tests.support.runs import (
+    Interrupter,
+    configured,
+    events_of,
+    ledger_of,
+    model_bytes,
+    result_of,
+    train,
+)
 
 KEYS: dict[str, Any] = {
     "clients": 3,
@@ -25,6 +33,9 @@ KEYS: dict[str, Any] = {
     "basis_blocks": 2,
 }
 FEW: dict[str, Any] = {"update_bits": 8, "weight_bits": 8, "row_bits": 8, "basis_bits": 8}
+
+#: Events after which the bytes so far are told.
+TOLD = ("exchange", "stage_end", "finish")
 
 
 def payload(run: Path, kind: str, purpose: str) -> int:
@@ -132,3 +143,15 @@ def test_the_report_says_why_less_moved_than_predicted(tmp_path: Path) -> None:
         run = train(tmp_path / name, **{**KEYS, "rounds": 2}, **more)
         page = write_report(run).read_text()
         assert ("which count as raw bytes as they were sent" in page) == bool(more)
+
+
+def test_an_exchange_is_told_without_the_round_that_went_with_it(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **KEYS, **FEW)
+    ledger = ledger_of(run)
+    moved = [e["bytes_payload"] for e in events_of(run) if e["event"] in TOLD]
+    tested = moved[-1] - moved[-2]
+    for stage, begun, ended, beside in ((0, *moved[:2], 0), (1, *moved[2:4], tested)):
+        rounds = sum(
+            ledger.sum(layer=stage, purpose=purpose).payload for purpose in ("train", "evaluate")
+        )
+        assert ended - begun == rounds - beside
