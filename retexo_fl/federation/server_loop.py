@@ -249,6 +249,7 @@ class ServerLoop:
                 stage=outcome.stage,
                 best_round=outcome.best_round,
                 val_accuracy=outcome.score.accuracy,
+                rounds=outcome.rounds,
                 bytes_payload=self._payload_bytes(),
             )
         )

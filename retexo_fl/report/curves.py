@@ -110,7 +110,7 @@ def _best_table(stages: Sequence[StageCourse]) -> str:
         rows.append(
             [
                 markup.words(f"stage {stage.index}"),
-                markup.count(len(stage.points)),
+                markup.count(stage.trained_rounds),
                 markup.count(stage.best_round),
                 markup.share(best.val_accuracy if best else None),
                 markup.number(best.val_loss if best else None),
@@ -157,7 +157,7 @@ def _stage(stage: StageCourse) -> str:
 
 
 def _facts(stage: StageCourse) -> str:
-    done, planned = len(stage.points), format_counted(stage.rounds_planned, "round")
+    done, planned = stage.trained_rounds, format_counted(stage.rounds_planned, "round")
     facts = [format_counted(done, "round") if stage.end else f"{format_count(done)} of {planned}"]
     if stage.best is not None:
         facts.append(f"best in round {stage.best.round}")

@@ -54,6 +54,12 @@ class StageCourse:
         return self._latest
 
     @property
+    def trained_rounds(self) -> int:
+        """How many rounds it took so far."""
+        ended = self.end.rounds if self.end else None
+        return len(self.points) if ended is None else ended
+
+    @property
     def points(self) -> tuple[RoundClosed, ...]:
         """Its rounds, in order."""
         return tuple(self.rounds[number] for number in sorted(self.rounds))

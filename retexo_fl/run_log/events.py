@@ -137,11 +137,15 @@ class RoundClosed(Moved):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageClosed(Moved):
-    """A stage is trained; ``best_round`` is the one whose weights are kept."""
+    """A stage is trained in ``rounds``; ``best_round`` is the one whose weights are kept.
+
+    The last round of a stage that lost patience has no event of its own.
+    """
 
     stage: int
     best_round: int | None
     val_accuracy: float | None = None
+    rounds: int | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,10 @@ def test_resume_with_patience_stops_like_the_undisturbed_run(tmp_path: Path) -> 
         judged = [e for e in rounds if e["stage"] == stage["layer"]][-1]
         assert judged["round"] == stage["rounds"] - 1
         assert judged["round"] - judged["best_round"] == 3
+    ends = [event for event in events_of(run) if event["event"] == "stage_end"]
+    assert [end["rounds"] for end in ends] == [stage["rounds"] for stage in stages]
+    report = write_report(run).read_text()
+    assert all(f"{stage['rounds']} rounds, best in round" in report for stage in stages)
     out = interrupted(tmp_path / "broken", 7, **keys)
     train(out, **keys, resume=out)
     assert result_of(out)["stages"] == stages
