@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from sims.trained import COUNTED_PURPOSES, MODEL_KINDS, Trained
+from sims.trained import COUNTED_PURPOSES, MODEL_KINDS, Trained, bytes_of
 
 
 class Point(NamedTuple):
@@ -43,7 +43,7 @@ def _by_stage(trained: Trained, measure: str) -> tuple[Counter[int], Counter[int
         if line["kind"] not in ("boundary", *MODEL_KINDS):
             continue
         of = exchanged if line["purpose"] == "exchange" else in_rounds
-        of[line["layer"]] += line[measure] * (2 if line["kind"] == "boundary" else 1)
+        of[line["layer"]] += bytes_of(line, measure) * (2 if line["kind"] == "boundary" else 1)
     return exchanged, in_rounds
 
 

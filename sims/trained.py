@@ -62,7 +62,7 @@ class Trained:
         """Return the bytes of some kinds and purposes, each counted once, at its sender."""
         wanted_kinds, wanted_purposes = set(kinds), set(purposes)
         return sum(
-            int(line[measure])
+            bytes_of(line, measure)
             for line in self.moved
             if line["kind"] in wanted_kinds and line["purpose"] in wanted_purposes
         )
@@ -87,6 +87,11 @@ class Trained:
             "history": self.history,
             "commit": self.commit,
         }
+
+
+def bytes_of(line: Mapping[str, Any], measure: str) -> int:
+    """Return the bytes of one line; updates have their zeros, as published ones."""
+    return int(line["raw" if line["kind"] == "updates_up" else measure])
 
 
 def moved_lines(ledger: TrafficLedger) -> list[dict[str, Any]]:
