@@ -179,9 +179,10 @@ class Run:
 
     def _wait_for_simulation(self, stream: int) -> None:
         while not self.simulations and self.household.ended.get(stream) != 0:
+            # `flwr run` ends because the SuperLink does: that is told first.
+            self._require_daemon()
             if code := self.household.ended.get(stream):
                 raise EngineFailed(f"flwr run ended ({how(code)}) before the run started")
-            self._require_daemon()
             self._require_time("Flower's simulation did not start")
             self._pause()
 
