@@ -47,13 +47,7 @@ _NODES_PER_FEATURE: Final = 0.5
 _LOW_DEGREE: Final = 10
 _SUMS: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "sums"})
 _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
-    {
-        **_SUMS,
-        "basis-blocks": 3,
-        "weight-decay": 0.05,
-        "patience": 4,
-        "update-bits": 4,
-    }
+    {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4, "update-bits": 4}
 )
 
 

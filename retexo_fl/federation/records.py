@@ -290,13 +290,14 @@ def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume]:
     )
 
 
-def split_content(content: RecordDict) -> list[dict[str, Any]]:
-    """Return a message's own records, then those of each request or answer that precedes it."""
+def split_content(content: RecordDict, first: int) -> list[dict[str, Any]]:
+    """Return a message's own records, then those of each of so many requests or answers before it.
+
+    Records that nobody asked for are its own, so that no byte is left out.
+    """
     own = dict(content)
-    parts: list[dict[str, Any]] = []
-    while (name := _first(len(parts))) in own:
-        beside = _weights_beside(name)
-        parts.append({key: own.pop(key) for key in (name, beside) if key in own})
+    names = [(_first(place), _weights_beside(_first(place))) for place in range(first)]
+    parts = [{key: own.pop(key) for key in pair if key in own} for pair in names]
     return [own, *parts]
 
 

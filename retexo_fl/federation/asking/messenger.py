@@ -368,9 +368,9 @@ class Messenger:
 
     def count(self, message: Message, client: int, asked: Question, direction: str) -> None:
         """Enter a message to (``in``) or from (``out``) a client in the ledger."""
-        own, *first = records.split_content(message.content)
+        own, *first = records.split_content(message.content, len(asked.first))
         self._enter(own, client, asked.stage, asked.purpose, direction)
-        for purpose, content in zip(asked.first, first, strict=False):
+        for purpose, content in zip(asked.first, first, strict=True):
             # No message of its own.
             self._enter(content, client, asked.stage, purpose, direction, messages=0)
 

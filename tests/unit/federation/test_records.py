@@ -256,11 +256,14 @@ def test_an_answer_that_should_precede_one_is_missed() -> None:
 
 
 def test_each_request_of_a_message_is_counted_by_itself() -> None:
-    parts = records.split_content(records.request_content(MAIN, FIRST))
+    content = records.request_content(MAIN, FIRST)
+    parts = records.split_content(content, 2)
     alone = [content_volumes(records.request_content(item)) for item in (MAIN, *FIRST)]
     for part, (weights, other), asked in zip(parts, alone, (MAIN, *FIRST), strict=True):
         name = 0 if asked is MAIN else len("question") + len(question_of(asked).message_type)
         assert content_volumes(part) == (weights, replace(other, payload=other.payload + name))
+    # What nobody asked for is counted, too.
+    assert records.split_content(content, 0) == [dict(content)]
 
 
 def broken(**changes: Any) -> RecordDict:
