@@ -227,7 +227,8 @@ class RunConfig:
     codec: str = one_of(
         "lossless",
         "Encoding of vectors: the shortest without loss (lossless), every value as it is (dense), "
-        "or rounded to 24 bits so that sums are exact (fixed).",
+        "or rounded to 24 bits so that sums are exact (fixed). Updates go without their zeros, but "
+        "with dense.",
         *("lossless", "dense", "fixed"),
     )
 
