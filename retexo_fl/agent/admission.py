@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.client.api import BasisRequest, EvaluateRequest, TrainRequest
+from retexo_fl.client.api import BasisRequest, EvaluateRequest, GramRequest, TrainRequest
 from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.devices.names import available_cores, parse_devices
@@ -148,11 +148,13 @@ class Questions:
         stages: How many the training has.
         most_rounds: Of each.
         most_blocks: Sums of features that a basis takes, the mean's included.
+        most_products: Sums of products of coordinates that a solver takes.
     """
 
     stages: int
     most_rounds: int
     most_blocks: int = 0
+    most_products: int = 0
     _asked: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)
 
     def count(self, asked: object, *, client: int) -> None:
@@ -164,6 +166,8 @@ class Questions:
         """
         if isinstance(asked, BasisRequest):
             self._count_basis(asked, client)
+        if isinstance(asked, GramRequest):
+            self._count_products(asked, client)
         if not isinstance(asked, TrainRequest | EvaluateRequest):
             return
         stage, most = asked.ticket.stage, self.most_rounds
@@ -199,9 +203,17 @@ class Questions:
                 "expected no more than basis-blocks and one for the mean"
             )
 
+    def _count_products(self, asked: GramRequest, client: int) -> None:
+        # Of rows that a basis of the server's choice has made: another basis is another question.
+        if not self._is_within(asked, (0, "products"), "", self.most_products):
+            raise LocalProtocolError(
+                f"client {client}: asked for more than {self.most_products} sums of products; "
+                "expected one with solver ridge, else none"
+            )
+
     def _is_within(
         self,
-        asked: TrainRequest | EvaluateRequest | BasisRequest,
+        asked: TrainRequest | EvaluateRequest | BasisRequest | GramRequest,
         kind: tuple[int, str],
         nodes: str,
         most: int,
@@ -215,8 +227,12 @@ class Questions:
         return False
 
 
-def _digest(asked: TrainRequest | EvaluateRequest | BasisRequest, nodes: str) -> bytes:
+def _digest(
+    asked: TrainRequest | EvaluateRequest | BasisRequest | GramRequest, nodes: str
+) -> bytes:
     digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
-    if asked.weights is not None:
+    if isinstance(asked, GramRequest):
+        digest.update(asked.ticket.weights_digest)
+    elif asked.weights is not None:
         digest.update(asked.weights.tobytes())
     return digest.digest()

@@ -132,7 +132,12 @@ class AgentJob:
         depot.admit_job(name, self._gate)
         stages = 1 if self._end_to_end else config.layers
         most_blocks = 0 if config.basis == "none" else config.basis_blocks + 1
-        self._questions = Questions(stages=stages, most_rounds=most_rounds, most_blocks=most_blocks)
+        self._questions = Questions(
+            stages=stages,
+            most_rounds=most_rounds,
+            most_blocks=most_blocks,
+            most_products=int(config.solver == "ridge"),
+        )
         self._kept: dict[str, tuple[bytes, wire.Parts]] = {}
         self._round_message: RoundMessage | None = None
         self._round_keys: list[set[BlockKey]] = []

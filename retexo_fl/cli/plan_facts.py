@@ -143,7 +143,7 @@ def _size(
         asked_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
         validation_clients=sum(1 for p in parts if p.val_mask.any()),
         vectors=sum(pairs),
-        rounds=(config.rounds,) * config.layers,
+        rounds=config.stage_rounds,
         sampled_vectors=drawn,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from retexo_fl.cli.tables import figures
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange.levels import level_bytes
+from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, basis_values, lazy_volume
 from retexo_fl.units import UNKNOWN, format_bytes, format_count
@@ -80,6 +81,10 @@ def _messages(config: RunConfig, shape: ModelShape, size: TrainingSize) -> int:
         blocks = -(-shape.inputs // shape.classes)
         # The mean and the blocks; features cross before them where the basis is of their sums.
         before += 1 + blocks + (exchange if shape.basis_of_sums else 0)
+    if shape.passes_sums:
+        # Each exchange but the last has clients send what crosses in the next; then validation and
+        # test.
+        return before + shape.layers * (1 + exchange) + 2
     # With the validation of the last weights; and the test.
     return before + sum(exchange + rounds + 1 for rounds in size.rounds) + 1
 
@@ -91,7 +96,10 @@ def _server_bytes(config: RunConfig, shape: ModelShape, size: TrainingSize) -> i
     up, down, basis = basis_values(shape)
     basis_up, basis_down = size.training_clients * up, size.training_clients * down
     basis_down += size.clients * basis
-    updates = volume.updates_up // item - basis_up
+    # Sums of products are not coded.
+    products = size.clients * gram_values(shape.read_width, shape.classes)
+    products = products if shape.passes_sums else 0
+    updates = volume.updates_up // item - basis_up - products
     weights = (volume.weights_training + volume.weights_beyond) // item - basis_down
     means = _MEAN_BYTES * basis_down // (shape.features or 1) if config.basis_bits < 32 else 0
     return (
@@ -99,6 +107,7 @@ def _server_bytes(config: RunConfig, shape: ModelShape, size: TrainingSize) -> i
         + _coded_bytes(weights, config.weight_bits, item)
         + _coded_bytes(basis_up + basis_down, config.basis_bits, item)
         + means
+        + products * item
     )
 
 

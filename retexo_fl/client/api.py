@@ -22,7 +22,7 @@ from retexo_fl.errors import LocalProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 7
+MESSAGE_VERSION = 8
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 AnswerT = TypeVar("AnswerT")
@@ -139,6 +139,24 @@ class BasisRequest(Request["BasisAnswer"]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisAnswer:
     """Sums over train nodes, (F,) or (F c,), as :class:`.BasisForm` has them, and how many."""
+
+    sums: np.ndarray
+    examples: int = field(metadata=named("num-examples"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GramRequest(Request["GramAnswer"]):
+    """Add up the products of what the last layer reads of the train nodes; ``ticket`` is its stage.
+
+    See :mod:`.training.ridge`.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GramAnswer:
+    """Sums over train nodes, flat, as :func:`.gram_sums` has them, and how many there are."""
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))
@@ -383,6 +401,7 @@ def _question(name: str, message_type: str, request: type[Any], answer: type[Any
 HELLO: Final = _question("hello", "query.hello", HelloRequest, HelloAnswer)
 INTRODUCE: Final = _question("introduce", "query.introduce", IntroduceRequest, IntroduceAnswer)
 BASIS: Final = _question("basis", "query.basis", BasisRequest, BasisAnswer)
+GRAM: Final = _question("gram", "query.gram", GramRequest, GramAnswer)
 PUBLISH: Final = _question("publish", "query.publish", PublishRequest, PublishAnswer)
 RELAY: Final = _question("relay", "query.relay", RelayRequest, RelayAnswer)
 COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAnswer)
@@ -394,7 +413,10 @@ PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAn
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
     {
         question.name: question
-        for question in (HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT, TRAIN, EVALUATE, PREDICT)
+        for question in (
+            *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
+            *(GRAM, TRAIN, EVALUATE, PREDICT),
+        )
     }
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}

@@ -30,6 +30,8 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    GramAnswer,
+    GramRequest,
     HelloAnswer,
     HelloRequest,
     PredictAnswer,
@@ -48,6 +50,7 @@ from retexo_fl.client.prediction_files import write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
+    read_rows,
     summed_rows,
     with_coordinates,
     with_layer_outputs,
@@ -66,6 +69,7 @@ from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate
@@ -262,6 +266,9 @@ class GraphClient(Answering):
                 return self._features()
             return self._kept(ticket, basis.coordinates(self._features()))
         stage, before = ticket.stage - 1, request.previous_digest
+        if self._shape.passes_sums:
+            rows = read_rows(self._shape, stage, self._stage_input(stage, before))
+            return self._kept(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
             trainer = self._trainer(stage, before)
             self._check_weights(ticket, weights, trainer.num_weights)
@@ -321,6 +328,21 @@ class GraphClient(Answering):
             missing_peers=len(missing),
             traffic=traffic,
         )
+
+    def gram(self, request: GramRequest) -> GramAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        ticket, train = request.ticket, self._nodes.train
+        self._admit(ticket)
+        if not self._shape.passes_sums or ticket.stage != self._shape.layers - 1:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
+                "last stage"
+            )
+        rows = read_rows(
+            self._shape, ticket.stage, self._stage_input(ticket.stage, ticket.weights_digest)
+        )
+        sums = gram_sums(rows[train], np.asarray(self._nodes.labels[train]), self._shape.classes)
+        return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

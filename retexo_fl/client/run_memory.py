@@ -120,7 +120,8 @@ def memory_by_phase(config: RunConfig, size: GraphSize) -> dict[str, float]:
     if layer_class(config.model).uses_heads:
         kept += item * 8 * size.edges * config.heads
     boundary = 0 if config.traits.drops_edges else size.boundary
-    widths = [_feature_width(size), *[float(shape.state_width)] * (shape.layers - 1)]
+    widths = [_feature_width(size)]
+    widths += [float(shape.input_width(stage)) for stage in range(1, shape.layers)]
     rows = _OWN_COPIES * size.nodes + _RECEIVED_COPIES * boundary
     # A stage's rows are there with those of the stage before.
     at_once = [sum(widths[max(stage - 1, 0) : stage + 1]) for stage in range(shape.layers)]

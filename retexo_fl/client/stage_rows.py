@@ -23,6 +23,7 @@ from scipy.sparse import csr_array
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.aggregate import AggregatedLayer
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
+from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.training.stage_pass import chunks
@@ -31,16 +32,21 @@ from retexo_fl.training.stage_pass import chunks
 _MOST_LOG: Final = 80.0
 
 
+def read_rows(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
+    """Return the (N, D') rows that a stage's layer reads of all inner nodes."""
+    layer = StageModel(shape, stage).layer
+    assert isinstance(layer, AggregatedLayer)
+    return dense_rows(layer.prepare(inputs).rows, inputs.dtype).numpy()
+
+
 def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
-    """Return the (N, D') rows that a stage's layer reads of all inner nodes.
+    """Return :func:`read_rows` as they cross.
 
     Where the layer asks senders to multiply with a factor f, its -2 ln f stands in one more column:
     of the size of other values, so that few bits a value keep it.
     """
-    layer = StageModel(shape, stage).layer
-    assert isinstance(layer, AggregatedLayer)
-    rows = dense_rows(layer.prepare(inputs).rows, inputs.dtype).numpy()
-    factors = layer.message_scale(inputs.degrees)
+    rows = read_rows(shape, stage, inputs)
+    factors = layer_class(shape.model).message_scale(inputs.degrees)
     if factors is None:
         return rows
     return np.column_stack([rows, -2.0 * np.log(factors)]).astype(rows.dtype)

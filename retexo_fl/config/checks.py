@@ -55,6 +55,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             "expected a multiple of heads"
         )
     _check_lean(values)
+    _check_solver(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     _check_quorum(values)
@@ -88,6 +89,19 @@ def _check_lean(values: Mapping[str, Any]) -> None:
             f"basis: {values['basis']} does not go with algorithm {values['algorithm']}; expected "
             "none, or algorithm lazy"
         )
+
+
+def _check_solver(values: Mapping[str, Any]) -> None:
+    """Check what a last layer that is solved for cannot do."""
+    if values["solver"] == "rounds":
+        return
+    expected = {"algorithm": "lazy", "loss": "cross-entropy", "aggregator": "mean"}
+    for key, value in expected.items():
+        if values[key] != value:
+            raise ConfigurationError(
+                f"solver: {values['solver']} does not go with {key} {shown(values[key])}; expected "
+                f"rounds, or {key} {value}"
+            )
 
 
 def _check_fanouts(values: Mapping[str, Any]) -> None:

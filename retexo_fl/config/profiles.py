@@ -10,7 +10,8 @@ from typing import Final
 from retexo_fl.config.keys import Scalar
 from retexo_fl.errors import ConfigurationError
 
-#: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds.
+#: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds, and
+#: ``one-shot`` has none.
 PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
     {
         "retexo": MappingProxyType({}),
@@ -27,6 +28,17 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "row-bits": 8,
                 "update-bits": 8,
                 "weight-bits": 4,
+            }
+        ),
+        "one-shot": MappingProxyType(
+            {
+                "solver": "ridge",
+                "basis": "supervised",
+                "basis-rows": "sums",
+                "basis-blocks": 2,
+                "basis-bits": 8,
+                "row-bits": 8,
+                "weight-bits": 8,
             }
         ),
     }

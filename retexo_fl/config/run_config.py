@@ -110,6 +110,13 @@ class RunConfig:
     patience: int = whole(
         0, "Rounds without a better model after which a stage ends; 0 for no early stop.", least=0
     )
+    solver: str = one_of(
+        "rounds",
+        "How layers are found: trained in rounds, or by ridge regression of the last one on sums "
+        "over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing "
+        "(for gcn and sage).",
+        *("rounds", "ridge"),
+    )
     warm_start: bool = switch("A stage's classifier starts as the head of the stage before.")
     optimizer: str = one_of(
         "adam",
@@ -310,6 +317,14 @@ class RunConfig:
     def traits(self) -> Algorithm:
         """What sets its algorithm apart."""
         return ALGORITHMS[self.algorithm]
+
+    @property
+    def stage_rounds(self) -> tuple[int, ...]:
+        """How many rounds each layer is trained for at most."""
+        if self.solver == "ridge":
+            # What the last one is solved by counts as a round.
+            return (*[0] * (self.layers - 1), 1)
+        return (self.rounds,) * self.layers
 
     @property
     def graph_name(self) -> str:

@@ -131,6 +131,10 @@ class Exchanges:
         result = self._messenger.go_on(asking, both.answers(ask))
         return both.exchanged, result
 
+    def publishing(self, stage: int) -> Round[None]:
+        """Have all clients send their vectors of a stage, which :meth:`run` waits for."""
+        yield from publish(self._clients, self._request(stage), self._messenger.clients)
+
     def bring_up(self, stage: int, training: Collection[int]) -> frozenset[int]:
         """Have clients that are back catch up with a stage; return those still behind.
 

@@ -9,6 +9,9 @@
         evaluate  w(R) on the validation nodes; the best of w(1)..w(R) is kept
     evaluate      the selected model on the test nodes, once
 
+With ``solver = ridge`` no stage has rounds: after the exchanges of all stages clients add up
+products, from which the last layer follows.
+
 A stage that loses patience leaves its last weights unevaluated. Where weights travel as changes,
 publish and collect go in the messages of the first round.
 
@@ -111,16 +114,15 @@ class ServerLoop:
         )
         if self.run.lost_rounds:
             self.run.record(RoundsLost(rounds=tuple(self.run.lost_rounds)))
-        if self._joined.messenger.policy.clients_return:
+        if self._joined.messenger.policy.clients_return or self.config.solver == "ridge":
             self._keep_attempt()
         if (basis := self._strategy.find_basis()) is not None:
             known = self._joined.federation
             self.run.write_basis(basis, features=known.features, classes=known.classes)
-        for stage in range(self._strategy.stages):
-            if stage >= len(self.job.outcomes):
-                self._train_stage(stage)
-            else:
-                self._exchange(stage)
+        if self.config.solver == "ridge":
+            self._solve()
+        else:
+            self._train_stages()
         test = self._test()
         outcome = TrainingOutcome(
             config=self.config,
@@ -131,6 +133,34 @@ class ServerLoop:
         )
         return finish_run(self.run, self.job, outcome)
 
+    def _train_stages(self) -> None:
+        for stage in range(self._strategy.stages):
+            if stage >= len(self.job.outcomes):
+                self._train_stage(stage)
+            else:
+                self._exchange(stage)
+
+    def _solve(self) -> None:
+        """Find the last layer without rounds; those before it have no weights.
+
+        Clients send the vectors of a stage in the messages that end the exchange before it.
+        """
+        exchanges, last = self._joined.exchanges, self._strategy.stages - 1
+        for stage in range(last):
+            outcome = StageOutcome.untrained(stage, self._strategy.initial(stage))
+            self.job.outcomes[stage:] = [outcome]
+            exchanged, _ = exchanges.run_with(stage, exchanges.publishing(stage + 1))
+            self._record_exchange(stage, exchanged)
+            self._record_stage(outcome)
+        exchanged, weights = exchanges.run_with(last, self._strategy.solving())
+        self._record_exchange(last, exchanged)
+        state = replace(StageState.first(weights), round=1)
+        training = self._strategy.open_stage(last, state)
+        known, outcome = StageLoop(self.config, self._joined.messenger, training).close()
+        if known is not None:
+            self.run.record(known)
+        self._close_stage(outcome)
+
     @property
     def _never_there(self) -> tuple[int, ...]:
         """Clients that were absent when the attempt began."""
@@ -138,7 +168,10 @@ class ServerLoop:
         return tuple(sorted({*range(self.config.clients)} - {*there}))
 
     def _keep_attempt(self) -> None:
-        """Write where the attempt begins: exchanges may be open for days before a round is done."""
+        """Write where the attempt begins: exchanges may be open for days before a round is done.
+
+        A run without rounds writes no other checkpoint.
+        """
         stage = len(self.job.outcomes)
         state = self.job.stage_state(stage) or self._first_state(stage)
         self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state))
@@ -238,12 +271,16 @@ class ServerLoop:
         )
 
     def _close_stage(self, outcome: StageOutcome) -> None:
+        self._record_stage(outcome)
+        self.job.outcomes.append(outcome)
+
+    def _record_stage(self, outcome: StageOutcome) -> None:
+        """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
             facts = LayerFacts(stage=layer, features=shape.features, classes=shape.classes)
             self.run.write_layer(facts, tensors)
-        self.job.outcomes.append(outcome)
         self.run.record(
             StageClosed(
                 stage=outcome.stage,

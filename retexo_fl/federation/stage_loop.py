@@ -79,7 +79,7 @@ class StageLoop:
         return RoundClosed(
             stage=self._training.ticket.stage,
             round=number,
-            rounds=self._config.rounds,
+            rounds=max(self._config.stage_rounds),
             loss=loss,
             absent=absent,
             val_loss=score.loss,

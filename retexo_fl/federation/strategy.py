@@ -36,6 +36,7 @@ from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
+from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
@@ -180,6 +181,10 @@ class LazyMessagePassing(Strategy):
     def _check_loop(self, grid: Grid) -> None:
         """Refuse what Flower's loop cannot do."""
         config = self.config
+        if config.solver != "rounds":
+            raise ConfigurationError(
+                f"solver: {config.solver}, but Flower's loop trains in rounds; expected rounds"
+            )
         check_algorithm(config_values(config))
         check_links(grid, config)
         for key, value in (("patience", config.patience), ("min-clients", config.min_clients)):
@@ -251,6 +256,12 @@ class LazyMessagePassing(Strategy):
         else:
             joined.job.basis = joined.messenger.run(finding)
         return joined.job.basis
+
+    def solving(self) -> Round[np.ndarray]:
+        """Find the (P,) weights of the last layer without rounds."""
+        joined = self.joined
+        ticket = joined.job.ticket(self.stages - 1)
+        return solve_last(joined.clients, ticket, joined.schedule.shape)
 
     def initial(self, stage: int) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, after those before it."""

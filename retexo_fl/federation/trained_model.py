@@ -55,7 +55,7 @@ class TrainedModel:
         if not self.shape.has_basis:
             # As it was named before there were any.
             del shape["features_before_basis"]
-        for name in ("basis_of_sums", "sends_layer_inputs"):
+        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums"):
             if not shape[name]:
                 del shape[name]
         facts = {

@@ -2,7 +2,9 @@
 
 Stage m < K - 1 trains ``dropout, layer, LayerNorm, ReLU, Linear(H, C)``; the last stage trains
 ``dropout, layer`` with C outputs. What a stage passes on is ``ReLU(LayerNorm(layer))``; the
-linear head serves the stage's own loss.
+linear head serves the stage's own loss. Where the last layer is solved for instead of trained
+(``solver = ridge``), the stages before it have no weights: they pass the rows on that their layer
+reads, its sums over neighbours.
 
 Source: RETEXO (Kolluri et al.), section 3.1 and its released code.
 """
@@ -44,6 +46,7 @@ class ModelShape:
         basis_of_sums: The basis is of what the first layer sums, so that features cross.
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
+        passes_sums: Layers before the last have no weights, and pass on what they read.
     """
 
     model: str
@@ -57,15 +60,18 @@ class ModelShape:
     features_before_basis: int = 0
     basis_of_sums: bool = False
     sends_layer_inputs: bool = False
+    passes_sums: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
         """Take the sizes of a configuration for data with so many features (``inputs``).
 
         Raises:
-            ConfigurationError: The model has no basis of such rows.
+            ConfigurationError: The model has no basis of such rows, or cannot be solved for.
         """
-        before = 0
+        before, solves = 0, config.solver == "ridge"
+        if solves:
+            _check_solved(config)
         if config.basis != "none":
             before = inputs
             _check_basis_rows(config)
@@ -82,7 +88,10 @@ class ModelShape:
             features_before_basis=before,
             basis_of_sums=before > 0 and config.basis_rows == "sums",
             # A sum that a peer would send is of rows behind a layer, not before it.
-            sends_layer_inputs=config.row_bits < 32 and effective_plan(config) == "rows",
+            sends_layer_inputs=(
+                config.row_bits < 32 and effective_plan(config) == "rows" and not solves
+            ),
+            passes_sums=solves,
         )
 
     @property
@@ -102,13 +111,23 @@ class ModelShape:
 
     def input_width(self, stage: int) -> int:
         """H_stage: the width of the rows that a stage's layer reads of each node."""
-        return self.inputs if stage == 0 else self.state_width
+        if not self.passes_sums:
+            return self.inputs if stage == 0 else self.state_width
+        width = self.inputs
+        for _ in range(stage):
+            width = layer_class(self.model).fixed_width(width) or 0
+        return width
+
+    @property
+    def read_width(self) -> int:
+        """Return the width of the rows that the last layer's trained part reads, if it is fixed."""
+        return layer_class(self.model).fixed_width(self.input_width(self.layers - 1)) or 0
 
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
         if not stage:
             return self.features if self.basis_of_sums else self.inputs
-        return self._layer_input_width(stage) or self.state_width
+        return self._layer_input_width(stage) or self.input_width(stage)
 
     def crosses_as_inputs(self, stage: int) -> bool:
         """Return whether what crosses before a stage is what the layer before it reads."""
@@ -126,7 +145,9 @@ class ModelShape:
 
     def layer_shape(self, stage: int) -> LayerShape:
         """Return the sizes of a stage's layer."""
-        outputs = self.classes if stage == self.layers - 1 else self.state_width
+        outputs = 0 if self.passes_sums else self.state_width
+        if stage == self.layers - 1:
+            outputs = self.classes
         return LayerShape(
             inputs=self.input_width(stage), outputs=outputs, hidden=self.hidden, heads=self.heads
         )
@@ -140,11 +161,21 @@ def _check_basis_rows(config: RunConfig) -> None:
         )
 
 
+def _check_solved(config: RunConfig) -> None:
+    layer = layer_class(config.model)
+    if layer.fixed_width(1) is None or layer.start_as is GraphLayer.start_as:
+        raise ConfigurationError(
+            f"solver: ridge does not go with model {config.model}, which is not linear in fixed "
+            "sums of features; expected rounds, or a model as gcn, sage"
+        )
+
+
 class StageModel(torch.nn.Module):
     """The parameters of one stage, every one of them trained and saved.
 
     Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``, and
-    where there are heads ``head.weight`` ((H, C)), ``head.bias``.
+    where there are heads ``head.weight`` ((H, C)), ``head.bias``. Those of a layer that passes its
+    sums on are empty.
     """
 
     def __init__(self, shape: ModelShape, stage: int) -> None:
@@ -153,9 +184,11 @@ class StageModel(torch.nn.Module):
         layer_shape = shape.layer_shape(stage)
         self.layer: GraphLayer = layer_class(shape.model)(layer_shape)
         self.is_last = stage == shape.layers - 1
-        if not self.is_last:
+        self.passes_sums = shape.passes_sums and not self.is_last
+        self.has_norm = not (self.is_last or self.passes_sums)
+        if self.has_norm:
             self.norm = torch.nn.LayerNorm(layer_shape.outputs)
-        self.has_head = shape.heads_between and not self.is_last
+        self.has_head = shape.heads_between and self.has_norm
         if self.has_head:
             self.head = torch.nn.Linear(layer_shape.outputs, shape.classes)
         self.to(dtype)
@@ -165,8 +198,9 @@ class StageModel(torch.nn.Module):
         text = f"{seed}/{stage}/parameters".encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
         generator = torch.Generator().manual_seed(number & (2**63 - 1))
-        self.layer.reset_parameters(generator)
-        if not self.is_last:
+        if not self.passes_sums:
+            self.layer.reset_parameters(generator)
+        if self.has_norm:
             self.norm.reset_parameters()
         if self.has_head:
             glorot(self.head.weight, generator)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: What BNS draws in a round is sent as float64 numbers.
@@ -136,20 +137,25 @@ def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     Boundary: ``V sum_m H_m``, once per stage; less where :meth:`.ModelShape.crosses_as_inputs`.
     Updates: R of every stage from each training client. Weights: with every round; once more to
     validate w(R); the selected ones with the next stage's exchange; those of the last stage for the
-    test. A basis of the features comes before all that.
+    test. A basis of the features comes before all that. Where the last layer is solved for, no
+    stage has rounds: each client answers sums of products once.
     """
     basis_up, basis_down, basis = basis_values(shape)
     parameters, _ = stage_parameters(shape)
     item = _item(shape)
     crossing = sum(shape.exchange_width(stage) for stage in range(shape.layers))
-    per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
+    per_round = grams = 0
+    if shape.passes_sums:
+        grams = size.clients * gram_values(shape.read_width, shape.classes)
+    else:
+        per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
     beyond = size.validation_clients * sum(parameters)
     beyond += size.clients * sum(parameters[:-1])
     beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
     return PredictedVolume(
         boundary_training=item * size.vectors * crossing,
         boundary_evaluation=0,
-        updates_up=item * size.training_clients * (per_round + basis_up),
+        updates_up=item * (size.training_clients * (per_round + basis_up) + grams),
         weights_training=item * size.asked_clients * per_round,
         weights_beyond=item * beyond,
     )
@@ -247,12 +253,14 @@ def _exchanging_volume(
 
 def _model(shape: ModelShape) -> int:
     """Return M."""
-    return sum(num_weights(replace(shape, heads_between=False), m) for m in range(shape.layers))
+    whole = replace(shape, heads_between=False, passes_sums=False)
+    return sum(num_weights(whole, m) for m in range(shape.layers))
 
 
 def _hidden(shape: ModelShape) -> int:
     """Return the width of all hidden states: sum of H_m for 1 <= m < K."""
-    return sum(shape.input_width(stage) for stage in range(1, shape.layers))
+    trained = replace(shape, passes_sums=False)
+    return sum(trained.input_width(stage) for stage in range(1, shape.layers))
 
 
 def _item(shape: ModelShape) -> int:

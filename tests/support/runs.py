@@ -88,7 +88,7 @@ def largest_difference(one: Path, other: Path) -> float:
     first, second = model_weights(one), model_weights(other)
     assert first.keys() == second.keys()
     assert first
-    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
+    return max(float(np.abs(first[name] - second[name]).max(initial=0.0)) for name in first)
 
 
 def model_bytes(run: Path) -> dict[str, bytes]:

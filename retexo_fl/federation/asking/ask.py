@@ -35,8 +35,8 @@ class Ask:
     Attributes:
         requests: By client, ascending. A request that several clients share is built once.
         stage: Stage index for the ledger, -1 for none.
-        purpose: For the ledger: ``introduce``, ``publish``, ``collect``, ``relay``, ``train``,
-            ``evaluate``, ``predict``.
+        purpose: For the ledger: ``introduce``, ``basis``, ``publish``, ``collect``, ``relay``,
+            ``gram``, ``train``, ``evaluate``, ``predict``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
     """

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retexo_fl.client.api import BasisRequest, HelloAnswer, Ticket
+from retexo_fl.client.api import BasisRequest, Ticket
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width
 
@@ -58,24 +57,7 @@ class _Asking:
         for client, answer in answers:
             with named(client):
                 sums = self.form.decode_sums(answer.sums)
-                _check(self.clients.hellos[client], request, answer.examples, sums, size)
+            check_sums(self.clients.hellos[client], answer.examples, sums, size)
             examples += answer.examples
             total += sums
         return examples, total
-
-
-def _check(
-    hello: HelloAnswer, request: BasisRequest, examples: int, sums: np.ndarray, size: int
-) -> None:
-    if examples != hello.train:
-        raise RemoteProtocolError(
-            f"num-examples is {examples}; expected {hello.train}, as its hello says"
-        )
-    if sums.shape != (size,) or sums.dtype.kind != "f":
-        raise RemoteProtocolError(
-            f"sums are {sums.dtype} of shape {sums.shape}; expected floats of shape ({size},)"
-        )
-    if not math.isfinite(float(sums.sum(dtype=np.float64))):
-        raise TrainingDiverged(
-            f"client {hello.client}: sums of features are not finite; expected finite features"
-        )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from retexo_fl.client.api import (
     CollectAnswer,
     EvaluateAnswer,
@@ -74,6 +76,31 @@ def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
     _demand_finite(hello.client, "validation-metric", *answer.validation_metric)
+
+
+def check_sums(hello: HelloAnswer, examples: int, sums: np.ndarray, size: int) -> None:
+    """Check sums over a client's train nodes: of features, or of products.
+
+    Args:
+        hello: The client's hello.
+        examples: Nodes that they are over, as it answered.
+        sums: What it answered, decoded.
+        size: How many values were asked for.
+
+    Raises:
+        RemoteProtocolError: They are of another number of nodes or values.
+        TrainingDiverged: A value is not finite.
+    """
+    with named(hello.client):
+        _demand("num-examples", examples, hello.train, hello.train)
+        if sums.shape != (size,) or sums.dtype.kind != "f":
+            raise RemoteProtocolError(
+                f"sums are {sums.dtype} of shape {sums.shape}; expected floats of shape ({size},)"
+            )
+    if not math.isfinite(float(sums.sum(dtype=np.float64))):
+        raise TrainingDiverged(
+            f"client {hello.client}: sums of features are not finite; expected finite features"
+        )
 
 
 def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -> None:

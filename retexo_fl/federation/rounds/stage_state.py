@@ -29,6 +29,12 @@ class StageOutcome:
     score: Score
     weights: np.ndarray
 
+    @classmethod
+    def untrained(cls, stage: int, weights: np.ndarray) -> Self:
+        """Return the outcome of a stage without rounds, which passes on what its layer reads."""
+        score = Score(count=0, correct=0, loss_sum=0.0)
+        return cls(stage=stage, rounds=0, best_round=0, score=score, weights=weights)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:

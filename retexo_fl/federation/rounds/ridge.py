@@ -1,0 +1,40 @@
+"""The round that finds the last layer without training: by ridge regression, from sums."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retexo_fl.client.api import GramRequest, Ticket
+from retexo_fl.federation.asking import Ask, Round
+from retexo_fl.federation.rounds.checked_answers import check_sums
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.training.ridge import fit, gram_values
+from retexo_fl.training.stage_model import ModelShape, flat_weights
+
+
+def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.ndarray]:
+    """Ask for the sums of the last stage's products; return the (P,) weights that they give.
+
+    Clients without train nodes are asked, too, and answer zeros: so the question can go in the
+    messages of the exchange before it.
+
+    Raises:
+        RemoteProtocolError: An answer has another length or count than the client's hello promised.
+        TrainingDiverged: A sum is not finite.
+    """
+    width, classes = shape.read_width, shape.classes
+    training = frozenset(client for client, hello in clients.hellos.items() if hello.train)
+    answers = yield Ask.of(
+        clients.hellos,
+        GramRequest(ticket=ticket),
+        stage=ticket.stage,
+        purpose="gram",
+        counted=training,
+    )
+    total = np.zeros(gram_values(width, classes))
+    for client, answer in answers:
+        check_sums(clients.hellos[client], answer.examples, answer.sums, len(total))
+        total += answer.sums
+    found = fit(total, width=width, classes=classes)
+    tensors = {"layer.weight": found.weight, "layer.bias": found.bias}
+    return flat_weights(shape, ticket.stage, tensors).astype(shape.dtype)
