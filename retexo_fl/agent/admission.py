@@ -207,8 +207,8 @@ class Questions:
         # Of rows that a basis of the server's choice has made: another basis is another question.
         if not self._is_within(asked, (0, "products"), "", self.most_products):
             raise LocalProtocolError(
-                f"client {client}: asked for more than {self.most_products} sums of products; "
-                "expected one with solver ridge, else none"
+                f"client {client}: asked for sums of products more often than "
+                f"{counted(self.most_products, 'time')}; expected once with solver ridge, else never"
             )
 
     def _is_within(

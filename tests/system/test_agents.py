@@ -24,7 +24,7 @@ from retexo_fl.client.api import (
     question_of,
 )
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import PROFILES, config_values, make_config
 from retexo_fl.errors import AgentUnreachable, RetexoError
 from retexo_fl.federation import exchange_with
 from retexo_fl.graph import GraphPartition
@@ -169,11 +169,18 @@ LEAN: dict[str, Any] = {
 }
 #: Features that cross once, for a basis of their sums.
 SUMS: dict[str, Any] = {**LEAN, "model": "gcn", "basis_rows": "sums"}
+#: No round at all.
+ONE_SHOT: dict[str, Any] = {
+    key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
+}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "more"),
-    [("lazy", {}), ("standard", {}), ("bns", {}), ("lazy", LEAN), ("lazy", SUMS)],
+    [
+        *(("lazy", {}), ("standard", {}), ("bns", {})),
+        *(("lazy", LEAN), ("lazy", SUMS), ("lazy", ONE_SHOT)),
+    ],
 )
 def test_cora_is_trained_as_in_one_process(
     tmp_path: Path, algorithm: str, more: dict[str, Any]
@@ -196,11 +203,16 @@ def test_cora_is_trained_as_in_one_process(
         assert max(peaks) < MOST_BYTES
 
 
+@pytest.mark.parametrize(("more", "asked"), [(SUMS, "train_layer"), (ONE_SHOT, "gram")])
 def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
-    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    asked: str,
 ) -> None:
     """What it held in memory, and in part on disk, is asked for again."""
-    keys = {**KEYS, **SUMS}
+    keys = {**KEYS, **more}
     config = configured(tmp_path / "agents", **keys)
     ask, ended = RemoteClient.ask, set[str]()
     with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
@@ -216,19 +228,21 @@ def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
 
         monkeypatch.setattr(RemoteClient, "ask", ask_after_an_end)
         train_with(made, config)
-    assert ended == {
-        *("hello", "basis", "publish", "collect", "train_layer", "evaluate_layer"),
-    }
+    assert ended == {"hello", "basis", "publish", "collect", asked, "evaluate_layer"}
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
 
 
+@pytest.mark.parametrize("more", [SUMS, ONE_SHOT])
 def test_vectors_that_are_late_do_not_change_what_is_trained(
-    tmp_path: Path, parts: list[GraphPartition], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
 ) -> None:
     """Nobody waits: the client that is asked first has nothing of the other's."""
     monkeypatch.setattr(exchange_with, "_WAIT_S", 0.0)
-    keys = {**KEYS, **SUMS}
+    keys = {**KEYS, **more}
     config = configured(tmp_path / "agents", **keys)
     with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
         train_with(made, config)
@@ -236,4 +250,6 @@ def test_vectors_that_are_late_do_not_change_what_is_trained(
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
     asked = ledger_of(tmp_path / "agents")
     assert asked.sum(purpose="collect", direction="in", kind="control").messages
-    assert not asked.sum(purpose="publish", direction="in", kind="control").messages
+    # In no message of its own, but for what is sent ahead of an exchange.
+    ahead = 2 if more is ONE_SHOT else 0
+    assert asked.sum(purpose="publish", direction="in", kind="control").messages == ahead

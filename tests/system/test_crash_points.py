@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.config import PROFILES
+
 pytestmark = pytest.mark.system
 
 #: At every round, waited for; at every round, in the thread; as often as a user's run.
@@ -23,6 +25,11 @@ LEAN: dict[str, Any] = {
     **{"optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
     **{"update_bits": 8, "weight_bits": 4, "row_bits": 8},
 }
+#: No round: both exchanges, and sums of products.
+ONE_SHOT: dict[str, Any] = {
+    key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
+}
+ONE_SHOT |= {"clients": 2, "model": "gcn"}
 MOST_POINTS = 400
 #: Of a run's writes, CI looks at every twelfth, each pace at others; by hand 1 looks at all.
 EVERY = int(os.environ.get("RETEXO_CRASH_EVERY", "12"))
@@ -82,19 +89,19 @@ def killed_at_message(point: int) -> None:
     InlineGrid._answer = counted  # type: ignore[method-assign,assignment]
 
 
-def check_messages(folder: Path) -> int:
+def check_messages(folder: Path, keys: dict[str, Any]) -> int:
     """Kill and resume at each kind of message, or at each; return how many messages there were."""
     from tests.support.runs import events_of, model_bytes, train
 
     whole = folder / "whole"
-    assert child(lambda: train(whole, **LEAN)) == 0
+    assert child(lambda: train(whole, **keys)) == 0
     curves = [event for event in events_of(whole) if event["event"] == "round"]
-    for point in range(0, MOST_POINTS, min(EVERY, LEAN["clients"])):
+    for point in range(0, MOST_POINTS, min(EVERY, keys["clients"])):
         out = folder / f"run-{point}"
 
         def killed(out: Path = out, point: int = point) -> None:
             killed_at_message(point)
-            train(out, **LEAN)
+            train(out, **keys)
 
         status = child(killed)
         if not os.WIFSIGNALED(status):
@@ -102,7 +109,7 @@ def check_messages(folder: Path) -> int:
             return point
         again = {"resume": out} if (out / "checkpoint.safetensors").exists() else {}
         target = out if again else folder / f"again-{point}"
-        assert child(lambda t=target, a=again: train(t, **LEAN, **a)) == 0, f"message {point}"
+        assert child(lambda t=target, a=again: train(t, **keys, **a)) == 0, f"message {point}"
         assert model_bytes(target) == model_bytes(whole), f"message {point}"
         found = [event for event in events_of(target) if event["event"] == "round"]
         assert [e["val_accuracy"] for e in found] == [e["val_accuracy"] for e in curves]
@@ -155,7 +162,13 @@ def test_run_killed_before_any_write_ends_with_the_same_weights(pace: str, tmp_p
 def test_lean_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
     # For each of two clients: hello, features, their mean, two blocks, the basis, and for each
     # stage two rounds and an evaluation; rows of the first stage, and the test.
-    assert points_of("messages", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 3 + 1 + 3 + 1)
+    assert points_of("lean", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 3 + 1 + 3 + 1)
+
+
+def test_one_shot_run_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
+    # Hello, features, their mean, two blocks; the basis, what is read by it, which is asked for
+    # once more with the products; validation and test.
+    assert points_of("one-shot", tmp_path) == 2 * (1 + 1 + 1 + 2 + 2 + 2 + 2)
 
 
 def points_of(what: str, folder: Path) -> int:
@@ -183,4 +196,6 @@ def main() -> None:
 
     folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
     what = sys.argv[1]
-    print(check_messages(folder) if what == "messages" else check(what, folder))  # noqa: T201
+    messages = {"lean": LEAN, "one-shot": ONE_SHOT}
+    asked = check_messages(folder, messages[what]) if what in messages else check(what, folder)
+    print(asked)  # noqa: T201

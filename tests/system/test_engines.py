@@ -45,6 +45,7 @@ LEAN = (
     [
         ("sage", ()),
         ("gcn", LEAN),
+        ("gcn", ("--profile", "one-shot")),
         *(pytest.param(model, (), marks=pytest.mark.slow) for model in ("gcn", "gat")),
     ],
 )

@@ -15,7 +15,7 @@ from retexo_fl.agent.admission import Questions, admit
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.client import memory_estimate
-from retexo_fl.client.api import BasisRequest, EvaluateRequest, Ticket, TrainRequest
+from retexo_fl.client.api import BasisRequest, EvaluateRequest, GramRequest, Ticket, TrainRequest
 from retexo_fl.client.memory_estimate import available_bytes, training_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import default_values, make_config
@@ -309,3 +309,16 @@ def test_sums_of_features_are_asked_for_as_often_as_a_basis_takes() -> None:
     questions.count(first, client=3)
     with pytest.raises(LocalProtocolError, match="more than 0 sums of features"):
         Questions(stages=2, most_rounds=9).count(mean, client=3)
+
+
+def test_sums_of_products_are_asked_for_once_and_of_one_basis() -> None:
+    questions = Questions(stages=2, most_rounds=9, most_products=1)
+    ticket = Ticket(job="job-0123456789ab", attempt=1, stage=1, weights_digest=b"1" * 32)
+    asked = GramRequest(ticket=ticket)
+    for again in (asked, asked, GramRequest(ticket=replace(ticket, attempt=2))):
+        questions.count(again, client=3)
+    other = GramRequest(ticket=replace(ticket, weights_digest=b"2" * 32))
+    with pytest.raises(LocalProtocolError, match="client 3: .*products more often than 1 time;"):
+        questions.count(other, client=3)
+    with pytest.raises(LocalProtocolError, match="products more often than 0 times"):
+        Questions(stages=2, most_rounds=9).count(asked, client=3)
