@@ -208,7 +208,7 @@ class Questions:
         if not self._is_within(asked, (0, "products"), "", self.most_products):
             raise LocalProtocolError(
                 f"client {client}: asked for sums of products more often than "
-                f"{counted(self.most_products, 'time')}; expected once with solver ridge, else never"
+                f"{counted(self.most_products, 'time')}; expected once with solver ridge"
             )
 
     def _is_within(
