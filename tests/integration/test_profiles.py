@@ -115,7 +115,7 @@ def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
 
 def test_what_is_no_profile_is_refused(retexo: CommandLine, tmp_path: Path) -> None:
     told = retexo.refused("run", "--profile", "thin", "--out", "run")
-    assert told == "profile: got 'thin'; expected one of retexo, lean"
+    assert told == "profile: got 'thin'; expected one of retexo, lean, one-shot"
     assert list(tmp_path.iterdir()) == []
     retexo.refused("plan", "--profile", "")
 
