@@ -125,18 +125,18 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
 
 def graph_facts(parts: Sequence[GraphPartition]) -> GraphFacts:
     """Count what all parts of a graph have."""
+    values = [
+        part.features.data if isinstance(part.features, csr_array) else part.features
+        for part in parts
+    ]
     return GraphFacts(
         nodes=sum(part.num_inner for part in parts),
         edges=sum(len(part.indices) for part in parts) // 2,
         train_nodes=sum(int(part.train_mask.sum()) for part in parts),
         features=parts[0].num_features,
         classes=parts[0].num_classes,
-        entries=sum(
-            part.features.nnz
-            if isinstance(part.features, csr_array)
-            else int(np.count_nonzero(part.features))
-            for part in parts
-        ),
+        entries=sum(int(np.count_nonzero(some)) for some in values),
+        is_binary=all(bool(np.isin(some, (0, 1)).all()) for some in values),
     )
 
 

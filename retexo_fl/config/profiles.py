@@ -49,8 +49,9 @@ FITTED: Final = frozenset({"lean"})
 #: Rows are dense from this share of entries on; they say something in most of their directions.
 _DENSE: Final = 0.5
 _BLOCKS_OF_DENSE: Final = 32
-#: A row of so few entries is no longer than its coordinates.
-_FEW_ENTRIES: Final = 10
+#: Sparse rows cross once, where that takes no more than so many times what coordinates take: a
+#: basis of own rows finds little where rows are noisy, and sums over neighbours are less so.
+_ROWS_PER_COORDINATES: Final = 3
 #: From this degree on, sums over neighbours are what a layer goes by.
 _HIGH_DEGREE: Final = 30
 #: Fewer train nodes, of fewer neighbours, ask for few coordinates of smoothed rows.
@@ -74,6 +75,7 @@ class GraphFacts:
         features: F.
         classes: C.
         entries: Features other than zero, of all nodes.
+        is_binary: They are all one.
     """
 
     nodes: int
@@ -82,6 +84,7 @@ class GraphFacts:
     features: int
     classes: int
     entries: int
+    is_binary: bool
 
     @property
     def degree(self) -> float:
@@ -92,6 +95,11 @@ class GraphFacts:
     def entries_per_row(self) -> float:
         """Mean number of a node's features other than zero."""
         return self.entries / self.nodes
+
+    @property
+    def row_bytes(self) -> float:
+        """About what a sparse row takes: a byte for each place, and four for what stands there."""
+        return self.entries_per_row * (1 if self.is_binary else 5)
 
 
 def profile_values(name: str) -> Mapping[str, Scalar]:
@@ -128,7 +136,9 @@ def fitted_values(
     few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
     if is_linear and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
         return _FEW_SUMS
-    return _SUMS if takes_sums and facts.entries_per_row <= _FEW_ENTRIES else {}
+    coordinates_bytes = int(PROFILES[name]["basis-blocks"]) * facts.classes
+    is_cheap = facts.row_bytes <= _ROWS_PER_COORDINATES * coordinates_bytes
+    return _SUMS if is_linear and is_cheap else {}
 
 
 def _of_dense(facts: GraphFacts, *, takes_sums: bool) -> Mapping[str, Scalar]:

@@ -17,7 +17,13 @@ from retexo_fl.config import (
 
 #: Like PubMed: rows of 50 entries, few neighbours, many train nodes.
 USUAL = GraphFacts(
-    nodes=20_000, edges=45_000, train_nodes=4_000, features=500, classes=3, entries=1_000_000
+    nodes=20_000,
+    edges=45_000,
+    train_nodes=4_000,
+    features=500,
+    classes=3,
+    entries=1_000_000,
+    is_binary=False,
 )
 SUMS: dict[str, Scalar] = {"basis-rows": "sums"}
 FEW: dict[str, Scalar] = {
@@ -48,8 +54,11 @@ FEW: dict[str, Scalar] = {
         (replace(USUAL, train_nodes=249, edges=100_000), {}),
         (replace(USUAL, train_nodes=999, features=9_000), FEW),
         (replace(USUAL, train_nodes=1_000, features=9_000), {}),
-        (replace(USUAL, entries=200_000), SUMS),
-        (replace(USUAL, entries=200_001), {}),
+        # Rows of at most three times the bytes of 24 coordinates: five an entry, or one.
+        (replace(USUAL, entries=288_000), SUMS),
+        (replace(USUAL, entries=288_001), {}),
+        (replace(USUAL, entries=1_440_000, is_binary=True), SUMS),
+        (replace(USUAL, entries=1_440_001, is_binary=True), {}),
     ],
 )
 def test_lean_fits_a_graph(facts: GraphFacts, expected: dict[str, Scalar]) -> None:
@@ -68,6 +77,9 @@ def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
     few = replace(USUAL, train_nodes=9)
     assert fitted_values("lean", few, takes_sums=True, is_linear=True) == FEW
     assert fitted_values("lean", few, takes_sums=True, is_linear=False) == {}
+    cheap = replace(USUAL, entries=10, train_nodes=9_000)
+    assert fitted_values("lean", cheap, takes_sums=True, is_linear=True) == SUMS
+    assert fitted_values("lean", cheap, takes_sums=True, is_linear=False) == {}
 
 
 def test_what_is_fitted_is_a_profile() -> None:
