@@ -150,10 +150,12 @@ class Deliveries:
     def look(self, before: int | None = None) -> list[tuple[Delivery, Message]]:
         """Return the answers that have come: to deliveries ``before`` a place, or to all.
 
-        Errors that mean that a machine was away are no answers where such machines come back.
+        Errors that mean that a machine was away are no answers where such machines come back. Any
+        other is raised at once: clients before this one may wait for it.
 
         Raises:
             RemoteProtocolError: An answer is to another question than the one that was asked.
+            RetexoError: A client's own named failure.
         """
         near = [item for item in self._open if before is None or item.place < before]
         by_name = {item.message_id or item.busy_with: item for item in near if _is_out(item)}
@@ -167,6 +169,7 @@ class Deliveries:
                 self._note_absence(delivery, absence)
             else:
                 _check_same_question(delivery, reply)
+                records.raise_failure(reply, client_name(delivery.client))
                 self._open.remove(delivery)
                 answered.append((delivery, reply))
         self._send([item for item in self._open if self._is_due(item)])

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import HelloRequest, Ticket
-from retexo_fl.errors import AgentUnreachable, ClientFailed, RemoteProtocolError, RoundIncomplete
+from retexo_fl.errors import (
+    AgentUnreachable,
+    CheckpointError,
+    ClientFailed,
+    RemoteProtocolError,
+    RoundIncomplete,
+)
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, Silence, Wait, WaitPolicy
 from retexo_fl.ledger import TrafficLedger
@@ -149,6 +156,24 @@ def test_client_app_that_raised_is_an_error_at_once(code: int) -> None:
     grid.weather.errors = {3: [code]}
     with pytest.raises(ClientFailed, match=f"client 1: made by a test: {code}"):
         ask(messenger(grid))
+
+
+@pytest.mark.parametrize("quorum", [{}, {"quorum": 2, "deadline_s": 100.0}])
+def test_failure_is_raised_though_clients_before_it_are_silent(quorum: dict[str, Any]) -> None:
+    """They may wait for the one that failed."""
+    grid, clock = grid_of(3), HandClock()
+    grid.weather.mute = {2}
+
+    def replace(message: Message, reply: Message) -> Message:
+        if message.metadata.dst_node_id == 3:
+            return Message(records.failure_content(CheckpointError("lost")), reply_to=message)
+        return reply
+
+    grid.weather.replace = replace
+    begun_s = clock.now_s()
+    with pytest.raises(CheckpointError, match="^client 1: lost"):
+        ask(messenger(grid, clock=clock, **quorum))
+    assert clock.now_s() == begun_s
 
 
 def test_agent_that_does_not_answer_is_asked_again() -> None:
