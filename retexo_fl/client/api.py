@@ -250,8 +250,8 @@ class TrainAnswer:
         validation_metric: Sums of a metric other than accuracy; empty without one.
         training_traffic: Of exchanges inside the round.
         validation_traffic: Of those that only served validation.
-        lacks_weights: The request changes or names weights that the client does not hold; nothing
-            was computed. Else None.
+        lacks_weights: The request changes or names weights that the client does not hold; only
+            the traffic counts. Else None.
     """
 
     update_sum: np.ndarray

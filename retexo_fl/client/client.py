@@ -435,13 +435,17 @@ class GraphClient(Answering):
         held = self._store.held_weights(stage, name)
         if held is not None and weights_name(held) == name:
             return held
+        first = self._first_weights(stage, digest)
+        return None if first is None or weights_name(first) != name else first
+
+    def _first_weights(self, stage: int, digest: bytes) -> np.ndarray | None:
+        """Return the weights that a stage starts from; None if they follow from those not held."""
         before = None
         if stage and self._config.warm_start:
             before = self._store.weights(stage, digest)
             if before is None:
                 return None
-        first = Schedule(shape=self._shape).initial(stage, seed=self._config.seed, before=before)
-        return first if weights_name(first) == name else None
+        return Schedule(shape=self._shape).initial(stage, seed=self._config.seed, before=before)
 
     def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:
         ticket = request.ticket

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from retexo_fl.client.answers import LACKING_EVALUATE, LACKING_TRAIN, evaluate_answer
 from retexo_fl.client.api import (
     EvaluateAnswer,
@@ -57,7 +59,8 @@ class EndToEndClient(GraphClient):
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
         trainer = self._admitted(request.ticket)
-        weights = self._weights(request, trainer.num_weights)
+        known = self._weights(request, trainer.num_weights)
+        weights = self._computed_with(known, request.ticket)
         if weights is None:
             return LACKING_TRAIN
         update = yield from trainer.update_steps(
@@ -65,18 +68,31 @@ class EndToEndClient(GraphClient):
             round_number=request.ticket.round,
             dropout=self._config.dropout,
         )
-        return self._train_answer(request, update)
+        return LACKING_TRAIN if known is None else self._train_answer(request, update)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
         """Answer an ``evaluate.layer`` in steps."""
         trainer = self._admitted(request.ticket)
-        weights = self._weights(request, trainer.num_weights)
+        known = self._weights(request, trainer.num_weights)
+        weights = self._computed_with(known, request.ticket)
         if weights is None:
             return LACKING_EVALUATE
         tally = yield from trainer.tally_steps(weights, request.nodes)
+        if known is None:
+            return LACKING_EVALUATE
         if request.last:
             self._forget()
         return evaluate_answer(tally)
+
+    def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:
+        """Return the weights that a message is computed with; None if nothing needs to be.
+
+        Peers wait for the vectors of a client that lacks the weights, too. It sends some, of the
+        weights that the stage starts from, and the server asks everybody again.
+        """
+        if known is None and self._config.traits.exchanges_in_rounds:
+            return self._first_weights(ticket.stage, ticket.weights_digest)
+        return known
 
     def _admitted(self, ticket: Ticket) -> WholeTrainer:
         self._admit(ticket)

@@ -72,11 +72,6 @@ def _check_lean(values: Mapping[str, Any]) -> None:
             f"{values['local-steps']}, whose changes of the weights are averaged; expected "
             "local-steps 1, or local-optimizer"
         )
-    if values["weight-bits"] < 32 and ALGORITHMS[values["algorithm"]].exchanges_in_rounds:
-        raise ConfigurationError(
-            f"weight-bits: {values['weight-bits']} does not go with algorithm "
-            f"{values['algorithm']}, whose clients wait for each other within a round; expected 32"
-        )
     if values["row-bits"] < 32:
         for key, expected in (("algorithm", "lazy"), ("codec", "lossless")):
             if values[key] != expected:

@@ -36,6 +36,7 @@ TRAININGS: list[dict[str, Any]] = [
     {"algorithm": "lazy", "layers": 3, "dtype": "float64"},
     {"algorithm": "drop", "sampler": "neighbour", "batch_nodes": 8},
     {"algorithm": "standard", "model": "gcn"},
+    {"algorithm": "standard", "model": "sage", "update_bits": 8, "weight_bits": 4},
     {"algorithm": "lazy", "aggregator": "median", "local_steps": 2},
     {
         **{"model": "gcn", "optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},

@@ -33,7 +33,7 @@ from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.agents import AgentProcess, agents, assert_same_training, retexo, train_with
 from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
-from tests.support.runs import configured, ledger_of, train
+from tests.support.runs import configured, ledger_of, model_bytes, train
 
 pytestmark = pytest.mark.system
 
@@ -48,11 +48,21 @@ def parts() -> list[GraphPartition]:
     return make_parts(make_config(KEYS))
 
 
-@pytest.mark.parametrize("end", [AgentProcess.kill, AgentProcess.stop])
+#: Updates and weights in few bits, for algorithms whose clients wait for each other, too.
+CODED: dict[str, Any] = {"update_bits": 8, "weight_bits": 4}
+
+
+@pytest.mark.parametrize(
+    ("end", "more"),
+    [(AgentProcess.kill, {}), (AgentProcess.stop, {}), (AgentProcess.kill, CODED)],
+)
 def test_an_agent_that_ends_in_a_round_is_waited_for(
-    tmp_path: Path, parts: list[GraphPartition], end: Callable[[AgentProcess], object]
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    end: Callable[[AgentProcess], object],
+    more: dict[str, Any],
 ) -> None:
-    keys = {**KEYS, "algorithm": "standard", "rounds": 3}
+    keys = {**KEYS, "algorithm": "standard", "rounds": 3, **more}
     with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
         calls = itertools.count()
 
@@ -69,6 +79,31 @@ def test_an_agent_that_ends_in_a_round_is_waited_for(
         assert "restored job=" in made[0].log
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
+
+
+def test_an_agent_that_lost_weights_keeps_nobody_waiting(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Client 0 waits for its vectors in that round, and would until ``message-timeout-s``."""
+    keys = {**KEYS, **CODED, "algorithm": "standard", "rounds": 5}
+    lost: list[Path] = []
+    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
+
+        def lose(event: Event) -> None:
+            if isinstance(event, RoundClosed) and event.round == 2:
+                lost.extend(made[1].state.glob("jobs/*/store/held-*.npy"))
+                for path in lost:
+                    path.unlink()
+
+        train_with(made, configured(tmp_path / "agents", **keys), [lose])
+    assert lost
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    down = [
+        ledger_of(tmp_path / name).sum(kind="weights_down", purpose="train").payload
+        for name in ("agents", "inline")
+    ]
+    assert down[0] > down[1]
 
 
 def test_an_agent_stops_with_zero_and_its_socket_is_gone(
@@ -180,6 +215,7 @@ ONE_SHOT: dict[str, Any] = {
     [
         *(("lazy", {}), ("standard", {}), ("bns", {})),
         *(("lazy", LEAN), ("lazy", SUMS), ("lazy", ONE_SHOT)),
+        *(("standard", CODED), ("bns", CODED)),
     ],
 )
 def test_cora_is_trained_as_in_one_process(

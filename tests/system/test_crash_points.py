@@ -30,6 +30,10 @@ ONE_SHOT: dict[str, Any] = {
     key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()
 }
 ONE_SHOT |= {"clients": 2, "model": "gcn"}
+#: Weights and updates in few bits where clients wait for each other within a round.
+TOGETHER: dict[str, Any] = {**KEYS, "algorithm": "standard", "update_bits": 8, "weight_bits": 4}
+#: What is killed at every message.
+ASKED = {"lean": LEAN, "one-shot": ONE_SHOT, "together": TOGETHER}
 MOST_POINTS = 400
 #: Of a run's writes, CI looks at every twelfth, each pace at others; by hand 1 looks at all.
 EVERY = int(os.environ.get("RETEXO_CRASH_EVERY", "12"))
@@ -89,7 +93,7 @@ def killed_at_message(point: int) -> None:
     InlineGrid._answer = counted  # type: ignore[method-assign,assignment]
 
 
-def check_messages(folder: Path, keys: dict[str, Any]) -> int:
+def check_messages(keys: dict[str, Any], folder: Path) -> int:
     """Kill and resume at each kind of message, or at each; return how many messages there were."""
     from tests.support.runs import events_of, model_bytes, train
 
@@ -171,6 +175,12 @@ def test_one_shot_run_killed_at_any_message_ends_with_the_same_weights(tmp_path:
     assert points_of("one-shot", tmp_path) == 2 * (1 + 1 + 1 + 2 + 2 + 2 + 2)
 
 
+@pytest.mark.timeout(900)
+def test_run_in_few_bits_killed_at_any_message_ends_with_the_same_weights(tmp_path: Path) -> None:
+    # For each of two clients: hello, publish, collect, two rounds, an evaluation, the test.
+    assert points_of("together", tmp_path) == 2 * (1 + 1 + 1 + 2 + 1 + 1)
+
+
 def points_of(what: str, folder: Path) -> int:
     """Return how many points were looked at, in a process of its own."""
     import subprocess
@@ -189,13 +199,12 @@ def points_of(what: str, folder: Path) -> int:
 
 
 def main() -> None:
-    """Check the pace, or messages, in the folder that the command line names."""
+    """Check the pace, or a run's messages, in the folder that the command line names."""
     # In this process nothing of ours has a thread, so that it may be forked.
     import retexo_fl.client.factory
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
     folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
     what = sys.argv[1]
-    messages = {"lean": LEAN, "one-shot": ONE_SHOT}
-    asked = check_messages(folder, messages[what]) if what in messages else check(what, folder)
-    print(asked)  # noqa: T201
+    found = check_messages(ASKED[what], folder) if what in ASKED else check(what, folder)
+    print(found)  # noqa: T201

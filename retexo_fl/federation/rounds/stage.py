@@ -220,7 +220,9 @@ class StageTraining:
     def _named(self, weights: np.ndarray) -> np.ndarray:
         """Return selected weights as they are sent: whole, if clients hold them no more."""
         best = self.best
-        if best.weights is None or not np.array_equal(best.weights, weights):
+        is_best = best.weights is not None and np.array_equal(best.weights, weights)
+        # After the test clients forget the job: then all could not be asked again.
+        if self._all_again or not is_best:
             return self._whole(weights)
         return name_of_selected(
             self._codec,
@@ -229,6 +231,11 @@ class StageTraining:
             self._key(self.round, 0),
             rounds_ago=self.round - best.round_number,
         )
+
+    @property
+    def _all_again(self) -> bool:
+        """Whether all clients are asked again where some lack weights: peers have their vectors."""
+        return self._config.traits.exchanges_in_rounds
 
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
@@ -241,7 +248,10 @@ class StageTraining:
         *,
         purpose: str,
     ) -> Round[Iterable[tuple[int, Any]]]:
-        """Ask with coded weights; then with whole ones those that could not decode them."""
+        """Ask with coded weights; then with whole ones those that could not decode them.
+
+        Where clients exchange in rounds, all are asked again.
+        """
         training = frozenset(self.training) if purpose == "train" else None
         stage = self.ticket.stage
         answers = yield Ask(
@@ -252,6 +262,10 @@ class StageTraining:
         self._held = sent
         found = dict(answers)
         lacking = {client for client, answer in found.items() if answer.lacks_weights}
+        if lacking and self._all_again:
+            for client, answer in found.items():
+                self._count_traffic(client, answer)
+            lacking = {*found}
         if lacking:
             whole = {
                 c: request for c, request in requests(self._whole(sent)).items() if c in lacking
@@ -282,11 +296,7 @@ class StageTraining:
         # A round of mini-batches may be of some of a client's train nodes.
         in_batches = self._config.sampler != "none"
         check_update(self._clients.hellos[client], answer, in_batches=in_batches)
-        for traffic, purpose in (
-            (answer.training_traffic, "train"),
-            (answer.validation_traffic, "evaluate"),
-        ):
-            self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
+        self._count_traffic(client, answer)
         key = self._key(number, client)
         with named(client):
             update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
@@ -304,13 +314,23 @@ class StageTraining:
 
     def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
         check_evaluated(self._clients.hellos[client], answer, nodes=nodes)
-        self._clients.count_round(self.ticket, client, answer.traffic, purpose="evaluate")
+        self._count_traffic(client, answer)
         return Tally(
             count=answer.examples,
             loss_sum=answer.loss_sum,
             correct=answer.correct,
             metric_sums=answer.metric,
         )
+
+    def _count_traffic(self, client: int, answer: TrainAnswer | EvaluateAnswer) -> None:
+        """Enter what a client and its peers exchanged for an answer."""
+        moved = (
+            {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
+            if isinstance(answer, TrainAnswer)
+            else {"evaluate": answer.traffic}
+        )
+        for purpose, traffic in moved.items():
+            self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
 
     def _round_facts(self, number: int) -> RoundFacts:
         return RoundFacts(
