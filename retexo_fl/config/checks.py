@@ -54,6 +54,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    _check_steps(values)
     _check_lean(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
@@ -63,14 +64,23 @@ def check_together(values: Mapping[str, Any]) -> None:
         _check_deployed(values)
 
 
+def _check_steps(values: Mapping[str, Any]) -> None:
+    """Check what only one local step, or only several, can do."""
+    steps = values["local-steps"]
+    if values["optimizer"] != "adam" and steps > 1:
+        raise ConfigurationError(
+            f"optimizer: {values['optimizer']} does not go with local-steps {steps}, which send "
+            "changes of the weights; expected local-steps 1, or server-optimizer"
+        )
+    if values["server-optimizer"] != "mean" and steps == 1:
+        raise ConfigurationError(
+            f"server-optimizer: {values['server-optimizer']} does not go with local-steps 1, which "
+            "sends gradients; expected local-steps above 1, or optimizer"
+        )
+
+
 def _check_lean(values: Mapping[str, Any]) -> None:
     """Check what makes updates, features and vectors smaller."""
-    if values["optimizer"] != "adam" and values["local-steps"] > 1:
-        raise ConfigurationError(
-            f"optimizer: {values['optimizer']} does not go with local-steps "
-            f"{values['local-steps']}, whose changes of the weights are averaged; expected "
-            "local-steps 1, or local-optimizer"
-        )
     if values["weight-bits"] < 32 and ALGORITHMS[values["algorithm"]].exchanges_in_rounds:
         raise ConfigurationError(
             f"weight-bits: {values['weight-bits']} does not go with algorithm "

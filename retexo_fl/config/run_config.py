@@ -114,11 +114,11 @@ class RunConfig:
     optimizer: str = one_of(
         "adam",
         "What the server does with mean gradients (with one local step).",
-        *("adam", "sgd", "momentum", "lbfgs"),
+        *("adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"),
     )
     learning_rate: float = number(
         0.01,
-        "Step size of the server's optimizer (with one local step).",
+        "Step size of optimizer, or of server-optimizer.",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
     )
@@ -150,6 +150,12 @@ class RunConfig:
     )
     local_learning_rate: float = number(
         0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
+    )
+    server_optimizer: str = one_of(
+        "mean",
+        "What the server does with changes after several local steps: add their mean, or step "
+        "along it by learning-rate.",
+        *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
     )
     loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
     metric: str = one_of(
