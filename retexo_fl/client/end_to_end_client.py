@@ -57,13 +57,15 @@ class EndToEndClient(GraphClient):
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
         trainer = self._admitted(request.ticket)
-        weights = self._weights(request, trainer.num_weights)
-        if weights is None:
+        start = self._start(request, trainer.num_weights)
+        if start is None:
             return LACKING_TRAIN
+        weights, correction = start
         update = yield from trainer.update_steps(
             weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
+            correction=correction,
         )
         return self._train_answer(request, update)
 

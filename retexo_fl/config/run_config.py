@@ -151,6 +151,18 @@ class RunConfig:
     local_learning_rate: float = number(
         0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
     )
+    proximal_mu: float = number(
+        0.0,
+        "Pull of local steps towards the weights that they start from (FedProx); 0 for none.",
+        "from 0 to 1000",
+        lambda v: 0 <= v <= 1000,
+    )
+    local_correction: str = one_of(
+        "none",
+        "Whether local steps are corrected by how a client's gradients differ from all clients' "
+        "(SCAFFOLD), which the server sends beside the weights.",
+        *("none", "scaffold"),
+    )
     server_optimizer: str = one_of(
         "mean",
         "What the server does with changes after several local steps: add their mean, or step "

@@ -39,12 +39,15 @@ LEAN = (
     *("--update-bits", "8", "--weight-bits", "8", "--row-bits", "8", "--dropout", "0"),
 )
 
+SCAFFOLD = ("--local-steps", "3", "--local-optimizer", "sgd", "--local-correction", "scaffold")
+
 
 @pytest.mark.parametrize(
     ("model", "more"),
     [
         ("sage", ()),
         ("gcn", LEAN),
+        ("gcn", SCAFFOLD),
         *(pytest.param(model, (), marks=pytest.mark.slow) for model in ("gcn", "gat")),
     ],
 )
