@@ -48,11 +48,29 @@ def parts() -> list[GraphPartition]:
     return make_parts(make_config(KEYS))
 
 
-@pytest.mark.parametrize("end", [AgentProcess.kill, AgentProcess.stop])
+STANDARD: dict[str, Any] = {"algorithm": "standard"}
+SCAFFOLD: dict[str, Any] = {
+    "local_steps": 2,
+    "local_optimizer": "sgd",
+    "local_correction": "scaffold",
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "more"),
+    [
+        (AgentProcess.kill, STANDARD),
+        (AgentProcess.stop, STANDARD),
+        (AgentProcess.kill, SCAFFOLD),
+    ],
+)
 def test_an_agent_that_ends_in_a_round_is_waited_for(
-    tmp_path: Path, parts: list[GraphPartition], end: Callable[[AgentProcess], object]
+    tmp_path: Path,
+    parts: list[GraphPartition],
+    end: Callable[[AgentProcess], object],
+    more: dict[str, Any],
 ) -> None:
-    keys = {**KEYS, "algorithm": "standard", "rounds": 3}
+    keys = {**KEYS, **more, "rounds": 3}
     with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
         calls = itertools.count()
 
