@@ -145,6 +145,7 @@ def _size(
         vectors=sum(pairs),
         rounds=config.stage_rounds,
         sampled_vectors=drawn,
+        corrected=config.local_correction == "scaffold",
     )
 
 

@@ -226,9 +226,13 @@ class CollectAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest(Request["TrainAnswer"]):
-    """Validate ``weights``, flat and as the update codec encodes them, and return an update.
+    """Validate weights and return an update.
 
-    ``steps`` are those that the codec encodes the update by; None where it needs none.
+    Attributes:
+        ticket: The round.
+        weights: (P,) as the update codec encodes them; with SCAFFOLD, from the second round of a
+            stage on, (2 P,): the weights, then what the client adds to each of its gradients.
+        steps: Those that the codec encodes the update by; None where it needs none.
     """
 
     ticket: Ticket = field(metadata=FLAT)

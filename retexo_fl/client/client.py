@@ -348,13 +348,15 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
-        weights = self._weights(request, trainer.num_weights)
-        if weights is None:
+        start = self._start(request, trainer.num_weights)
+        if start is None:
             return LACKING_TRAIN
+        weights, correction = start
         update = trainer.update(
             weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
+            correction=correction,
         )
         return self._train_answer(request, update)
 
@@ -414,6 +416,19 @@ class GraphClient(Answering):
             )
         if ticket.attempt > seen:
             self._store.set_attempt(ticket.attempt)
+
+    def _start(
+        self, request: TrainRequest, size: int
+    ) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return the (size,) weights that a round starts from, and the correction of its steps.
+
+        None if the request changes weights that are not held.
+        """
+        if self._config.local_correction == "none" or request.ticket.round < 2:
+            weights = self._weights(request, size)
+            return None if weights is None else (weights, None)
+        both = self._weights(request, 2 * size)
+        return None if both is None else (both[:size], both[size:])
 
     def _weights(self, request: TrainRequest | EvaluateRequest, size: int) -> np.ndarray | None:
         """Return the (size,) weights of a request; None if it changes those that are not held."""

@@ -59,7 +59,8 @@ class EndToEndClient(GraphClient):
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
         trainer = self._admitted(request.ticket)
-        known = self._weights(request, trainer.num_weights)
+        start = self._start(request, trainer.num_weights)
+        known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
         if weights is None:
             return LACKING_TRAIN
@@ -67,6 +68,7 @@ class EndToEndClient(GraphClient):
             weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
+            correction=correction,
         )
         return LACKING_TRAIN if known is None else self._train_answer(request, update)
 

@@ -38,7 +38,12 @@ class WholeTrainer(Protocol):
         ...
 
     def update_steps(
-        self, weights: np.ndarray, *, round_number: int, dropout: float
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
     ) -> Steps[LayerUpdate]:
         """Train from the incoming weights, and validate them."""
         ...

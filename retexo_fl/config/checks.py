@@ -54,6 +54,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    _check_steps(values)
     _check_lean(values)
     _check_solver(values)
     if values["sampler"] in {"neighbour", "gns"}:
@@ -64,14 +65,46 @@ def check_together(values: Mapping[str, Any]) -> None:
         _check_deployed(values)
 
 
+def _check_steps(values: Mapping[str, Any]) -> None:
+    """Check what only one local step, or only several, can do."""
+    steps = values["local-steps"]
+    if values["optimizer"] != "adam" and steps > 1:
+        raise ConfigurationError(
+            f"optimizer: {values['optimizer']} does not go with local-steps {steps}, which send "
+            "changes of the weights; expected local-steps 1, or server-optimizer"
+        )
+    if values["server-optimizer"] != "mean" and steps == 1:
+        raise ConfigurationError(
+            f"server-optimizer: {values['server-optimizer']} does not go with local-steps 1, which "
+            "sends gradients; expected local-steps above 1, or optimizer"
+        )
+    for key, unset in (("proximal-mu", 0), ("local-correction", "none")):
+        if values[key] != unset and steps == 1:
+            raise ConfigurationError(
+                f"{key}: {values[key]} changes nothing with local-steps 1, which sends gradients; "
+                f"expected {unset}, or local-steps above 1"
+            )
+    if values["local-correction"] == "scaffold":
+        _check_scaffold(values)
+
+
+def _check_scaffold(values: Mapping[str, Any]) -> None:
+    """Check what the server must be able to read off a change of the weights."""
+    for key, expected, why in (
+        ("local-optimizer", "sgd", "whose steps are not multiples of gradients"),
+        ("proximal-mu", 0, "whose pull would count as a gradient"),
+        ("aggregator", "mean", "which does not believe single clients"),
+        ("weight-bits", 32, "which sends all clients the same"),
+    ):
+        if values[key] != expected:
+            raise ConfigurationError(
+                f"local-correction: scaffold does not go with {key} {shown(values[key])}, {why}; "
+                f"expected {key} {expected}, or local-correction none"
+            )
+
+
 def _check_lean(values: Mapping[str, Any]) -> None:
     """Check what makes updates, features and vectors smaller."""
-    if values["optimizer"] != "adam" and values["local-steps"] > 1:
-        raise ConfigurationError(
-            f"optimizer: {values['optimizer']} does not go with local-steps "
-            f"{values['local-steps']}, whose changes of the weights are averaged; expected "
-            "local-steps 1, or local-optimizer"
-        )
     if values["row-bits"] < 32:
         for key, expected in (("algorithm", "lazy"), ("codec", "lossless")):
             if values[key] != expected:

@@ -121,11 +121,11 @@ class RunConfig:
     optimizer: str = one_of(
         "adam",
         "What the server does with mean gradients (with one local step).",
-        *("adam", "sgd", "momentum", "lbfgs"),
+        *("adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"),
     )
     learning_rate: float = number(
         0.01,
-        "Step size of the server's optimizer (with one local step).",
+        "Step size of optimizer, or of server-optimizer.",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
     )
@@ -157,6 +157,24 @@ class RunConfig:
     )
     local_learning_rate: float = number(
         0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
+    )
+    proximal_mu: float = number(
+        0.0,
+        "Pull of local steps towards the weights that they start from (FedProx); 0 for none.",
+        "from 0 to 1000",
+        lambda v: 0 <= v <= 1000,
+    )
+    local_correction: str = one_of(
+        "none",
+        "Whether local steps are corrected by how a client's gradients differ from all clients' "
+        "(SCAFFOLD), which the server sends beside the weights.",
+        *("none", "scaffold"),
+    )
+    server_optimizer: str = one_of(
+        "mean",
+        "What the server does with changes after several local steps: add their mean, or step "
+        "along it by learning-rate.",
+        *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
     )
     loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
     metric: str = one_of(

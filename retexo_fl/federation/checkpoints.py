@@ -28,7 +28,8 @@ class Checkpoint:
 
     Attributes:
         facts: The part in JSON: job, attempt, stage, round, best score, history, ledger.
-        tensors: ``weights``, ``best`` (absent before the first candidate), ``adam.*``.
+        tensors: ``weights``, ``best`` (absent before the first candidate), ``adam.*``,
+            ``control-*``.
     """
 
     facts: Mapping[str, Any]

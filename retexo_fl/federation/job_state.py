@@ -20,6 +20,8 @@ from retexo_fl.training.selection import BestWeights, Score
 
 #: In errors: whose content is not as it was written, though its checksum fits.
 _CHECKPOINT: Final = "the run's checkpoint"
+#: Begins the name of a client's control variate in it.
+_CONTROL: Final = "control-"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class JobState:
             tensors["held"] = state.held
         if state.best.weights is not None:
             tensors["best"] = state.best.weights
+        tensors |= {f"{_CONTROL}{client}": item for client, item in state.controls.items()}
         facts = {
             "job": self.job,
             "attempt": self.attempt,
@@ -190,6 +193,11 @@ class JobState:
                 optimizer=optimizer,
                 steps=bytes.fromhex(facts.get("steps", "")),
                 held=tensors.get("held"),
+                controls={
+                    int(name.removeprefix(_CONTROL)): item
+                    for name, item in tensors.items()
+                    if name.startswith(_CONTROL)
+                },
             )
 
 

@@ -149,6 +149,7 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         sampled_vectors=sum(answer.vectors_drawn for answer in outcome.answers),
         # End to end there is one stage; lazy training would have as many rounds in each.
         rounds=tuple(rounds) if len(rounds) == config.layers else (max(rounds),) * config.layers,
+        corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape
     own = VOLUMES[config.algorithm](shape, size)

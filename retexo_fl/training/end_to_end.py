@@ -96,7 +96,12 @@ class EndToEndTrainer:
         return self._flat.size
 
     def update_steps(
-        self, weights: np.ndarray, *, round_number: int, dropout: float
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
     ) -> Steps[LayerUpdate]:
         """Train from the incoming weights, and validate them.
 
@@ -104,6 +109,7 @@ class EndToEndTrainer:
             weights: (P,) of the model's dtype, layer after layer.
             round_number: From 1.
             dropout: Rate in [0, 1).
+            correction: (P,) what is added to the mean gradient of each of several local steps.
 
         Raises:
             TrainingDiverged: A loss, an embedding or a gradient is not finite.
@@ -117,6 +123,7 @@ class EndToEndTrainer:
             keyed,
             nodes=len(self._nodes.train),
             sums_at=self._sums,
+            correction=correction,
         )
         validation = yield from self.tally_steps(weights, "validation")
         return LayerUpdate(update_sum=update_sum, train=sums.train, validation=validation)

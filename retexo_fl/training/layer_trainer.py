@@ -53,13 +53,21 @@ class LayerTrainer:
         """P."""
         return self._facts.flat.size
 
-    def update(self, weights: np.ndarray, *, round_number: int, dropout: float) -> LayerUpdate:
+    def update(
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
+    ) -> LayerUpdate:
         """Validate the incoming weights, then train from them.
 
         Args:
             weights: (P,) of the model's dtype.
             round_number: From 1.
             dropout: Rate in [0, 1).
+            correction: (P,) what is added to the mean gradient of each of several local steps.
 
         Raises:
             TrainingDiverged: A loss or a gradient is not finite.
@@ -75,6 +83,7 @@ class LayerTrainer:
             keyed,
             nodes=len(self._nodes.train),
             sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
+            correction=correction,
         )
         return LayerUpdate(
             update_sum=run_alone(update), train=sums.train, validation=sums.validation

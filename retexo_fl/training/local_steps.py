@@ -25,6 +25,7 @@ def take_steps(
     *,
     nodes: int,
     sums_at: SumsAt,
+    correction: np.ndarray | None = None,
 ) -> Steps[np.ndarray]:
     """Return the (P,) update of a round.
 
@@ -35,6 +36,7 @@ def take_steps(
         place: Stage and round.
         nodes: Train nodes of the client.
         sums_at: Asked from the second step on.
+        correction: (P,) what is added to the mean gradient of each of several steps.
 
     Returns:
         With one step the gradient sum, which may come from peers' nodes alone; with several the
@@ -54,7 +56,12 @@ def take_steps(
         keyed = replace(place, step=step)
         if step:
             sums = yield from sums_at(optimizer.weights, keyed)
-        optimizer.step(_finite_gradient(sums, keyed, local) / sums.train.count)
+        gradient = _finite_gradient(sums, keyed, local) / sums.train.count
+        if local.proximal_mu:
+            gradient += local.proximal_mu * (optimizer.weights - weights)
+        if correction is not None:
+            gradient += correction
+        optimizer.step(gradient)
     change: np.ndarray = (optimizer.weights - weights) * nodes
     return change
 

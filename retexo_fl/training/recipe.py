@@ -25,12 +25,15 @@ class LocalSteps:
         optimizer: ``adam`` or ``sgd``, with a new state in every round.
         learning_rate: Its step size.
         weight_decay: Coupled L2; with one step the server adds it instead.
+        proximal_mu: Pull towards the weights that a round starts from (Li et al., MLSys 2020,
+            equation 2).
     """
 
     count: int = 1
     optimizer: str = "adam"
     learning_rate: float = 0.01
     weight_decay: float = 0.0
+    proximal_mu: float = 0.0
 
     def begin(self, weights: np.ndarray) -> FlatAdam | FlatSgd:
         """Return a fresh optimizer at (P,) ``weights``."""
@@ -74,5 +77,6 @@ def _read(config: RunConfig) -> Recipe:
             optimizer=config.local_optimizer,
             learning_rate=config.local_learning_rate,
             weight_decay=config.weight_decay,
+            proximal_mu=config.proximal_mu,
         ),
     )

@@ -104,7 +104,12 @@ class SampledTrainer:
         return self._whole.num_weights
 
     def update_steps(
-        self, weights: np.ndarray, *, round_number: int, dropout: float
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
     ) -> Steps[LayerUpdate]:
         """Train from the incoming weights, and validate them.
 
@@ -116,13 +121,14 @@ class SampledTrainer:
             weights: (P,) of the model's dtype, layer after layer.
             round_number: From 1.
             dropout: That of the settings.
+            correction: (P,) what is added to the mean gradient of each of several local steps.
 
         Raises:
             TrainingDiverged: A loss or a gradient is not finite.
             DeviceFailed: A device did not answer.
         """
         assert dropout == self._batches.settings.dropout, "devices know the rate beforehand"
-        update_sum, train = self._trained(weights, round_number)
+        update_sum, train = self._trained(weights, round_number, correction)
         validation = yield from self._whole.tally_steps(weights, "validation")
         return LayerUpdate(update_sum=update_sum, train=train, validation=validation)
 
@@ -136,7 +142,9 @@ class SampledTrainer:
             self._task.close()
             self._task = None
 
-    def _trained(self, weights: np.ndarray, round_number: int) -> tuple[np.ndarray, Tally]:
+    def _trained(
+        self, weights: np.ndarray, round_number: int, correction: np.ndarray | None
+    ) -> tuple[np.ndarray, Tally]:
         local, nodes = self._batches.local, len(self._graph.train)
         if not nodes:
             return np.zeros_like(weights), Tally()
@@ -149,6 +157,7 @@ class SampledTrainer:
             place,
             nodes=nodes,
             sums_at=lambda weights, place: without_exchange(self._step(weights, place)),
+            correction=correction,
         )
         train = first.train
         if local.count > 1:

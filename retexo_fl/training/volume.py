@@ -36,6 +36,8 @@ class TrainingSize:
         rounds: R of each stage.
         sampled_vectors: Vectors that BNS draws in a round, over all ordered pairs of clients (see
             :func:`sampled_vectors`); None where the pairs are not known.
+        corrected: Whether SCAFFOLD's corrections go beside the weights of every round but the first
+            of a stage, to the clients that train.
     """
 
     clients: int
@@ -45,6 +47,12 @@ class TrainingSize:
     vectors: int
     rounds: tuple[int, ...]
     sampled_vectors: int | None = None
+    corrected: bool = False
+
+    def weights_of_rounds(self, rounds: int, parameters: int) -> int:
+        """Return how many values go to clients with the rounds of a stage of so many parameters."""
+        corrections = self.training_clients * (rounds - 1) if self.corrected else 0
+        return (self.asked_clients * rounds + corrections) * parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class PredictedVolume:
         boundary_evaluation: Vectors between clients for the validation of each round's weights and
             for the test.
         updates_up: Updates.
-        weights_training: Weights that begin a round.
+        weights_training: Weights that begin a round, and corrections beside them.
         weights_beyond: Weights that are validated or tested without a round after it, or that make
             the vectors of the next exchange.
     """
@@ -144,19 +152,19 @@ def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     parameters, _ = stage_parameters(shape)
     item = _item(shape)
     crossing = sum(shape.exchange_width(stage) for stage in range(shape.layers))
-    per_round = grams = 0
+    stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
+    updates = sum(r * p for r, p in stages)
+    grams = 0
     if shape.passes_sums:
         grams = size.clients * gram_values(shape.read_width, shape.classes)
-    else:
-        per_round = sum(r * p for r, p in zip(size.rounds, parameters, strict=True))
     beyond = size.validation_clients * sum(parameters)
     beyond += size.clients * sum(parameters[:-1])
     beyond += size.clients * (parameters[-1] + basis) + size.training_clients * basis_down
     return PredictedVolume(
         boundary_training=item * size.vectors * crossing,
         boundary_evaluation=0,
-        updates_up=item * (size.training_clients * (per_round + basis_up) + grams),
-        weights_training=item * size.asked_clients * per_round,
+        updates_up=item * (size.training_clients * (updates + basis_up) + grams),
+        weights_training=item * sum(size.weights_of_rounds(r, p) for r, p in stages),
         weights_beyond=item * beyond,
     )
 
@@ -197,7 +205,7 @@ def drop_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
         boundary_training=0,
         boundary_evaluation=0,
         updates_up=size.training_clients * rounds * parameters,
-        weights_training=size.asked_clients * rounds * parameters,
+        weights_training=size.weights_of_rounds(rounds, parameters),
         weights_beyond=(size.validation_clients + size.clients) * parameters,
     )
 

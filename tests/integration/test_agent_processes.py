@@ -46,11 +46,18 @@ def pair(
         yield made
 
 
-@pytest.mark.parametrize("algorithm", ["lazy", "standard", "bns"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"algorithm": algorithm} for algorithm in ("lazy", "standard", "bns")),
+        {"local_steps": 2, "local_optimizer": "sgd", "local_correction": "scaffold"},
+    ],
+    ids=lambda keys: " ".join(map(str, keys.values())),
+)
 def test_agents_train_as_one_process_does(
-    tmp_path: Path, pair: list[AgentProcess], algorithm: str
+    tmp_path: Path, pair: list[AgentProcess], more: dict[str, Any]
 ) -> None:
-    keys = {**KEYS, "algorithm": algorithm}
+    keys = {**KEYS, **more}
     train_with(pair, configured(tmp_path / "agents", **keys))
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")

@@ -243,6 +243,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
         **{"local-steps": "2", "local-optimizer": "sgd", "local-learning-rate": "0.75"},
+        **{"proximal-mu": "0.5", "server-optimizer": "yogi"},
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
         **{"links": "delay:5ms", "boundary-plan": "cover"},
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
@@ -261,7 +262,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
     only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
-    only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows"}
+    only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))
     written = Path("run/config.toml").read_text().replace('"', "")

@@ -10,7 +10,15 @@ import pytest
 
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape, named_weights
-from tests.support.runs import Interrupter, configured, events_of, model_bytes, result_of, train
+from tests.support.runs import (
+    Interrupter,
+    configured,
+    events_of,
+    largest_difference,
+    model_bytes,
+    result_of,
+    train,
+)
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 32, "dropout": 0.0, "model": "gcn", "rounds": 12}
 
@@ -27,9 +35,33 @@ def test_lbfgs_needs_fewer_rounds_than_adam(tmp_path: Path) -> None:
     assert result_of(lbfgs)["val_accuracy"] >= result_of(adam)["val_accuracy"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "lbfgs"])
-def test_a_resumed_run_equals_the_undisturbed_one(tmp_path: Path, optimizer: str) -> None:
-    keys = {**KEYS, "optimizer": optimizer, "warm_start": True, "rounds": 6}
+@pytest.mark.parametrize("optimizer", ["adam", "yogi", "adagrad", "momentum"])
+def test_steps_along_mean_changes_learn(tmp_path: Path, optimizer: str) -> None:
+    keys = {**KEYS, "local_steps": 4, "server_optimizer": optimizer}
+    run = train(tmp_path / "run", **keys, learning_rate=1.0 if optimizer == "momentum" else 0.03)
+    assert losses(run, 0)[-1] < 0.5 * losses(run, 0)[0]
+
+
+@pytest.mark.parametrize("optimizer", ["yogi", "adagrad"])
+def test_an_adaptive_optimizer_keeps_partition_invariance(tmp_path: Path, optimizer: str) -> None:
+    keys = {**KEYS, "optimizer": optimizer, "dtype": "float64", "dropout": 0.3}
+    one, five = (train(tmp_path / str(c), **{**keys, "clients": c}) for c in (1, 5))
+    assert largest_difference(one, five) < 1e-9
+    assert losses(one, 0)[-1] < 0.8 * losses(one, 0)[0]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *({"optimizer": name} for name in ("sgd", "momentum", "yogi", "lbfgs")),
+        *({"server_optimizer": name, "local_steps": 2} for name in ("momentum", "adam")),
+    ],
+    ids=lambda keys: " ".join(map(str, keys.values())),
+)
+def test_a_resumed_run_equals_the_undisturbed_one(
+    tmp_path: Path, optimizer: dict[str, Any]
+) -> None:
+    keys = {**KEYS, **optimizer, "warm_start": True, "rounds": 6}
     whole = train(tmp_path / "whole", **keys)
     out = tmp_path / "run"
     for event in (6, 12):

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from retexo_fl.client import api
-from retexo_fl.client.api import HelloAnswer, Ticket, TrainAnswer
+from retexo_fl.client.api import HelloAnswer, Ticket, TrainAnswer, TrainRequest
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
@@ -147,6 +147,28 @@ def test_a_client_that_was_away_gets_weights_whole(tmp_path: Path) -> None:
     down = [ledger_of(run).sum(kind="weights_down", client=1).payload for run in runs]
     assert down[0] > down[1]
     assert results[0]["test_accuracy"] > results[1]["test_accuracy"] - 0.05
+
+
+def test_a_client_that_missed_the_first_round_is_corrected_when_it_is_back(tmp_path: Path) -> None:
+    keys = {"local_steps": 2, "local_optimizer": "sgd", "local_correction": "scaffold"}
+    rounds = {(0, 2), (1, 1)}
+    sizes: dict[tuple[int, int], int] = {}
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        during(rounds)(grid, message)
+        request = records.read_request(message)
+        if isinstance(request, TrainRequest) and message.metadata.dst_node_id == NODE:
+            sizes[request.ticket.stage, request.ticket.round] = len(request.weights)
+
+    run = train_in(tmp_path / "run", change, **keys, **QUORUM)
+    assert result_of(run)["absences"] == {"1": 2}
+    for stage_index in (0, 1):
+        found = [sizes[stage_index, number] for number in range(1, 5)]
+        assert found == [found[0], *[2 * found[0]] * 3]
+    again = train_in(tmp_path / "again", during(rounds), **keys, **QUORUM)
+    assert model_bytes(again) == model_bytes(run)
+    there = train_in(tmp_path / "there", during(set()), **keys, **QUORUM)
+    assert model_bytes(there) != model_bytes(run)
 
 
 def test_deadline_that_is_never_reached_changes_no_bit(tmp_path: Path) -> None:

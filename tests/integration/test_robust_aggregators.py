@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.serverapp.strategy import Bulyan, MultiKrum
 
 from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer, TrainRequest
 from retexo_fl.config import Scalar
@@ -23,7 +24,7 @@ from sims.recipes.poisoned_client import FACTOR, ROBUST, VICTIM
 from sims.training import train
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
-from tests.support.runs import largest_difference, model_bytes
+from tests.support.runs import largest_difference, model_bytes, result_of
 from tests.support.runs import train as train_to
 
 #: Few rounds, so that a seed of all aggregators takes seconds.
@@ -108,6 +109,43 @@ def test_flowers_average_trains_the_weights_of_the_mean(tmp_path: Path, local_st
     ours = train_to(tmp_path / "ours", aggregator="mean", **keys)
     theirs = train_to(tmp_path / "theirs", aggregator="flwr.serverapp.strategy:FedAvg", **keys)
     assert largest_difference(ours, theirs) < 1e-9
+
+
+def bulyan() -> Bulyan:
+    """Make Flower's Bulyan as for one liar."""
+    return Bulyan(num_malicious_nodes=1)
+
+
+def multi_krum() -> MultiKrum:
+    """Make Flower's MultiKrum as for one liar."""
+    return MultiKrum(num_malicious_nodes=1, num_nodes_to_select=5)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        "flwr.serverapp.strategy:FedMedian",
+        "flwr.serverapp.strategy:FedTrimmedAvg",
+        "flwr.serverapp.strategy:Krum",
+        f"{__name__}:bulyan",
+        f"{__name__}:multi_krum",
+    ],
+)
+def test_flowers_strategies_train(tmp_path: Path, aggregator: str) -> None:
+    keys = {"clients": 8, "rounds": 30, "hidden": 32, "layers": 1, "learning_rate": 0.03}
+    run = train_to(tmp_path / "run", aggregator=aggregator, **keys)
+    assert result_of(run)["test_accuracy"] > 0.8
+
+
+def test_a_strategy_with_more_than_an_aggregation_is_refused_before_a_round(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CommandLine(capfd).refused("run", "--aggregator", "flwr.serverapp.strategy:FedProx")
+    assert re.fullmatch(
+        "aggregator FedProx: .*; expected proximal-mu with local-steps above 1", told
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("aggregator", ["median", "krum:1"])

@@ -39,6 +39,12 @@ TRAININGS: list[dict[str, Any]] = [
     {"algorithm": "standard", "model": "sage", "update_bits": 8, "weight_bits": 4},
     {"algorithm": "lazy", "aggregator": "median", "local_steps": 2},
     {
+        "algorithm": "lazy",
+        "local_steps": 2,
+        "local_optimizer": "sgd",
+        "local_correction": "scaffold",
+    },
+    {
         **{"model": "gcn", "optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
         **{"basis": "supervised", "basis_bits": 8},
         **{"update_bits": 8, "weight_bits": 8, "row_bits": 8},

@@ -48,13 +48,24 @@ def parts() -> list[GraphPartition]:
     return make_parts(make_config(KEYS))
 
 
+STANDARD: dict[str, Any] = {"algorithm": "standard"}
 #: Updates and weights in few bits, for algorithms whose clients wait for each other, too.
 CODED: dict[str, Any] = {"update_bits": 8, "weight_bits": 4}
+SCAFFOLD: dict[str, Any] = {
+    "local_steps": 2,
+    "local_optimizer": "sgd",
+    "local_correction": "scaffold",
+}
 
 
 @pytest.mark.parametrize(
     ("end", "more"),
-    [(AgentProcess.kill, {}), (AgentProcess.stop, {}), (AgentProcess.kill, CODED)],
+    [
+        (AgentProcess.kill, STANDARD),
+        (AgentProcess.stop, STANDARD),
+        (AgentProcess.kill, {**STANDARD, **CODED}),
+        (AgentProcess.kill, SCAFFOLD),
+    ],
 )
 def test_an_agent_that_ends_in_a_round_is_waited_for(
     tmp_path: Path,
@@ -62,7 +73,7 @@ def test_an_agent_that_ends_in_a_round_is_waited_for(
     end: Callable[[AgentProcess], object],
     more: dict[str, Any],
 ) -> None:
-    keys = {**KEYS, "algorithm": "standard", "rounds": 3, **more}
+    keys = {**KEYS, **more, "rounds": 3}
     with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
         calls = itertools.count()
 

@@ -39,6 +39,8 @@ LEAN = (
     *("--update-bits", "8", "--weight-bits", "8", "--row-bits", "8", "--dropout", "0"),
 )
 
+SCAFFOLD = ("--local-steps", "3", "--local-optimizer", "sgd", "--local-correction", "scaffold")
+
 
 @pytest.mark.parametrize(
     ("model", "more"),
@@ -46,6 +48,7 @@ LEAN = (
         ("sage", ()),
         ("gcn", LEAN),
         ("gcn", ("--profile", "one-shot")),
+        ("gcn", SCAFFOLD),
         *(pytest.param(model, (), marks=pytest.mark.slow) for model in ("gcn", "gat")),
     ],
 )

@@ -50,14 +50,22 @@ def kill_after(process: subprocess.Popen[str], metrics: Path, events: int, delay
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "sage"),
+        ("--model", "gat"),
+        ("--local-steps", "3", "--local-optimizer", "sgd", "--local-correction", "scaffold"),
+    ],
+    ids=lambda options: options[-1],
+)
 def test_run_killed_five_times_ends_with_the_undisturbed_weights(
-    tmp_path: Path, model: str
+    tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(retexo("run", *KEYS, "--model", model, "--out", str(whole)))
-    moments = random.Random(model)
-    process = retexo("run", *KEYS, "--model", model, "--out", str(broken))
+    finish(retexo("run", *KEYS, *options, "--out", str(whole)))
+    moments = random.Random(options[-1])
+    process = retexo("run", *KEYS, *options, "--out", str(broken))
     kills = 0
     while kills < 5:
         # 4 to 16 events of about 84: five kills fall anywhere in both stages.

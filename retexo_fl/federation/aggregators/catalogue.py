@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from inspect import isabstract
 from types import MappingProxyType
 from typing import Final
 
@@ -13,13 +14,13 @@ from retexo_fl.config import parse_value
 from retexo_fl.errors import PluginError
 from retexo_fl.federation.aggregators.base import Aggregator
 from retexo_fl.federation.aggregators.checked import CheckedAggregator
-from retexo_fl.federation.aggregators.flower import FlowerAggregator
+from retexo_fl.federation.aggregators.flower import FlowerAggregator, check_hooks
 from retexo_fl.federation.aggregators.krum import Krum, MultiKrum
 from retexo_fl.federation.aggregators.mean import WeightedMean
 from retexo_fl.federation.aggregators.median import Median
 from retexo_fl.federation.aggregators.norm_clipping import NormClipping
 from retexo_fl.federation.aggregators.trimmed_mean import TrimmedMean
-from retexo_fl.plugins import load_callable
+from retexo_fl.plugins import load_callable, load_plugin
 
 #: Share at each end that ``trimmed-mean`` leaves out; that of Flower's FedTrimmedAvg.
 _DEFAULT_SHARE: Final = Fraction(1, 5)
@@ -59,6 +60,10 @@ def make_aggregator(name: str, *, takes_uncounted: bool = False) -> CheckedAggre
 
 def _loaded(name: str) -> Aggregator:
     """Return what ``module:attribute`` makes."""
+    found = load_plugin("aggregator", name)
+    if isinstance(found, type) and issubclass(found, Strategy) and not isabstract(found):
+        # Before it is made: some need arguments, some warn.
+        check_hooks(found)
     made = load_callable("aggregator", name)()
     if isinstance(made, Strategy):
         return FlowerAggregator(made)

@@ -24,6 +24,7 @@ from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import check_evaluated, check_update
 from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
@@ -86,6 +87,13 @@ class StageTraining:
         self._aggregator: Aggregator = make_aggregator(
             config.aggregator, takes_uncounted=config.traits.exchanges_in_rounds
         )
+        self._controls: ControlVariates | None = None
+        if config.local_correction == "scaffold":
+            self._controls = ControlVariates(
+                {client: clients.hellos[client].train for client in participants.training},
+                state.controls,
+                step_length=config.local_steps * config.local_learning_rate,
+            )
 
     @property
     def weights(self) -> np.ndarray:
@@ -112,6 +120,8 @@ class StageTraining:
         """
         number = self.round + 1
         sent, coded = self._outgoing(weights)
+        if self._controls is not None:
+            self._controls.begin()
         answers = yield from self._ask(
             lambda form: self._train_requests(form, number), sent, coded, purpose="train"
         )
@@ -185,6 +195,7 @@ class StageTraining:
             absent=self.absent,
             steps=self._steps,
             held=self._held,
+            controls={} if self._controls is None else self._controls.held,
         )
 
     def outcome(self) -> StageOutcome:
@@ -285,11 +296,15 @@ class StageTraining:
         ticket = replace(self.ticket, round=number)
         train = TrainRequest(ticket=ticket, weights=coded, steps=self._steps or None)
         evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
-        training = {*self.training}
-        return {
-            client: train if client in training else evaluate
-            for client in self._present(self._participants.asked)
-        }
+
+        def asked(client: int) -> Request[object]:
+            if client not in self.training:
+                return evaluate
+            if self._controls is None:
+                return train
+            return replace(train, weights=self._controls.beside(coded, client))
+
+        return {client: asked(client) for client in self._present(self._participants.asked)}
 
     def _add_update(self, client: int, number: int, answer: TrainAnswer) -> np.ndarray:
         """Hand an update to the aggregator; return what the codec measures of it."""
@@ -301,6 +316,8 @@ class StageTraining:
         with named(client):
             update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
         self._aggregator.add(client, update_sum, answer.examples)
+        if self._controls is not None:
+            self._controls.learn(client, update_sum / answer.examples)
         return self._codec.measure(update_sum)
 
     def _key(self, number: int, client: int) -> UpdateKey:

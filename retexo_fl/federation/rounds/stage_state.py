@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -49,6 +49,7 @@ class StageState:
         absent: Clients whose answers the last round was closed without, ascending.
         steps: What the next round's updates are encoded by.
         held: (P,) weights that clients hold, where the codec sends changes of them.
+        controls: By client, its (P,) control variate of SCAFFOLD.
     """
 
     round: int
@@ -59,6 +60,7 @@ class StageState:
     absent: tuple[int, ...] = ()
     steps: bytes = b""
     held: np.ndarray | None = None
+    controls: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def first(cls, weights: np.ndarray) -> Self:

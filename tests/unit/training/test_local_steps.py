@@ -56,6 +56,34 @@ def test_local_steps_equal_pytorchs_optimizers(model: str, optimizer: str) -> No
     np.testing.assert_allclose(found.update_sum, change, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_pull_and_correction_are_terms_of_the_loss(model: str, optimizer: str) -> None:
+    """FedProx, equation 2: ``mu / 2 |w - w_t|^2``; a correction is the gradient of ``<v, w>``."""
+    local = replace(STEPS, optimizer=optimizer, proximal_mu=0.7)
+    start = initial_weights(replace(SHAPE, model=model), 0, seed=1)
+    correction = np.random.default_rng(2).normal(size=len(start)) / 10
+    found = trainer(local, model).update(start, round_number=3, dropout=0.3, correction=correction)
+
+    module = StageModel(replace(SHAPE, model=model), 0)
+    flat = FlatParameters(module)
+    flat.bind(start.copy())
+    kind = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+    judge = kind(module.parameters(), lr=0.05, weight_decay=0.01)
+    batch = module.layer.batch(module.layer.prepare(whole_input(5)), NODE_SETS.train)
+    labels = torch.from_numpy(NODE_SETS.labels[NODE_SETS.train])
+    for step in range(4):
+        judge.zero_grad()
+        dropout = KeyedDropout(rate=0.3, seed=0, stage=0, round=3, step=step)
+        loss = torch.nn.functional.cross_entropy(module.classify(batch, dropout), labels)
+        now = torch.cat([item.reshape(-1) for item in module.parameters()])
+        moved = now - torch.from_numpy(start)
+        (loss + 0.35 * moved @ moved + torch.from_numpy(correction) @ now).backward()  # type: ignore[no-untyped-call]
+        judge.step()
+    change = (flat.values() - start) * len(labels)
+    np.testing.assert_allclose(found.update_sum, change, rtol=1e-9, atol=1e-12)
+
+
 def test_one_step_sends_the_gradient_with_any_local_optimizer() -> None:
     start = initial_weights(SHAPE, 0, seed=1)
     plain = LayerTrainer(SHAPE, 0, whole_input(5), NODE_SETS, seed=0)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord
-from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Krum, MultiKrum
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid, strategy
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedAvg,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+)
 from flwr.supercore.task_identity import TaskIdentity
 
 from retexo_fl.errors import PluginError
@@ -114,11 +124,83 @@ def test_flowers_robust_strategies_outvote_a_liar(attribute: str) -> None:
     assert result @ updates[0][0] > 0
 
 
-@pytest.mark.parametrize("name", ["FedAdam", "FedYogi", "FedAdagrad"])
-def test_strategy_that_compares_with_weights_refuses(name: str) -> None:
-    aggregator = make_aggregator(f"flwr.serverapp.strategy:{name}")
-    with pytest.raises(PluginError, match=f"aggregator {name}: Flower refused .*configure_train"):
-        combined(aggregator, honest_updates(4))
+#: Of all classes that Flower has; one that a later version adds is to be put into either.
+AGGREGATE_ALONE = {"Bulyan", "FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"}
+_NO_NOISE = "norm-clipping, .* no differential privacy here"
+_NOTHING = "a strategy that differs from FedAvg in aggregate_train alone"
+DO_MORE = {
+    "DifferentialPrivacyClientSideAdaptiveClipping": _NO_NOISE,
+    "DifferentialPrivacyClientSideFixedClipping": _NO_NOISE,
+    "DifferentialPrivacyServerSideAdaptiveClipping": _NO_NOISE,
+    "DifferentialPrivacyServerSideFixedClipping": _NO_NOISE,
+    "FedAdagrad": "optimizer adagrad, or server-optimizer adagrad with local-steps above 1",
+    "FedAdam": "optimizer adam, or server-optimizer adam with local-steps above 1",
+    "FedAvgM": "optimizer momentum, or server-optimizer momentum with local-steps above 1",
+    "FedProx": "proximal-mu with local-steps above 1",
+    "FedXgbBagging": _NOTHING,
+    "FedXgbCyclic": _NOTHING,
+    "FedYogi": "optimizer yogi, or server-optimizer yogi with local-steps above 1",
+    "QFedAvg": _NOTHING,
+}
+
+
+def test_every_strategy_of_flowers_is_known() -> None:
+    classes = {name for name in strategy.__all__ if name not in {"Result", "Strategy"}}
+    assert classes == AGGREGATE_ALONE | DO_MORE.keys()
+
+
+@pytest.mark.parametrize("name", DO_MORE)
+def test_strategy_that_does_more_than_aggregate_is_refused(name: str) -> None:
+    with pytest.raises(PluginError) as refused:
+        make_aggregator(f"flwr.serverapp.strategy:{name}")
+    assert re.fullmatch(
+        f"aggregator {name}: only its aggregate_train is used, .*; expected {DO_MORE[name]}",
+        str(refused.value),
+    )
+
+
+def prox() -> FedProx:
+    """Make FedProx with parameters."""
+    return FedProx(proximal_mu=0.1)
+
+
+def private() -> strategy.Strategy:
+    """Wrap an average that would do."""
+    return strategy.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 4)
+
+
+def half() -> FedAvg:
+    """Ask half of the clients."""
+    return FedAvg(fraction_train=0.5)
+
+
+def weighted() -> FedAvg:
+    """Weigh by what no client reports."""
+    return FedAvg(weighted_by_key="num-edges")
+
+
+class Sampling(FedMedian):
+    """Choose clients by a rule of its own."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return list(super().configure_train(server_round, arrays, config, grid))[:3]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "sentence"),
+    [
+        ("prox", "aggregator FedProx: .* expected proximal-mu with local-steps above 1"),
+        ("private", "aggregator DifferentialPrivacyServerSide.* expected norm-clipping, .*"),
+        ("Sampling", "aggregator Sampling: .* configure_train .* aggregate_train alone"),
+        ("half", "aggregator FedAvg: fraction_train is 0.5, .*; expected 1.0"),
+        ("weighted", "aggregator FedAvg: weighted_by_key is 'num-edges', .*'num-examples'"),
+    ],
+)
+def test_what_nobody_would_follow_is_refused(attribute: str, sentence: str) -> None:
+    with pytest.raises(PluginError, match=f"^{sentence}$"):
+        make_aggregator(f"{__name__}:{attribute}")
 
 
 @pytest.mark.parametrize(
