@@ -46,7 +46,7 @@ def test_the_penalty_has_the_least_cross_validation(data: tuple[np.ndarray, np.n
         inner = about.T @ about + penalty * scale * np.eye(WIDTH)
         hat = about @ np.linalg.solve(inner, about.T) + 1 / len(rows)
         residuals = targets - hat @ targets
-        return float((residuals**2).sum()) / (1 - np.trace(hat) / len(rows)) ** 2
+        return float((residuals**2).sum() / (1 - np.trace(hat) / len(rows)) ** 2)
 
     candidates = [10 ** (step / 4 - 6) for step in range(29)]
     assert found.penalty == min(candidates, key=validation)
