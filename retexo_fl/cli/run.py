@@ -255,15 +255,27 @@ def _summary(run_path: Path) -> str:
 
     path = run_path / "result.json"
     result = read_result(path.read_text(encoding="utf-8"), str(path))
-    accuracy, payload = result.test_accuracy, result.volumes["payload"]
+    payload = result.volumes["payload"]
     lines = [
-        f"test accuracy   {'no test nodes' if accuracy is None else f'{accuracy:.4f}'}",
+        *_figures(result),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         *_times(result),
         f"report          {printable(str(run_path / 'report.html'))}",
     ]
     return "\n".join(lines)
+
+
+def _figures(result: Result) -> list[str]:
+    """Return how good the model is: by the metric that was chosen, and by accuracy."""
+    accuracy, metric = result.test_accuracy, result.metric
+    if accuracy is None:
+        return ["test accuracy   no test nodes"]
+    lines = [f"test accuracy   {accuracy:.4f}"]
+    if metric is not None:
+        value = "undefined on these nodes" if metric.value is None else f"{metric.value:.4f}"
+        lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")
+    return lines
 
 
 def _times(result: Result) -> list[str]:

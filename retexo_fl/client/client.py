@@ -67,8 +67,9 @@ from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, la
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape, num_weights
-from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.training.tally import LayerUpdate, Tally
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
@@ -346,7 +347,14 @@ class GraphClient(Answering):
         tally = trainer.evaluate(weights, request.nodes)
         if request.last:
             self._forget()
-        return evaluate_answer(tally)
+        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
+
+    def _own_figure(self, found: Tally, nodes: str) -> tuple[float, ...]:
+        """Return this client's own figure of the test, where the run asks for it."""
+        if not self._config.per_client_metrics or nodes != "test":
+            return ()
+        value = Score.of(found, self._made.recipe.metric).value
+        return () if value is None else (value,)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

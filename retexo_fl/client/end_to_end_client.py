@@ -76,7 +76,7 @@ class EndToEndClient(GraphClient):
         tally = yield from trainer.tally_steps(weights, request.nodes)
         if request.last:
             self._forget()
-        return evaluate_answer(tally)
+        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
 
     def _admitted(self, ticket: Ticket) -> WholeTrainer:
         self._admit(ticket)

@@ -71,6 +71,21 @@ AGGREGATOR: Final = ValueForm(
     "module:attribute",
 )
 
+#: Names of metrics that need no more than a name; those of one class have its number behind them.
+METRIC_NAMES: Final = (
+    *("accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision", "log-loss"),
+)
+_OF_ONE_CLASS: Final = ("f1", "recall", "precision")
+_METRICS: Final = ", ".join([*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS)])
+METRIC: Final = ValueForm(
+    pattern=re.compile(
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(_OF_ONE_CLASS)}):\d{{1,6}}", re.ASCII
+    ),
+    names=frozenset(_OF_ONE_CLASS),
+    expected=f"one of {_METRICS} with the number of a class from 0, or module:attribute",
+    brief=f"{_METRICS}, or module:attribute",
+)
+
 #: What a client may compute on; :mod:`retexo_fl.devices.names` reads it.
 _DEVICE: Final = r"(cpu(:[1-9]\d{0,2})?|cuda(:\d{1,3})?)"
 DEVICES: Final = ValueForm(

@@ -214,6 +214,8 @@ def _score(values: Mapping[str, Any]) -> Score:
         correct=int(values["correct"]),
         loss_sum=float(values["loss_sum"]),
         metric=None if metric is None else float(metric),
+        by_metric=bool(values.get("by_metric", metric is not None)),
+        lower_is_better=bool(values.get("lower_is_better", False)),
     )
 
 

@@ -106,6 +106,7 @@ class ServerLoop:
                 attempt=self.job.attempt,
                 clients=self.config.clients,
                 stages=self._strategy.stages,
+                metric=self.config.metric,
                 absent=self._never_there,
             )
         )
@@ -127,6 +128,8 @@ class ServerLoop:
             shape=self._joined.schedule.shape,
             answers=self._joined.federation.answers,
             test=test,
+            confusion=self._strategy.training.confusion,
+            own_figures=self._strategy.training.own_figures,
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
@@ -249,6 +252,7 @@ class ServerLoop:
                 stage=outcome.stage,
                 best_round=outcome.best_round,
                 val_accuracy=outcome.score.accuracy,
+                val_metric=outcome.score.metric,
                 rounds=outcome.rounds,
                 bytes_payload=self._payload_bytes(),
             )

@@ -40,6 +40,7 @@ from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
+from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
@@ -209,7 +210,8 @@ class LazyMessagePassing(Strategy):
 
         Raises:
             PartitionError: The clients' parts do not belong together.
-            ConfigurationError: The aggregator needs more clients with train nodes.
+            ConfigurationError: The aggregator needs more clients with train nodes, or the metric
+                other classes.
             RoundIncomplete: Clients are missing.
         """
         config = self.config
@@ -228,6 +230,7 @@ class LazyMessagePassing(Strategy):
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
         make_aggregator(config.aggregator).check_clients(least)
+        _check_metric(config.metric, federation.classes)
         shape = ModelShape.of(config, inputs=federation.features, classes=federation.classes)
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=job.ledger)
         self._joined = Joined(
@@ -406,6 +409,13 @@ class LazyMessagePassing(Strategy):
         assert self._round is not None
         asked = Question(stage=self._round[1].stage, purpose=self._round[1].purpose)
         self.joined.messenger.count(message, client, asked, direction)
+
+
+def _check_metric(name: str, classes: int) -> None:
+    """Refuse a metric that cannot judge so many classes."""
+    metric = make_metric(name)
+    if metric is not None and (reason := metric.unfit_for(classes)):
+        raise ConfigurationError(f"metric: {name}: {reason}")
 
 
 def _score_record(score: Score, prefix: str) -> MetricRecord:

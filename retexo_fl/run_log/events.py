@@ -41,11 +41,13 @@ class Started(Event):
         clients: How many there are.
         stages: How many are trained in all.
         absent: Clients that were not there.
+        metric: By which weights are selected.
     """
 
     attempt: int = 1
     clients: int
     stages: int
+    metric: str = field(default="accuracy", metadata=OMITTED)
     absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
 
 
@@ -117,6 +119,7 @@ class RoundClosed(Moved):
         val_metric: Likewise, of a metric other than accuracy.
         best_round: r of the best w(r) so far.
         best_val_accuracy: Its accuracy.
+        best_val_metric: Its metric, where that is another.
         seconds: Since the round before was over.
         waited_s: Of these, waiting for clients.
     """
@@ -131,6 +134,7 @@ class RoundClosed(Moved):
     val_metric: float | None = field(default=None, metadata=OMITTED)
     best_round: int | None
     best_val_accuracy: float | None = None
+    best_val_metric: float | None = field(default=None, metadata=OMITTED)
     seconds: float | None = None
     waited_s: float | None = None
 
@@ -145,6 +149,7 @@ class StageClosed(Moved):
     stage: int
     best_round: int | None
     val_accuracy: float | None = None
+    val_metric: float | None = field(default=None, metadata=OMITTED)
     rounds: int | None = field(default=None, metadata=OMITTED)
 
 

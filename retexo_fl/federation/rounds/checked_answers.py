@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from retexo_fl.client.api import (
     CollectAnswer,
     EvaluateAnswer,
     HelloAnswer,
     PredictAnswer,
     PublishAnswer,
+    Sums,
     TrainAnswer,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
@@ -73,7 +76,7 @@ def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -
         _demand("validation-correct", answer.validation_correct, 0, count)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
-    _demand_finite(hello.client, "validation-metric", *answer.validation_metric)
+    _demand_finite(hello.client, "validation-metric-values", *answer.validation_metric.values)
 
 
 def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -> None:
@@ -87,8 +90,29 @@ def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -
     with named(hello.client):
         _demand("num-examples", answer.examples, count, count)
         _demand("correct", answer.correct, 0, count)
+        _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
-    _demand_finite(hello.client, "metric", *answer.metric)
+    _demand_finite(hello.client, "metric-values", *answer.metric.values)
+    _demand_finite(hello.client, "confusion-values", *answer.confusion.values)
+    _demand_finite(hello.client, "own", *answer.own)
+
+
+def checked_sums(hello: HelloAnswer, name: str, sums: Sums, length: int | None) -> np.ndarray:
+    """Return the (k,) sums of a client.
+
+    Args:
+        hello: The client's hello.
+        name: What they are of.
+        sums: As they came.
+        length: k, or None where it is not known.
+
+    Raises:
+        RemoteProtocolError: They are no such sums.
+    """
+    with named(hello.client):
+        if length is not None and sums.length != length:
+            raise RemoteProtocolError(f"{name}-length is {sums.length}; expected {length}")
+        return sums.array()
 
 
 def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:
