@@ -216,7 +216,9 @@ class Questions:
 
 
 def _digest(asked: TrainRequest | EvaluateRequest | BasisRequest, nodes: str) -> bytes:
-    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
+    # Weights of classes choose what is summed, as weights of the model do.
+    facts = getattr(asked, "label_facts", ())
+    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/{facts}/".encode())
     if asked.weights is not None:
         digest.update(asked.weights.tobytes())
     return digest.digest()

@@ -80,6 +80,10 @@ class HelloAnswer:
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
+        label_uses: (C,) by class the uses that it has nodes of: 1 train, 2 validation, 4 test,
+            added.
+        label_sums: (C,) train nodes by class, where the loss depends on those of all clients; else
+            empty.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
     """
@@ -97,6 +101,8 @@ class HelloAnswer:
     vectors_out: int
     vectors_in: int
     vectors_drawn: int = 0
+    label_uses: tuple[int, ...] = ()
+    label_sums: tuple[float, ...] = ()
     member: str = ""
 
 
@@ -259,11 +265,14 @@ class TrainRequest(Request["TrainAnswer"]):
     """Validate ``weights``, flat and as the update codec encodes them, and return an update.
 
     ``steps`` are those that the codec encodes the update by; None where it needs none.
+    ``label_facts`` are what follows for the loss from ``label_sums`` of all clients: the weight of
+    each class; empty where nothing does.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     steps: bytes | None = None
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +314,14 @@ class EvaluateRequest(Request["EvaluateAnswer"]):
         weights: (P,), as the update codec encodes them.
         nodes: ``validation`` or ``test``.
         last: No message of this job follows; the client may forget it.
+        label_facts: As in :class:`TrainRequest`.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     nodes: str
     last: bool = False
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,11 @@ from retexo_fl.config.keys import (
 )
 from retexo_fl.config.value_forms import (
     AGGREGATOR,
+    CLASS_WEIGHTS,
     DEVICES,
     FANOUTS,
     LINKS,
+    LOSS,
     METRIC,
     PARTITIONER,
     SPLIT,
@@ -159,7 +161,14 @@ class RunConfig:
     local_learning_rate: float = number(
         0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
     )
-    loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
+    loss: str = formed("cross-entropy", "Loss, a sum over nodes.", LOSS, metavar="SPEC")
+    class_weights: str = formed(
+        "none",
+        "Weights of train nodes in the loss by class: none, as many nodes over those of the class "
+        "(balanced), or a number for each.",
+        CLASS_WEIGHTS,
+        metavar="SPEC",
+    )
     metric: str = formed(
         "accuracy",
         "Metric by which the best weights are selected on the validation nodes, and that is "

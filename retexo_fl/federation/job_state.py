@@ -37,6 +37,7 @@ class JobState:
         absences: By client, how many rounds were closed without its answer.
         exchange_s: Seconds in exchanges.
         train_s: Seconds in which the server waited for clients in rounds.
+        label_facts: What the first attempt's clients made known of their labels.
     """
 
     job: str
@@ -49,6 +50,7 @@ class JobState:
     absences: dict[int, int] = field(default_factory=dict)
     exchange_s: float = 0.0
     train_s: float = 0.0
+    label_facts: tuple[float, ...] = ()
     _restored: Checkpoint | None = None
 
     @classmethod
@@ -74,6 +76,7 @@ class JobState:
                 absences=_counts(facts.get("absences", {})),
                 exchange_s=float(facts["exchange_s"]),
                 train_s=float(facts["train_s"]),
+                label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
                 _restored=checkpoint,
             )
 
@@ -122,6 +125,7 @@ class JobState:
             "absences": dict(self.absences),
             "absent": list(state.absent),
             "steps": state.steps.hex(),
+            "label_facts": list(self.label_facts),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,
         }

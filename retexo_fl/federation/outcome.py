@@ -14,6 +14,7 @@ from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.report import write_report
@@ -82,6 +83,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         micro_f1=outcome.test.accuracy,
         metric=_metric(config, outcome.test),
         confusion=_confusion(outcome),
+        warnings=(*label_warnings(outcome.answers), *prediction_warnings(outcome.confusion)),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
         volumes=job.ledger.totals(),
         seconds={

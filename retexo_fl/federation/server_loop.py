@@ -38,6 +38,7 @@ from retexo_fl.federation.asking import (
     Watch,
 )
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
@@ -107,6 +108,7 @@ class ServerLoop:
                 clients=self.config.clients,
                 stages=self._strategy.stages,
                 metric=self.config.metric,
+                warnings=label_warnings(self._joined.federation.answers),
                 absent=self._never_there,
             )
         )
@@ -266,6 +268,7 @@ class ServerLoop:
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
+                warnings=prediction_warnings(self._strategy.training.confusion),
                 bytes_payload=self._payload_bytes(),
             )
         )

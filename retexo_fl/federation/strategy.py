@@ -32,6 +32,7 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import check_goal, label_facts
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
@@ -40,7 +41,6 @@ from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageState
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
-from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
@@ -230,7 +230,9 @@ class LazyMessagePassing(Strategy):
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
         make_aggregator(config.aggregator).check_clients(least)
-        _check_metric(config.metric, federation.classes)
+        check_goal(config, federation.classes)
+        if not job.label_facts:
+            job.label_facts = label_facts(config, federation.answers)
         shape = ModelShape.of(config, inputs=federation.features, classes=federation.classes)
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=job.ledger)
         self._joined = Joined(
@@ -270,6 +272,7 @@ class LazyMessagePassing(Strategy):
             state,
             clients=self.joined.clients,
             participants=self.joined.federation.participants,
+            label_facts=self.joined.job.label_facts,
             codec=self._codec,
         )
         self.summary()
@@ -409,13 +412,6 @@ class LazyMessagePassing(Strategy):
         assert self._round is not None
         asked = Question(stage=self._round[1].stage, purpose=self._round[1].purpose)
         self.joined.messenger.count(message, client, asked, direction)
-
-
-def _check_metric(name: str, classes: int) -> None:
-    """Refuse a metric that cannot judge so many classes."""
-    metric = make_metric(name)
-    if metric is not None and (reason := metric.unfit_for(classes)):
-        raise ConfigurationError(f"metric: {name}: {reason}")
 
 
 def _score_record(score: Score, prefix: str) -> MetricRecord:

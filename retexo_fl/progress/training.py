@@ -82,12 +82,13 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold", no_wrap=True, overflow="ellipsis")
+    warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
     foot = Text(no_wrap=True, overflow="ellipsis")
     if course.finished:
         foot.append(_summary(course))
     else:
         foot.append(_foot(course), style="dim")
-    return Group(head, Text(), _table(course), Text(), foot)
+    return Group(head, *warnings, Text(), _table(course), Text(), foot)
 
 
 def _table(course: RunCourse) -> Table:
@@ -175,10 +176,10 @@ def _plain_line(
 ) -> str | None:
     """Return the line that a pipe gets for an event; None when it gets none."""
     match event:
-        case Started():
-            return _head(course, names)
-        case Finished():
-            return _summary(course)
+        case Started(warnings=warnings):
+            return "\n".join([_head(course, names), *_warned(warnings)])
+        case Finished(warnings=warnings):
+            return "\n".join([*_warned(warnings), _summary(course)])
         case Waiting():
             return _plain_wait(event)
         case ExchangeClosed():
@@ -192,6 +193,10 @@ def _plain_line(
         case _:
             return None
     return f"{line}, {format_bytes(course.moved_bytes)} moved"
+
+
+def _warned(warnings: tuple[str, ...]) -> list[str]:
+    return [f"warning: {plain_text(warning)}" for warning in warnings]
 
 
 def _plain_wait(event: Waiting) -> str:

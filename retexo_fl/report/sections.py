@@ -77,6 +77,7 @@ def notes(run: RunRecord) -> str:
     if run.result and run.result.absences:
         # Clients are absent only where rounds may be closed early.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
+    found.extend(f"{warning[:1].upper()}{warning[1:]}." for warning in run.course.warnings)
     if run.course.lost:
         spans = ", ".join(
             f"stage {stage}, rounds {first} to {last}" for stage, first, last in run.course.lost

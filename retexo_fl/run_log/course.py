@@ -144,6 +144,7 @@ class RunCourse:
         end: The end of the run.
         stopped: Whether it was stopped before its end.
         lost: Rounds whose lines a crash took: stage, first and last.
+        warnings: What the user should know of labels and predictions, a line each.
     """
 
     def __init__(self) -> None:
@@ -158,6 +159,7 @@ class RunCourse:
         self.end: Finished | None = None
         self.stopped = False
         self.lost: dict[tuple[int, int, int], None] = {}
+        self.warnings: tuple[str, ...] = ()
         self._never_came: tuple[int, ...] = ()
         self._earlier_s = 0.0
         self._attempt_s = 0.0
@@ -214,6 +216,7 @@ class RunCourse:
             self._start(event)
         elif isinstance(event, Finished):
             self.end = event
+            self.warnings += event.warnings
         elif isinstance(event, RoundsLost):
             self.lost.update(dict.fromkeys(event.rounds))
         elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):
@@ -224,6 +227,7 @@ class RunCourse:
         self.clients, self.attempt, self.metric = event.clients, event.attempt, event.metric
         self.attempts += 1
         self.absent = self._never_came = event.absent
+        self.warnings = event.warnings
         self._earlier_s, self._attempt_s = self._earlier_s + self._attempt_s, 0.0
         self._grow(event.stages)
         for stage in self.stages:

@@ -42,12 +42,14 @@ class Started(Event):
         stages: How many are trained in all.
         absent: Clients that were not there.
         metric: By which weights are selected.
+        warnings: What the user should know of the labels, a line each.
     """
 
     attempt: int = 1
     clients: int
     stages: int
     metric: str = field(default="accuracy", metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
 
 
@@ -155,10 +157,16 @@ class StageClosed(Moved):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Moved):
-    """The selected model is tested."""
+    """The selected model is tested.
+
+    Attributes:
+        test_accuracy: On all test nodes; likewise ``test_metric``, where that is another.
+        warnings: What the user should know of the predictions, a line each.
+    """
 
     test_accuracy: float | None = None
     test_metric: float | None = field(default=None, metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
 
 # ---- of an inference ----------------------------------------------------------------------------

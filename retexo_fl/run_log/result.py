@@ -130,6 +130,7 @@ class Result:
             class's false negative.
         metric: On the test nodes, where it is not accuracy.
         confusion: (C, C) test nodes by class, each by predicted class; empty for too many classes.
+        warnings: What the user should know of labels and predictions, a line each.
         stages: In order.
         volumes: By measure and kind, in bytes.
         seconds: ``total``, and of it ``exchange``, ``train`` and ``server``.
@@ -156,6 +157,7 @@ class Result:
     micro_f1: float | None
     metric: MetricValue | None = field(default=None, metadata=OMITTED)
     confusion: tuple[tuple[int, ...], ...] = field(default=(), metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     stages: tuple[StageResult, ...]
     volumes: Mapping[str, ByKind] = field(metadata=key("bytes"))
     seconds: Mapping[str, float | None]

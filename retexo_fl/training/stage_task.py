@@ -47,6 +47,7 @@ class StageSettings:
         shape: Of the model.
         stage: Stage index.
         loss: Name of the loss; likewise ``metric``.
+        class_weights: (C,) by which the loss weighs classes; empty for none.
         dropout: Rate.
         seed: Of the training.
     """
@@ -55,6 +56,7 @@ class StageSettings:
     stage: int
     loss: str
     metric: str
+    class_weights: tuple[float, ...] = ()
     dropout: float
     seed: int
 
@@ -93,7 +95,10 @@ class StageTask:
         self._settings = settings
         model = StageModel(settings.shape, settings.stage)
         dtype = getattr(torch, settings.shape.dtype)
-        recipe = Recipe(loss=make_loss(settings.loss), metric=make_metric(settings.metric))
+        recipe = Recipe(
+            loss=make_loss(settings.loss, settings.class_weights),
+            metric=make_metric(settings.metric),
+        )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)
         self._passes = [StagePass(self._facts, nodes) for nodes in unit_nodes(nodes_of(arrays))]

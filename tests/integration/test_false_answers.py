@@ -110,6 +110,25 @@ def test_what_cannot_be_ends_the_run_and_names_the_client(
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("label-uses", [8] * 10),
+        ("label-uses", [7] * 9),
+        ("label-sums", [1.0] * 10),
+        ("label-sums", [200.0] * 9),
+        ("label-sums", [-1.0] * 10),
+        ("label-sums", [math.nan] * 10),
+        ("label-sums", []),
+    ],
+)
+def test_train_nodes_by_class_are_as_many_as_there_are(
+    tmp_path: Path, name: str, value: list[float]
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"^client 1: .*{name}"):
+        _train(tmp_path / "run", api.HELLO.message_type, {name: value}, class_weights="balanced")
+
+
+@pytest.mark.parametrize(
     ("kind", "changes", "error"),
     [
         (api.TRAIN, {"validation-metric-values": [math.inf] * 30}, TrainingDiverged),

@@ -11,6 +11,7 @@ import pytest
 
 from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.cli import CommandLine
+from tests.support.rare import NODES, RARE, write_rare
 from tests.support.runs import (
     events_of,
     largest_difference,
@@ -20,42 +21,21 @@ from tests.support.runs import (
     train,
 )
 
-#: A graph in which one node of twelve is of class 1, and hard to find.
-KEYS: dict[str, Any] = {
-    "dataset": "rare",
-    "hidden": 8,
-    "rounds": 8,
-    "layers": 2,
-    "dtype": "float64",
-    "split": "random:0.4/0.3/0.3",
-}
 METRICS = ("balanced-accuracy", "macro-f1", "f1:1", "recall:1", "precision:1")
 RANKINGS = ("roc-auc", "average-precision")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("rare")
-    write_rare(made / "rare.npz")
-    return made
-
-
-def write_rare(path: Path, nodes: int = 120) -> None:
-    rng = np.random.default_rng(4)
-    labels = (np.arange(nodes) % 12 == 0).astype(np.int64)
-    ends = rng.integers(0, nodes, (2, 2 * nodes))
-    kept = (labels[ends[0]] == labels[ends[1]]) | (rng.random(ends.shape[1]) < 0.3)
-    edges = np.unique(np.sort(ends[:, kept & (ends[0] != ends[1])], axis=0), axis=1)
-    features = rng.normal(size=(nodes, 4)) + 0.8 * labels[:, None]
-    np.savez(path, edge_index=edges, y=labels, x=features.astype(np.float32))
+    return write_rare(tmp_path_factory.mktemp("rare"))
 
 
 @pytest.mark.parametrize("metric", [*METRICS, *RANKINGS, "log-loss"])
 def test_figures_do_not_depend_on_the_partition(tmp_path: Path, folder: Path, metric: str) -> None:
-    keys = {**KEYS, "data_dir": folder, "metric": metric, "rounds": 4}
+    keys = {**RARE, "data_dir": folder, "metric": metric, "rounds": 4}
     whole = train(tmp_path / "whole", clients=1, **keys)
     expected = result_of(whole)
-    for clients, partitioner in ((3, "louvain"), (120, "one-node")):
+    for clients, partitioner in ((3, "louvain"), (NODES, "one-node")):
         run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
         assert largest_difference(whole, run) < 1e-9
         found = result_of(run)
@@ -70,7 +50,7 @@ def test_figures_do_not_depend_on_the_partition(tmp_path: Path, folder: Path, me
 def test_the_metric_selects_the_best_round(
     tmp_path: Path, folder: Path, metric: str, best: Any
 ) -> None:
-    keys = {**KEYS, "learning_rate": 0.3, "rounds": 12}
+    keys = {**RARE, "learning_rate": 0.3, "rounds": 12}
     run = train(tmp_path / "run", clients=2, data_dir=folder, metric=metric, **keys)
     for stage in result_of(run)["stages"]:
         rounds = [e for e in events_of(run) if e["event"] == "round"]
@@ -84,7 +64,7 @@ def test_the_metric_selects_the_best_round(
 
 
 def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 2, "data_dir": folder, "metric": "log-loss"}
+    keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "log-loss"}
     whole = train(tmp_path / "whole", **keys)
 
     def stop(event: Event) -> None:
@@ -101,7 +81,7 @@ def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder
 
 
 def test_several_devices_count_as_one(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 2, "data_dir": folder, "metric": "roc-auc", "rounds": 2}
+    keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "roc-auc", "rounds": 2}
     one = train(tmp_path / "one", devices="cpu:1", **keys)
     two = train(tmp_path / "two", devices="cpu:2", **keys)
     assert model_bytes(one) == model_bytes(two)
@@ -112,7 +92,7 @@ def test_several_devices_count_as_one(tmp_path: Path, folder: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["standard", "drop", "central"])
 def test_baselines_are_judged_alike(tmp_path: Path, folder: Path, algorithm: str) -> None:
     clients = 1 if algorithm == "central" else 3
-    keys = {**KEYS, "data_dir": folder, "algorithm": algorithm, "metric": "average-precision"}
+    keys = {**RARE, "data_dir": folder, "algorithm": algorithm, "metric": "average-precision"}
     run = train(tmp_path / "run", clients=clients, **keys)
     found = result_of(run)
     assert 0 < found["metric"]["value"] <= 1
@@ -122,7 +102,7 @@ def test_baselines_are_judged_alike(tmp_path: Path, folder: Path, algorithm: str
 
 
 def test_sums_of_a_metric_move_no_weights_and_no_vectors(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 3, "data_dir": folder}
+    keys = {**RARE, "clients": 3, "data_dir": folder}
     totals = {}
     for metric in ("accuracy", "roc-auc"):
         run = train(tmp_path / metric, metric=metric, **keys)
@@ -132,7 +112,7 @@ def test_sums_of_a_metric_move_no_weights_and_no_vectors(tmp_path: Path, folder:
 
 
 def test_no_client_tells_its_own_figure_unless_it_is_asked(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 3, "data_dir": folder, "metric": "recall:1"}
+    keys = {**RARE, "clients": 3, "data_dir": folder, "metric": "recall:1"}
     silent = train(tmp_path / "silent", **keys)
     assert all("test_metric" not in row for row in result_of(silent)["client_table"])
     assert "each client's own nodes" not in (silent / "report.html").read_text()
@@ -146,7 +126,7 @@ def test_no_client_tells_its_own_figure_unless_it_is_asked(tmp_path: Path, folde
 
 
 def test_accuracy_of_each_client_is_of_its_own_nodes(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 3, "data_dir": folder, "per_client_metrics": True}
+    keys = {**RARE, "clients": 3, "data_dir": folder, "per_client_metrics": True}
     found = result_of(train(tmp_path / "run", **keys))
     right = sum(row["test_metric"] * row["test"] for row in found["client_table"])
     nodes = sum(row["test"] for row in found["client_table"])
@@ -154,7 +134,7 @@ def test_accuracy_of_each_client_is_of_its_own_nodes(tmp_path: Path, folder: Pat
 
 
 def test_the_report_shows_the_metric_and_every_class(tmp_path: Path, folder: Path) -> None:
-    keys = {**KEYS, "clients": 2, "data_dir": folder, "metric": "f1:1"}
+    keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "f1:1"}
     run = train(tmp_path / "run", **keys)
     page, found = (run / "report.html").read_text(), result_of(run)
     assert "<dt>Test f1:1</dt>" in page

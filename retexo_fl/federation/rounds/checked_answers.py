@@ -21,6 +21,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named
+from retexo_fl.training.class_balance import ALL_USES
 
 #: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
 _MAX_NAME_CHARS: Final = 128
@@ -55,6 +56,21 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         for field in _USES:
             _demand(field, getattr(hello, field), 0, hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
+        _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
+        _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
+        if hello.label_sums:
+            _check_label_sums(hello)
+
+
+def _check_label_sums(hello: HelloAnswer) -> None:
+    """Check that train nodes by class are as many as there are."""
+    counts = hello.label_sums
+    _demand("numbers of label-sums", len(counts), hello.classes, hello.classes)
+    if sum(counts) != hello.train or any(count < 0 for count in counts):
+        raise RemoteProtocolError(
+            f"label-sums add up to {sum(counts)}; expected {hello.train}, its train nodes, and "
+            "no negative ones"
+        )
 
 
 def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:

@@ -50,6 +50,7 @@ class StageTraining:
         clients: All clients.
         participants: Who takes part in what.
         codec: Of updates and weights on their way.
+        label_facts: What clients are to know of all clients' labels.
 
     Attributes:
         ticket: Names the stage.
@@ -72,6 +73,7 @@ class StageTraining:
         clients: Clients,
         participants: Participants,
         codec: UpdateCodec,
+        label_facts: tuple[float, ...] = (),
     ) -> None:
         self.ticket = ticket
         self.round = state.round
@@ -84,6 +86,7 @@ class StageTraining:
         self._config = config
         self._clients = clients
         self._participants = participants
+        self._label_facts = label_facts
         self._codec = codec
         #: What the next round's updates are encoded by.
         self._steps = state.steps
@@ -277,14 +280,25 @@ class StageTraining:
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
         ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
-        request = EvaluateRequest(ticket=ticket, weights=coded, nodes=nodes, last=is_test)
+        request = EvaluateRequest(
+            ticket=ticket,
+            weights=coded,
+            nodes=nodes,
+            last=is_test,
+            label_facts=self._label_facts,
+        )
         asked = self._participants.everyone if is_test else self._participants.validation
         return dict.fromkeys(self._present(asked), request)
 
     def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
-        train = TrainRequest(ticket=ticket, weights=coded, steps=self._steps or None)
-        evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
+        facts = self._label_facts
+        train = TrainRequest(
+            ticket=ticket, weights=coded, steps=self._steps or None, label_facts=facts
+        )
+        evaluate = EvaluateRequest(
+            ticket=ticket, weights=coded, nodes="validation", label_facts=facts
+        )
         training = {*self.training}
         return {
             client: train if client in training else evaluate
