@@ -108,6 +108,19 @@ def format_number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4g}"
 
 
+def format_metric(name: str, value: float | None, *, digits: int = 1) -> str:
+    """Return the value of a metric: accuracy per cent, others as numbers, :data:`UNKNOWN` for None.
+
+    Args:
+        name: Of the metric.
+        value: Its value.
+        digits: Of a percentage behind the point.
+    """
+    if name == "accuracy" or value is None:
+        return format_share(value, digits=digits)
+    return f"{value:.4f}" if abs(value) < 99.99995 else format_number(value)
+
+
 def lacks_named(lacks: Mapping[int, int | None]) -> str:
     """Return what clients lack, for one line; None stands for a client that does not answer."""
     named = [

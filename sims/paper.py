@@ -15,7 +15,7 @@ SMALL: Final[Keys] = MappingProxyType(
     {
         "clients": 2,
         "partitioner": "random",
-        "split": "random:0.2/0.1/0.7",
+        "split": "random-unstratified:0.2/0.1/0.7",
         "layers": 2,
         "hidden": 256,
         "heads": 8,
@@ -30,14 +30,16 @@ _LARGE: Final[Mapping[str, Keys]] = MappingProxyType(
     {
         "reddit": MappingProxyType(
             {
-                "split": "random:0.66/0.10/0.24",
+                "split": "random-unstratified:0.66/0.10/0.24",
                 "layers": 4,
                 "rounds": 200,
                 "learning-rate": 0.01,
                 "dropout": 0.5,
             }
         ),
-        "products": MappingProxyType({"split": "random:0.08/0.02/0.9", "layers": 3, "rounds": 200}),
+        "products": MappingProxyType(
+            {"split": "random-unstratified:0.08/0.02/0.9", "layers": 3, "rounds": 200}
+        ),
     }
 )
 _LARGE_GAT: Final[Mapping[str, Keys]] = MappingProxyType(

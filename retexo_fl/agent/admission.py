@@ -230,7 +230,9 @@ class Questions:
 def _digest(
     asked: TrainRequest | EvaluateRequest | BasisRequest | GramRequest, nodes: str
 ) -> bytes:
-    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/".encode())
+    # Weights of classes choose what is summed, as weights of the model do.
+    facts = getattr(asked, "label_facts", ())
+    digest = hashlib.sha256(f"{asked.ticket.round}/{nodes}/{facts}/".encode())
     if isinstance(asked, GramRequest):
         digest.update(asked.ticket.weights_digest)
     elif asked.weights is not None:

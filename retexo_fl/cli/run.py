@@ -102,7 +102,15 @@ def _run(  # noqa: PLR0913 - each is an option
         if error.exit_code != 1:
             raise
         raise type(error)(f"{error}; {_what_now(run_path, address)}") from error
-    tell(_summary(run_path) if is_here else f"results         {run_path} where the SuperLink runs")
+    if not is_here:
+        tell(f"results         {run_path} where the SuperLink runs")
+        return
+    result = _result_of(run_path)
+    if quiet:
+        # Else the table has them.
+        for warning in result.warnings:
+            complain(f"warning: {warning}")
+    tell(_summary(result, run_path))
 
 
 def _placed(config: RunConfig, *, deployed: bool) -> tuple[RunConfig, Path]:
@@ -250,20 +258,35 @@ def _what_now(run_path: Path, address: Address | None) -> str:
     return "there is no checkpoint to resume from"
 
 
-def _summary(run_path: Path) -> str:
+def _result_of(run_path: Path) -> Result:
     from retexo_fl.run_log.result import read_result
 
     path = run_path / "result.json"
-    result = read_result(path.read_text(encoding="utf-8"), str(path))
-    accuracy, payload = result.test_accuracy, result.volumes["payload"]
+    return read_result(path.read_text(encoding="utf-8"), str(path))
+
+
+def _summary(result: Result, run_path: Path) -> str:
+    payload = result.volumes["payload"]
     lines = [
-        f"test accuracy   {'no test nodes' if accuracy is None else f'{accuracy:.4f}'}",
+        *_figures(result),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         *_times(result),
         f"report          {printable(str(run_path / 'report.html'))}",
     ]
     return "\n".join(lines)
+
+
+def _figures(result: Result) -> list[str]:
+    """Return how good the model is: by the metric that was chosen, and by accuracy."""
+    accuracy, metric = result.test_accuracy, result.metric
+    if accuracy is None:
+        return ["test accuracy   no test nodes"]
+    lines = [f"test accuracy   {accuracy:.4f}"]
+    if metric is not None:
+        value = "undefined on these nodes" if metric.value is None else f"{metric.value:.4f}"
+        lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")
+    return lines
 
 
 def _times(result: Result) -> list[str]:

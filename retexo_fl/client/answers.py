@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.client.api import EvaluateAnswer, PublishAnswer, Traffic, TrainAnswer
+from retexo_fl.client.api import EvaluateAnswer, PublishAnswer, Sums, Traffic, TrainAnswer
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 
@@ -19,7 +19,7 @@ def train_answer(update: LayerUpdate, coded: np.ndarray) -> TrainAnswer:
         validation_examples=update.validation.count,
         validation_loss_sum=update.validation.loss_sum,
         validation_correct=update.validation.correct,
-        validation_metric=update.validation.metric_sums,
+        validation_metric=Sums.of(update.validation.metric_sums),
     )
 
 
@@ -42,11 +42,13 @@ def lacks_weights(answer: object) -> bool:
     return bool(getattr(answer, "lacks_weights", False))
 
 
-def evaluate_answer(tally: Tally) -> EvaluateAnswer:
-    """Say how some nodes were judged."""
+def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
+    """Say how some nodes were judged; ``own`` is the client's figure, or nothing."""
     return EvaluateAnswer(
         examples=tally.count,
         loss_sum=tally.loss_sum,
         correct=tally.correct,
-        metric=tally.metric_sums,
+        metric=Sums.of(tally.metric_sums),
+        confusion=Sums.of(tally.confusion),
+        own=own,
     )

@@ -13,16 +13,19 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from retexo_fl.client.schema import FLAT, named
-from retexo_fl.errors import LocalProtocolError
+from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
 MESSAGE_VERSION = 8
+
+#: Sums of a metric: of a ranking of 64 classes.
+MOST_SUMS: Final = 2**19
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 AnswerT = TypeVar("AnswerT")
@@ -77,6 +80,10 @@ class HelloAnswer:
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
+        label_uses: (C,) by class the uses that it has nodes of: 1 train, 2 validation, 4 test,
+            added.
+        label_sums: (C,) train nodes by class, where the loss depends on those of all clients; else
+            empty.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
     """
@@ -94,6 +101,8 @@ class HelloAnswer:
     vectors_out: int
     vectors_in: int
     vectors_drawn: int = 0
+    label_uses: tuple[int, ...] = ()
+    label_sums: tuple[float, ...] = ()
     member: str = ""
 
 
@@ -121,6 +130,51 @@ class PeerTraffic:
     def __add__(self, other: PeerTraffic) -> PeerTraffic:
         """Return the sum of both directions."""
         return PeerTraffic(sent=self.sent + other.sent, received=self.received + other.received)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """A vector of sums over nodes, most of them zero, as it travels.
+
+    Attributes:
+        length: How many there are.
+        places: Those that are not zero, ascending; empty where all are given.
+        values: Of these places.
+    """
+
+    length: int = 0
+    places: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, sums: np.ndarray) -> Self:
+        """Take (k,) float64 sums."""
+        places = np.flatnonzero(sums)
+        if 2 * len(places) >= len(sums):
+            return cls(length=len(sums), values=tuple(sums.tolist()))
+        values = tuple(sums[places].tolist())
+        return cls(length=len(sums), places=tuple(places.tolist()), values=values)
+
+    def array(self) -> np.ndarray:
+        """Return the (k,) float64 sums.
+
+        Raises:
+            RemoteProtocolError: They are more than any metric has, or places are none.
+        """
+        if self.length > MOST_SUMS:
+            raise RemoteProtocolError(f"{self.length} sums; expected {MOST_SUMS} at most")
+        sums = np.zeros(self.length)
+        places = np.asarray(self.places, np.int64) if self.places else np.arange(self.length)
+        # Nothing at all is as short as no places.
+        values = np.asarray(self.values) if self.values or self.places else sums
+        in_order = (np.diff(places) > 0).all() and (not len(places) or places[-1] < self.length)
+        if len(values) != len(places) or not in_order:
+            raise RemoteProtocolError(
+                f"{len(self.values)} sums at {len(self.places)} of {self.length} places; expected "
+                "one for each place, in ascending order"
+            )
+        sums[places] = values
+        return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,11 +287,14 @@ class TrainRequest(Request["TrainAnswer"]):
         weights: (P,) as the update codec encodes them; with SCAFFOLD, from the second round of a
             stage on, (2 P,): the weights, then what the client adds to each of its gradients.
         steps: Those that the codec encodes the update by; None where it needs none.
+        label_facts: What follows for the loss from ``label_sums`` of all clients: the weight of
+            each class; empty where nothing does.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     steps: bytes | None = None
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +308,7 @@ class TrainAnswer:
         loss_sum: Over the train nodes, at the incoming weights with dropout.
         validation_examples: Validation nodes; the other fields are sums over them, at the incoming
             weights.
-        validation_metric: Sums of a metric other than accuracy; empty without one.
+        validation_metric: Sums of a metric other than accuracy; none without one.
         training_traffic: Of exchanges inside the round.
         validation_traffic: Of those that only served validation.
         lacks_weights: The request changes or names weights that the client does not hold; only
@@ -264,7 +321,7 @@ class TrainAnswer:
     validation_examples: int
     validation_loss_sum: float
     validation_correct: int
-    validation_metric: tuple[float, ...] = ()
+    validation_metric: Sums = field(default_factory=Sums)
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
@@ -279,26 +336,36 @@ class EvaluateRequest(Request["EvaluateAnswer"]):
         weights: (P,), as the update codec encodes them.
         nodes: ``validation`` or ``test``.
         last: No message of this job follows; the client may forget it.
+        label_facts: As in :class:`TrainRequest`.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     nodes: str
     last: bool = False
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateAnswer:
-    """Counts and sums over the asked nodes; ``metric`` is empty without a metric of its own.
+    """Counts and sums over the asked nodes.
 
-    ``traffic`` is that of exchanges that the evaluation took, ``lacks_weights`` as in
-    :class:`TrainAnswer`.
+    Attributes:
+        examples: Nodes; the next three are sums over them.
+        metric: Of a metric other than accuracy; none without one.
+        confusion: Of the test, nodes by class and predicted class, row by row.
+        own: Of the test, with ``per-client-metrics``, the client's own figure; empty where its
+            nodes leave that undefined.
+        traffic: Of exchanges that the evaluation took.
+        lacks_weights: As in :class:`TrainAnswer`.
     """
 
     examples: int = field(metadata=named("num-examples"))
     loss_sum: float
     correct: int
-    metric: tuple[float, ...] = ()
+    metric: Sums = field(default_factory=Sums)
+    confusion: Sums = field(default_factory=Sums)
+    own: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,12 +68,15 @@ from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
+from retexo_fl.training.class_balance import class_counts, classes_by_use
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
+from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape, num_weights
-from retexo_fl.training.tally import LayerUpdate
+from retexo_fl.training.tally import LayerUpdate, Tally
+from retexo_fl.units import counted
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
@@ -165,7 +169,22 @@ class GraphClient(Answering):
             classes=part.num_classes,
             vectors_out=self._plan.num_send,
             vectors_in=self._plan.num_receive,
+            label_uses=classes_by_use(self._labels_by_use(), part.num_classes),
+            label_sums=self._label_sums(),
         )
+
+    def _labels_by_use(self) -> dict[str, np.ndarray]:
+        nodes = self._nodes
+        return {
+            use: np.asarray(nodes.labels[getattr(nodes, use)])
+            for use in ("train", "validation", "test")
+        }
+
+    def _label_sums(self) -> tuple[float, ...]:
+        """Return what the loss needs to know of all clients' labels, or nothing."""
+        if self._config.class_weights != "balanced":
+            return ()
+        return class_counts(self._labels_by_use()["train"], self._shape.classes)
 
     def basis(self, request: BasisRequest) -> BasisAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -347,6 +366,7 @@ class GraphClient(Answering):
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
+        self._follow_labels(request)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         start = self._start(request, trainer.num_weights)
         if start is None:
@@ -363,6 +383,7 @@ class GraphClient(Answering):
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
+        self._follow_labels(request)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         weights = self._weights(request, trainer.num_weights)
         if weights is None:
@@ -370,7 +391,14 @@ class GraphClient(Answering):
         tally = trainer.evaluate(weights, request.nodes)
         if request.last:
             self._forget()
-        return evaluate_answer(tally)
+        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
+
+    def _own_figure(self, found: Tally, nodes: str) -> tuple[float, ...]:
+        """Return this client's own figure of the test, where the run asks for it."""
+        if not self._config.per_client_metrics or nodes != "test":
+            return ()
+        value = Score.of(found, self._made.recipe.metric).value
+        return () if value is None else (value,)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -390,7 +418,22 @@ class GraphClient(Answering):
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""
         if self._made.follow(config):
-            self._trainers.clear()
+            self._drop_trainers()
+
+    def _follow_labels(self, request: TrainRequest | EvaluateRequest) -> None:
+        """Train by the loss that follows from all clients' labels."""
+        facts, is_balanced = request.label_facts, self._config.class_weights == "balanced"
+        expected = self._shape.classes if is_balanced else 0
+        if len(facts) != expected or any(not 0 <= weight < math.inf for weight in facts):
+            raise LocalProtocolError(
+                f"label-facts has {counted(len(facts), 'number')}; expected {expected} finite ones "
+                "from 0, as class-weights says"
+            )
+        if self._made.weigh_classes(facts):
+            self._drop_trainers()
+
+    def _drop_trainers(self) -> None:
+        self._trainers.clear()
 
     def close(self) -> None:
         """Release devices; a later message gets them again."""

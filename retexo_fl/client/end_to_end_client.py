@@ -18,7 +18,6 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.trainers import WholeTrainer
-from retexo_fl.config import RunConfig
 from retexo_fl.training.boundary_sampling import BoundarySampling
 from retexo_fl.training.end_to_end import EndToEndPlan
 from retexo_fl.training.rounds import Steps, run_alone
@@ -43,11 +42,6 @@ class EndToEndClient(GraphClient):
         drawn = sum(sampling.size(peer.receive.count) for peer in self._plan.peers)
         return replace(answer, vectors_drawn=drawn)
 
-    def follow(self, config: RunConfig) -> None:
-        """See :meth:`GraphClient.follow`."""
-        if self._made.follow(config):
-            self._whole = None
-
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`; only for a client without peers."""
         return run_alone(self.train_steps(request))
@@ -58,7 +52,7 @@ class EndToEndClient(GraphClient):
 
     def train_steps(self, request: TrainRequest) -> Steps[TrainAnswer]:
         """Answer a ``train.layer`` in steps; what crossed is filled in by the engine."""
-        trainer = self._admitted(request.ticket)
+        trainer = self._admitted(request)
         start = self._start(request, trainer.num_weights)
         known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
@@ -74,7 +68,7 @@ class EndToEndClient(GraphClient):
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
         """Answer an ``evaluate.layer`` in steps."""
-        trainer = self._admitted(request.ticket)
+        trainer = self._admitted(request)
         known = self._weights(request, trainer.num_weights)
         weights = self._computed_with(known, request.ticket)
         if weights is None:
@@ -84,7 +78,7 @@ class EndToEndClient(GraphClient):
             return LACKING_EVALUATE
         if request.last:
             self._forget()
-        return evaluate_answer(tally)
+        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
 
     def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:
         """Return the weights that a message is computed with; None if nothing needs to be.
@@ -96,11 +90,15 @@ class EndToEndClient(GraphClient):
             return self._first_weights(ticket.stage, ticket.weights_digest)
         return known
 
-    def _admitted(self, ticket: Ticket) -> WholeTrainer:
-        self._admit(ticket)
+    def _admitted(self, request: TrainRequest | EvaluateRequest) -> WholeTrainer:
+        self._admit(request.ticket)
+        self._follow_labels(request)
         if self._whole is None:
-            self._whole = self._make_trainer(ticket.weights_digest)
+            self._whole = self._make_trainer(request.ticket.weights_digest)
         return self._whole
+
+    def _drop_trainers(self) -> None:
+        self._whole = None
 
     @property
     def _sampling(self) -> BoundarySampling | None:

@@ -90,6 +90,18 @@ class ClientTrainers:
         self._devices = None
         return True
 
+    def weigh_classes(self, class_weights: tuple[float, ...]) -> bool:
+        """Take over (C,) weights that follow from all clients' labels, if there are any.
+
+        Returns:
+            Whether trainers must be made anew.
+        """
+        if not class_weights or class_weights == self.recipe.class_weights:
+            return False
+        self.close()
+        self.recipe = Recipe.of(self._config, class_weights)
+        return True
+
     def stage(self, stage: int, inputs: StageInput, *, predicts: bool = False) -> LayerTrainer:
         """Return the trainer of one stage.
 
@@ -138,6 +150,7 @@ class ClientTrainers:
             client_graph(inputs, self._nodes),
             trainer,
             self._found(),
+            recipe=self.recipe,
             client=self._client,
         )
         return made

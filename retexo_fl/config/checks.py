@@ -124,6 +124,7 @@ def _check_solver(values: Mapping[str, Any]) -> None:
     if values["solver"] == "rounds":
         return
     expected = {"algorithm": "lazy", "loss": "cross-entropy", "aggregator": "mean"}
+    expected |= {"class-weights": "none"}
     for key, value in expected.items():
         if values[key] != value:
             raise ConfigurationError(

@@ -30,7 +30,17 @@ from retexo_fl.config.keys import (
     whole,
     widened,
 )
-from retexo_fl.config.value_forms import AGGREGATOR, DEVICES, FANOUTS, LINKS, PARTITIONER, SPLIT
+from retexo_fl.config.value_forms import (
+    AGGREGATOR,
+    CLASS_WEIGHTS,
+    DEVICES,
+    FANOUTS,
+    LINKS,
+    LOSS,
+    METRIC,
+    PARTITIONER,
+    SPLIT,
+)
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
 from retexo_fl.plugins import is_plugin
@@ -176,12 +186,23 @@ class RunConfig:
         "along it by learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
     )
-    loss: str = one_of("cross-entropy", "Loss, a sum over nodes.", "cross-entropy", plugin=True)
-    metric: str = one_of(
+    loss: str = formed("cross-entropy", "Loss, a sum over nodes.", LOSS, metavar="SPEC")
+    class_weights: str = formed(
+        "none",
+        "Weights of train nodes in the loss by class: none, as many nodes over those of the class "
+        "(balanced), or a number for each.",
+        CLASS_WEIGHTS,
+        metavar="SPEC",
+    )
+    metric: str = formed(
         "accuracy",
-        "Validation metric by which the best weights are selected.",
-        "accuracy",
-        plugin=True,
+        "Metric by which the best weights are selected on the validation nodes, and that is "
+        "reported.",
+        METRIC,
+        metavar="SPEC",
+    )
+    per_client_metrics: bool = switch(
+        "Each client sends its own figure of the test, and the report shows their spread."
     )
     weight_decay: float = number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
     aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR)

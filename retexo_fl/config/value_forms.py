@@ -46,12 +46,14 @@ PARTITIONER: Final = ValueForm(
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 SPLIT: Final = ValueForm(
     pattern=re.compile(
-        rf"published|(random|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}", re.ASCII
+        rf"published|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
+        re.ASCII,
     ),
     names=frozenset({"published", "random"}),
-    expected="one of published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST with three "
-    "shares such as 0.2/0.1/0.7, or module:attribute",
-    brief="published, random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute",
+    expected="one of published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, or module:attribute",
+    brief="published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    "per-client-class:TRAIN/VAL/TEST, or module:attribute",
 )
 
 #: Above 0 and below one half.
@@ -69,6 +71,39 @@ AGGREGATOR: Final = ValueForm(
     "norm-clipping:NORM (above 0), or module:attribute",
     brief="mean, median, trimmed-mean:SHARE, krum:COUNT, multi-krum:COUNT, norm-clipping:NORM, or "
     "module:attribute",
+)
+
+LOSS: Final = ValueForm(
+    pattern=re.compile(r"cross-entropy|focal:(?=\.?\d)\d?(\.\d{0,6})?", re.ASCII),
+    names=frozenset({"focal"}),
+    expected="one of cross-entropy, focal:GAMMA with a number below 10 such as 2, or "
+    "module:attribute",
+    brief="cross-entropy, focal:GAMMA, or module:attribute",
+)
+
+#: Not all of them zero.
+_WEIGHT: Final = r"(?=\.?\d)\d{0,9}(\.\d{0,9})?"
+CLASS_WEIGHTS: Final = ValueForm(
+    pattern=re.compile(rf"none|balanced|(?=.*[1-9]){_WEIGHT}(,{_WEIGHT})*", re.ASCII),
+    names=frozenset(),
+    expected="none, balanced, or a number from 0 for each class, such as 1,20, not all of them 0",
+    brief="none, balanced, or a number for each class such as 1,20",
+    extensible=False,
+)
+
+#: Names of metrics that need no more than a name; those of one class have its number behind them.
+METRIC_NAMES: Final = (
+    *("accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision", "log-loss"),
+)
+_OF_ONE_CLASS: Final = ("f1", "recall", "precision")
+_METRICS: Final = ", ".join([*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS)])
+METRIC: Final = ValueForm(
+    pattern=re.compile(
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(_OF_ONE_CLASS)}):\d{{1,6}}", re.ASCII
+    ),
+    names=frozenset(_OF_ONE_CLASS),
+    expected=f"one of {_METRICS} with the number of a class from 0, or module:attribute",
+    brief=f"{_METRICS}, or module:attribute",
 )
 
 #: What a client may compute on; :mod:`retexo_fl.devices.names` reads it.

@@ -39,6 +39,7 @@ class JobState:
         absences: By client, how many rounds were closed without its answer.
         exchange_s: Seconds in exchanges.
         train_s: Seconds in which the server waited for clients in rounds.
+        label_facts: What the first attempt's clients made known of their labels.
     """
 
     job: str
@@ -51,6 +52,7 @@ class JobState:
     absences: dict[int, int] = field(default_factory=dict)
     exchange_s: float = 0.0
     train_s: float = 0.0
+    label_facts: tuple[float, ...] = ()
     _restored: Checkpoint | None = None
 
     @classmethod
@@ -76,6 +78,7 @@ class JobState:
                 absences=_counts(facts.get("absences", {})),
                 exchange_s=float(facts["exchange_s"]),
                 train_s=float(facts["train_s"]),
+                label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
                 _restored=checkpoint,
             )
 
@@ -125,6 +128,7 @@ class JobState:
             "absences": dict(self.absences),
             "absent": list(state.absent),
             "steps": state.steps.hex(),
+            "label_facts": list(self.label_facts),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,
         }
@@ -222,6 +226,8 @@ def _score(values: Mapping[str, Any]) -> Score:
         correct=int(values["correct"]),
         loss_sum=float(values["loss_sum"]),
         metric=None if metric is None else float(metric),
+        by_metric=bool(values.get("by_metric", metric is not None)),
+        lower_is_better=bool(values.get("lower_is_better", False)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -14,6 +14,7 @@ from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.report import write_report
@@ -46,6 +47,8 @@ class TrainingOutcome:
         shape: Sizes of the model.
         answers: The hello of each client.
         test: The selected model on the test nodes of all clients.
+        confusion: (C * C,) test nodes by class and predicted class; empty for too many classes.
+        own_figures: By client, its own figure of the test, where they were asked for.
         network: What the grid modelled of the network in the last attempt; None where nothing was.
     """
 
@@ -53,6 +56,8 @@ class TrainingOutcome:
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
     test: Score
+    confusion: np.ndarray
+    own_figures: Mapping[int, float]
     network: Network | None = None
 
 
@@ -77,6 +82,8 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         val_accuracy=last.score.accuracy,
         micro_f1=outcome.test.accuracy,
         metric=_metric(config, outcome.test),
+        confusion=_confusion(outcome),
+        warnings=(*label_warnings(outcome.answers), *prediction_warnings(outcome.confusion)),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
         volumes=job.ledger.totals(),
         seconds={
@@ -87,7 +94,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         },
         network=outcome.network,
         clients=config.clients,
-        client_table=_client_rows(job, outcome.answers),
+        client_table=_client_rows(job, outcome.answers, outcome.own_figures),
         seed=config.seed,
         missing_rows=sum(job.missing.values()),
         absences={str(client): rounds for client, rounds in sorted(job.absences.items())},
@@ -117,7 +124,18 @@ def _metric(config: RunConfig, score: Score) -> MetricValue | None:
     return MetricValue(name=config.metric, value=score.metric)
 
 
-def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> tuple[ClientRow, ...]:
+def _confusion(outcome: TrainingOutcome) -> tuple[tuple[int, ...], ...]:
+    """Return the matrix, or nothing where nothing was counted."""
+    if not outcome.confusion.size:
+        return ()
+    classes = outcome.shape.classes
+    rows = outcome.confusion.reshape(classes, classes).astype(np.int64).tolist()
+    return tuple(map(tuple, rows))
+
+
+def _client_rows(
+    job: JobState, answers: Sequence[HelloAnswer], own_figures: Mapping[int, float]
+) -> tuple[ClientRow, ...]:
     """Return one row for each client, from one pass over a ledger with lines for all of them."""
     sent: dict[int, int] = {}
     for account, volume in job.ledger.lines():
@@ -133,6 +151,7 @@ def _client_rows(job: JobState, answers: Sequence[HelloAnswer]) -> tuple[ClientR
             boundary_vectors_in=answer.vectors_in,
             boundary_vectors_out=answer.vectors_out,
             boundary_payload_out=sent.get(answer.client, 0),
+            test_metric=own_figures.get(answer.client),
         )
         for answer in answers
     )

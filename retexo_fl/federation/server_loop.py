@@ -41,6 +41,7 @@ from retexo_fl.federation.asking import (
     Watch,
 )
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
@@ -109,6 +110,8 @@ class ServerLoop:
                 attempt=self.job.attempt,
                 clients=self.config.clients,
                 stages=self._strategy.stages,
+                metric=self.config.metric,
+                warnings=label_warnings(self._joined.federation.answers),
                 absent=self._never_there,
             )
         )
@@ -129,6 +132,8 @@ class ServerLoop:
             shape=self._joined.schedule.shape,
             answers=self._joined.federation.answers,
             test=test,
+            confusion=self._strategy.training.confusion,
+            own_figures=self._strategy.training.own_figures,
             network=network_facts(self.grid),
         )
         return finish_run(self.run, self.job, outcome)
@@ -286,6 +291,7 @@ class ServerLoop:
                 stage=outcome.stage,
                 best_round=outcome.best_round,
                 val_accuracy=outcome.score.accuracy,
+                val_metric=outcome.score.metric,
                 rounds=outcome.rounds,
                 bytes_payload=self._payload_bytes(),
             )
@@ -299,6 +305,7 @@ class ServerLoop:
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
+                warnings=prediction_warnings(self._strategy.training.confusion),
                 bytes_payload=self._payload_bytes(),
             )
         )

@@ -87,5 +87,6 @@ class StageLoop:
             val_metric=score.metric,
             best_round=best.round_number,
             best_val_accuracy=best.score.accuracy,
+            best_val_metric=best.score.metric,
             bytes_payload=self._messenger.ledger.sum().payload,
         )

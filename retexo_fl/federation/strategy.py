@@ -32,6 +32,7 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
+from retexo_fl.federation.label_facts import check_goal, label_facts
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
@@ -214,7 +215,8 @@ class LazyMessagePassing(Strategy):
 
         Raises:
             PartitionError: The clients' parts do not belong together.
-            ConfigurationError: The aggregator needs more clients with train nodes.
+            ConfigurationError: The aggregator needs more clients with train nodes, or the metric
+                other classes.
             RoundIncomplete: Clients are missing.
         """
         config = self.config
@@ -233,6 +235,9 @@ class LazyMessagePassing(Strategy):
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
         make_aggregator(config.aggregator).check_clients(least)
+        check_goal(config, federation.classes)
+        if not job.label_facts:
+            job.label_facts = label_facts(config, federation.answers)
         shape = ModelShape.of(config, inputs=federation.features, classes=federation.classes)
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=job.ledger)
         self._joined = Joined(
@@ -278,6 +283,7 @@ class LazyMessagePassing(Strategy):
             state,
             clients=self.joined.clients,
             participants=self.joined.federation.participants,
+            label_facts=self.joined.job.label_facts,
             codec=self._codec,
         )
         self.summary()

@@ -15,8 +15,16 @@ from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable
 from retexo_fl.units import counted
 
-_KINDS: Final = ("random", "per-client-class")
-_FORMS: Final = "random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute"
+_FORMS: Final = (
+    "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, "
+    "or module:attribute"
+)
+#: What each draws for; the second is what ``random`` was before it looked at classes.
+_DRAWS: Final = {
+    "random": "split stratified",
+    "random-unstratified": "split random",
+    "per-client-class": "split per-client-class",
+}
 #: No exponent: ``1e999999999`` would be computed exactly too. Nine digits keep counts in 64 bits.
 _DECIMAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,9}")
 
@@ -44,14 +52,16 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
         graph: The whole graph.
         assignment: [N] client of each node; only ``per-client-class`` looks at it.
         split: ``published``: the data set's own. ``random:TRAIN/VAL/TEST``: shares of the labelled
-            nodes, which depend on the seed alone, not on the partitioning.
+            nodes of each class, which depend on the seed alone, not on the partitioning.
+            ``random-unstratified:TRAIN/VAL/TEST``: likewise, whatever the classes are.
             ``per-client-class:TRAIN/VAL/TEST``: the same shares of each class of each client.
             ``module:attribute``: a :class:`SplitFunction`.
         seed: At least 0.
 
     Returns:
-        Disjoint masks, none of them empty. A share's end is rounded down, and shares that sum to
-        one leave no node out.
+        Disjoint masks, none of them empty. A share's end is rounded down, of ``random`` to the
+        nearest number, so that classes of a few nodes are not all of the last use; shares that sum
+        to one leave no node out.
 
     Raises:
         ConfigurationError: The text is none of these forms, the shares are not in (0, 1] with a
@@ -64,19 +74,21 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     if split == "published":
         return _published(graph)
     kind, _, text = split.partition(":")
-    if kind not in _KINDS and is_plugin(split):
+    if kind not in _DRAWS and is_plugin(split):
         return _of_plugin(graph, assignment, split, seed)
-    if kind not in _KINDS:
+    if kind not in _DRAWS:
         raise ConfigurationError(f"split: got {split!r}; expected published, {_FORMS}")
     shares = parse_shares(split, text)
     labelled = np.flatnonzero(graph.labels >= 0)
-    generator = seeded_generator(seed, f"split {kind}")
-    if kind == "random":
+    generator = seeded_generator(seed, _DRAWS[kind])
+    if kind == "random-unstratified":
         cells = np.zeros(len(labelled), dtype=np.int64)
     else:
+        cells = graph.labels[labelled]
+    if kind == "per-client-class":
         owners = np.asarray(assignment, dtype=np.int64)[labelled]
-        cells = owners * graph.num_classes + graph.labels[labelled]
-    return _split_cells(graph, labelled, cells, shares, generator)
+        cells = owners * graph.num_classes + cells
+    return _split_cells(graph, labelled, cells, shares, generator, to_nearest=kind == "random")
 
 
 def _published(graph: Graph) -> Split:
@@ -132,6 +144,8 @@ def _split_cells(
     cells: np.ndarray,
     shares: Shares,
     generator: np.random.Generator,
+    *,
+    to_nearest: bool,
 ) -> Split:
     """Shuffle the labelled nodes of each cell and assign its shares."""
     shuffled = generator.permutation(len(labelled))
@@ -143,7 +157,8 @@ def _split_cells(
     total = Fraction(0)
     for name, share in zip(("train", "validation", "test"), shares, strict=True):
         total += share
-        end = np.repeat(size * total.numerator // total.denominator, size)
+        half = total.denominator if to_nearest else 0
+        end = np.repeat((2 * size * total.numerator + half) // (2 * total.denominator), size)
         mask = np.zeros(graph.num_nodes, dtype=bool)
         mask[labelled[order[(position >= begin) & (position < end)]]] = True
         if not mask.any():

@@ -27,6 +27,7 @@ from retexo_fl.units import (
     format_count,
     format_counted,
     format_duration,
+    format_metric,
     format_share,
     lacks_named,
 )
@@ -81,12 +82,13 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold", no_wrap=True, overflow="ellipsis")
+    warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
     foot = Text(no_wrap=True, overflow="ellipsis")
     if course.finished:
         foot.append(_summary(course))
     else:
         foot.append(_foot(course), style="dim")
-    return Group(head, Text(), _table(course), Text(), foot)
+    return Group(head, *warnings, Text(), _table(course), Text(), foot)
 
 
 def _table(course: RunCourse) -> Table:
@@ -117,16 +119,16 @@ def _cells(stage: StageCourse) -> list[Text | ProgressBar]:
             finished_style="green",
         )
     loss = None if latest is None else latest.loss
-    accuracy = None if latest is None else latest.val_accuracy
-    best, moved_bytes, left_s = stage.best_accuracy, stage.moved_bytes, stage.left_s
+    value = None if latest is None else stage.value(latest)
+    best, moved_bytes, left_s = stage.best_value, stage.moved_bytes, stage.left_s
     return [
         Text(str(stage.index), style="dim" if stage.state == "waiting" else ""),
         Text(stage.state, style=_STATE_STYLES.get(stage.state, "dim")),
         Text("" if latest is None else f"{latest.round}/{latest.rounds}"),
         bar,
         Text("" if loss is None else _loss(loss)),
-        Text("" if accuracy is None else format_share(accuracy)),
-        Text("" if best is None else format_share(best), style="bold"),
+        Text("" if value is None else format_metric(stage.metric, value)),
+        Text("" if best is None else format_metric(stage.metric, best), style="bold"),
         Text("" if moved_bytes is None else format_bytes(moved_bytes)),
         Text("" if left_s is None else _short(left_s), style="dim"),
     ]
@@ -137,6 +139,8 @@ def _head(course: RunCourse, names: tuple[str, ...]) -> str:
     if course.clients is not None:
         parts.append(format_counted(course.clients, "client"))
     parts.append(f"engine {names[2]}")
+    if course.metric != "accuracy":
+        parts.append(f"metric {plain_text(course.metric)}")
     if course.attempt > 1:
         parts.append(f"attempt {course.attempt}")
     return ", ".join(parts)
@@ -154,12 +158,15 @@ def _foot(course: RunCourse) -> str:
 
 
 def _summary(course: RunCourse) -> str:
-    found = (stage.best_accuracy for stage in reversed(course.stages))
-    best = next((accuracy for accuracy in found if accuracy is not None), None)
-    tested = None if course.end is None else course.end.test_accuracy
+    name = plain_text(course.metric)
+    found = (stage.best_value for stage in reversed(course.stages))
+    best = next((value for value in found if value is not None), None)
+    beside = ""
+    if name != "accuracy" and course.end is not None and course.end.test_accuracy is not None:
+        beside = f" (accuracy {format_share(course.end.test_accuracy)})"
     return (
-        f"done: test accuracy {format_share(tested)}, "
-        f"validation {format_share(best)}, {format_bytes(course.moved_bytes)} moved "
+        f"done: test {name} {format_metric(name, course.test_value)}{beside}, "
+        f"validation {format_metric(name, best)}, {format_bytes(course.moved_bytes)} moved "
         f"in {format_duration(course.elapsed_s)}"
     )
 
@@ -169,10 +176,10 @@ def _plain_line(
 ) -> str | None:
     """Return the line that a pipe gets for an event; None when it gets none."""
     match event:
-        case Started():
-            return _head(course, names)
-        case Finished():
-            return _summary(course)
+        case Started(warnings=warnings):
+            return "\n".join([_head(course, names), *_warned(warnings)])
+        case Finished(warnings=warnings):
+            return "\n".join([*_warned(warnings), _summary(course)])
         case Waiting():
             return _plain_wait(event)
         case ExchangeClosed():
@@ -181,11 +188,15 @@ def _plain_line(
             line = _plain_round(event, course)
         case StageClosed(stage=stage, best_round=best):
             where = "" if best is None else f", best round {best}"
-            accuracy = format_share(course.stages[stage].best_accuracy)
-            line = f"stage {stage}: done{where}, validation {accuracy}"
+            value = format_metric(course.metric, course.stages[stage].best_value)
+            line = f"stage {stage}: done{where}, validation {value}"
         case _:
             return None
     return f"{line}, {format_bytes(course.moved_bytes)} moved"
+
+
+def _warned(warnings: tuple[str, ...]) -> list[str]:
+    return [f"warning: {plain_text(warning)}" for warning in warnings]
 
 
 def _plain_wait(event: Waiting) -> str:
@@ -205,10 +216,13 @@ def _plain_exchange(event: ExchangeClosed) -> str:
 def _plain_round(event: RoundClosed, course: RunCourse) -> str:
     stage = course.stages[event.stage]
     left = "" if not stage.left_s else f", {_short(stage.left_s)} left"
+    value, best = (
+        format_metric(stage.metric, found) for found in (stage.value(event), stage.best_value)
+    )
     return (
         f"stage {event.stage}: round {event.round}/{event.rounds}{left}, "
         f"loss {UNKNOWN if event.loss is None else _loss(event.loss)}, "
-        f"validation {format_share(event.val_accuracy)}, best {format_share(stage.best_accuracy)}"
+        f"validation {value}, best {best}"
         + (f", without {clients_named(course.absent)}" if course.absent else "")
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
 from retexo_fl.run_log.result import ClientRow
-from retexo_fl.units import format_count
+from retexo_fl.units import format_count, format_counted, format_metric
 
 #: Above this many clients the table is cut, and a summary covers all of them.
 CLIENTS_LISTED: Final = 200
@@ -19,17 +20,44 @@ def clients_section(run: RunRecord) -> str:
     if run.result is None or not run.result.client_table:
         return ""
     rows = run.result.client_table
+    metric = run.result.metric.name if run.result.metric else "accuracy"
+    own = [row.test_metric for row in rows if row.test_metric is not None]
     listed = [
-        [markup.name(row.client), *(markup.count(value) for value in _counts(row)), _sent(row)]
+        [
+            markup.name(row.client),
+            *(markup.count(value) for value in _counts(row)),
+            _sent(row),
+            *([_own(metric, row.test_metric)] if own else []),
+        ]
         for row in rows[:CLIENTS_LISTED]
     ]
     head = ("nodes", "train", "validation", "test", "vectors in", "vectors out", "payload out")
-    table = markup.table("Clients", ("client", *head), listed, sortable=True)
+    columns = ("client", *head, *([f"test {metric}"] if own else []))
+    table = markup.table("Clients", columns, listed, sortable=True)
     if len(rows) <= CLIENTS_LISTED:
-        return markup.section("clients", "Clients", table)
+        return markup.section("clients", "Clients", _spread(metric, own), table)
     cut = f"The first {CLIENTS_LISTED} of {format_count(len(rows))} clients:"
     summary = markup.table("All clients, summarised", ("of all clients", *head), _quantiles(rows))
-    return markup.section("clients", "Clients", summary, markup.paragraph(cut), table)
+    return markup.section(
+        "clients", "Clients", _spread(metric, own), summary, markup.paragraph(cut), table
+    )
+
+
+def _own(metric: str, value: float | None) -> markup.Cell:
+    return markup.Cell(text=format_metric(metric, value, digits=2), value=value)
+
+
+def _spread(metric: str, own: Sequence[float]) -> str:
+    """Return how clients' own figures differ, where they were asked for."""
+    if not own:
+        return ""
+    ordered = sorted(own)
+    least, most, median = ordered[0], ordered[-1], statistics.median(ordered)
+    shown = [format_metric(metric, value) for value in (least, median, most)]
+    return markup.paragraph(
+        f"Test {metric} of each client's own nodes: from {shown[0]} to {shown[2]}, median "
+        f"{shown[1]}, of {format_counted(len(own), 'client')} whose nodes define it."
+    )
 
 
 def _counts(row: ClientRow) -> tuple[int, ...]:

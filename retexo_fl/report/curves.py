@@ -1,10 +1,10 @@
-"""The sections that show the course of a run: accuracy against bytes, and each stage's curves."""
+"""The sections that show the course of a run: the metric against bytes, each stage's curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from retexo_fl.report import markup
 from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart
@@ -12,7 +12,7 @@ from retexo_fl.report.scales import fitted_axis, tight_axis
 from retexo_fl.report.svg import Size, both_sizes
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
-from retexo_fl.units import format_bytes, format_count, format_counted, format_number, format_share
+from retexo_fl.units import format_bytes, format_count, format_counted, format_metric, format_number
 
 _FULL: Final = Size(width=1032, height=330)
 _HALF: Final = Size(width=504, height=230)
@@ -21,23 +21,25 @@ _TABLE_ROWS: Final = 60
 
 
 def accuracy_section(course: RunCourse) -> str:
-    """Return accuracy against bytes, with the table of best rounds."""
+    """Return the metric against bytes, with the table of best rounds."""
     scored = [stage for stage in course.begun if _scored(stage)]
     if not course.begun:
         return ""
+    name = course.metric
+    heading = f"{name[:1].upper()}{name[1:]} against bytes"
     if not scored:
-        text = "No round has a validation accuracy: there are no validation nodes, or no round yet."
-        return markup.section("accuracy", "Accuracy against bytes", markup.paragraph(text))
+        text = f"No round has a validation {name}: there are no validation nodes, or no round yet."
+        return markup.section("accuracy", heading, markup.paragraph(text))
     chart = _accuracy_chart(course, scored)
     return markup.section(
         "accuracy",
-        "Accuracy against bytes",
+        heading,
         markup.paragraph(
-            "Validation accuracy after each round. Shaded: the exchange that opens a stage. "
+            f"Validation {name} after each round. Shaded: the exchange that opens a stage. "
             "Ring: the best round of a stage, whose weights were kept."
         ),
         both_sizes(partial(line_chart, chart), _FULL, _PHONE),
-        _best_table(course.begun),
+        _best_table(course),
     )
 
 
@@ -48,9 +50,9 @@ def stages_section(course: RunCourse) -> str:
 
 def _scored(stage: StageCourse) -> list[tuple[float, float, RoundClosed]]:
     return [
-        (point.bytes_payload, point.val_accuracy, point)
+        (point.bytes_payload, value, point)
         for point in stage.points
-        if point.val_accuracy is not None
+        if (value := stage.value(point)) is not None
     ]
 
 
@@ -59,19 +61,19 @@ def _accuracy_chart(course: RunCourse, scored: Sequence[StageCourse]) -> LineCha
     everything = [item for items in points.values() for item in items]
     return LineChart(
         name="accuracy-chart",
-        title="Validation accuracy against payload bytes moved",
+        title=f"Validation {course.metric} against payload bytes moved",
         description=" ".join(_best_sentence(stage) for stage in scored),
         x=tight_axis(0, max(x for x, _, _ in everything), "bytes"),
-        y=fitted_axis((y for _, y, _ in everything), "share"),
+        y=fitted_axis((y for _, y, _ in everything), _axis(course.metric)),
         x_title="payload moved by all clients",
         lines=[
             Line(label="", tone="val", points=[(x, y) for x, y, _ in items])
             for items in points.values()
         ],
         marks=[
-            Mark(x=best.bytes_payload, y=best.val_accuracy, label=format_share(best.val_accuracy))
-            for best in (stage.best for stage in scored)
-            if best is not None and best.val_accuracy is not None
+            Mark(x=best.bytes_payload, y=value, label=format_metric(course.metric, value))
+            for stage in scored
+            if (best := stage.best) is not None and (value := stage.value(best)) is not None
         ],
         bands=[
             (stage.start_bytes, stage.exchange.bytes_payload)
@@ -83,7 +85,7 @@ def _accuracy_chart(course: RunCourse, scored: Sequence[StageCourse]) -> LineCha
             Hit(
                 x=x,
                 y=y,
-                tip=f"stage {index}, round {point.round}: {format_share(y, digits=2)}"
+                tip=f"stage {index}, round {point.round}: {_shown(course.metric, y)}"
                 f" at {format_bytes(x)}",
             )
             for index, items in points.items()
@@ -96,15 +98,27 @@ def _best_sentence(stage: StageCourse) -> str:
     if stage.best is None:
         return f"Stage {stage.index} has no best round."
     return (
-        f"Stage {stage.index} was best in round {stage.best.round}, with a validation accuracy of "
-        f"{format_share(stage.best.val_accuracy, digits=2)} "
+        f"Stage {stage.index} was best in round {stage.best.round}, with a validation "
+        f"{stage.metric} of {_shown(stage.metric, stage.value(stage.best))} "
         f"at {format_bytes(stage.best.bytes_payload)}."
     )
 
 
-def _best_table(stages: Sequence[StageCourse]) -> str:
+def _axis(metric: str) -> Literal["share", "number"]:
+    return "share" if metric == "accuracy" else "number"
+
+
+def _shown(metric: str, value: float | None) -> str:
+    return format_metric(metric, value, digits=2)
+
+
+def _cell(metric: str, value: float | None) -> markup.Cell:
+    return markup.Cell(text=_shown(metric, value), value=value)
+
+
+def _best_table(course: RunCourse) -> str:
     rows = []
-    for stage in stages:
+    for stage in course.begun:
         best = stage.best
         end = stage.end_bytes
         rows.append(
@@ -112,7 +126,7 @@ def _best_table(stages: Sequence[StageCourse]) -> str:
                 markup.words(f"stage {stage.index}"),
                 markup.count(stage.trained_rounds),
                 markup.count(stage.best_round),
-                markup.share(best.val_accuracy if best else None),
+                _cell(stage.metric, stage.value(best) if best else None),
                 markup.number(best.val_loss if best else None),
                 markup.size(_exchange_bytes(stage)),
                 markup.size(None if end is None else end - stage.start_bytes),
@@ -122,7 +136,7 @@ def _best_table(stages: Sequence[StageCourse]) -> str:
         "",
         "rounds",
         "best round",
-        "validation accuracy",
+        f"validation {course.metric}",
         "validation loss",
         "exchange",
         "whole stage",
@@ -147,7 +161,7 @@ def _stage(stage: StageCourse) -> str:
         f"<figcaption>{chart.title}</figcaption>"
         f"{both_sizes(partial(line_chart, chart), _HALF, _PHONE)}"
         "</figure>"
-        for chart in (_loss_chart(stage), _stage_accuracy_chart(stage))
+        for chart in (_loss_chart(stage), _metric_chart(stage))
         if any(line.points for line in chart.lines)
     )
     return (
@@ -198,14 +212,14 @@ def _loss_chart(stage: StageCourse) -> LineChart:
     return _stage_chart(stage, "loss", "Loss", lines, hits)
 
 
-def _stage_accuracy_chart(stage: StageCourse) -> LineChart:
-    scored = [(point, y) for point in stage.points if (y := point.val_accuracy) is not None]
+def _metric_chart(stage: StageCourse) -> LineChart:
+    scored = [(point, y) for point in stage.points if (y := stage.value(point)) is not None]
     lines = [Line(label="", tone="val", points=[(point.round, y) for point, y in scored])]
     hits = [
-        Hit(x=point.round, y=y, tip=f"round {point.round}: {format_share(y, digits=2)}")
+        Hit(x=point.round, y=y, tip=f"round {point.round}: {_shown(stage.metric, y)}")
         for point, y in scored
     ]
-    return _stage_chart(stage, "share", "Validation accuracy", lines, hits)
+    return _stage_chart(stage, "share", f"Validation {stage.metric}", lines, hits)
 
 
 def _stage_chart(
@@ -215,7 +229,7 @@ def _stage_chart(
     best = next((hit for hit in hits if hit.x == stage.best_round), None)
     label = f"round {stage.best_round}"
     if best is not None and kind == "share":
-        label = f"{format_share(best.y)}, {label}"
+        label = f"{format_metric(stage.metric, best.y)}, {label}"
     ends = ", ".join(
         f"{line.label or title} from {format_number(line.points[0][1])} "
         f"to {format_number(line.points[-1][1])}"
@@ -227,7 +241,8 @@ def _stage_chart(
         description=f"Stage {stage.index}, {format_counted(len(stage.points), 'round')}: {ends}.",
         x=tight_axis(stage.points[0].round, stage.points[-1].round, "count"),
         y=fitted_axis(
-            (y for line in drawn for _, y in line.points), "share" if kind == "share" else "number"
+            (y for line in drawn for _, y in line.points),
+            _axis(stage.metric) if kind == "share" else "number",
         ),
         x_title="round",
         lines=drawn,
@@ -249,12 +264,13 @@ def _rounds_table(stage: StageCourse) -> str:
             markup.count(point.round),
             markup.number(point.loss),
             markup.number(point.val_loss),
-            markup.share(point.val_accuracy),
+            _cell(stage.metric, stage.value(point)),
             markup.size(point.bytes_payload),
         ]
         for point in shown
     ]
-    columns = ("round", "training loss", "validation loss", "validation accuracy", "moved so far")
+    scored = f"validation {stage.metric}"
+    columns = ("round", "training loss", "validation loss", scored, "moved so far")
     summary = "Rounds as a table"
     if every > 1:
         summary += f" (every {every}th, the best and the last)"

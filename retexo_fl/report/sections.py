@@ -20,6 +20,7 @@ from retexo_fl.units import (
     format_count,
     format_counted,
     format_duration,
+    format_metric,
     format_share,
 )
 
@@ -76,6 +77,7 @@ def notes(run: RunRecord) -> str:
     if run.result and run.result.absences:
         # Clients are absent only where rounds may be closed early.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
+    found.extend(f"{warning[:1].upper()}{warning[1:]}." for warning in run.course.warnings)
     if run.course.lost:
         spans = ", ".join(
             f"stage {stage}, rounds {first} to {last}" for stage, first, last in run.course.lost
@@ -98,18 +100,13 @@ def _counted(absences: Mapping[str, int]) -> str:
 
 def cards(run: RunRecord) -> str:
     """Return the headline figures."""
-    result, course = run.result, run.course
+    course = run.course
     payload, raw = _volume(run, "payload"), _volume(run, "raw")
     moved = payload.get("total") if payload else course.moved_bytes or 0
     boundary = payload.get("boundary") if payload else None
     share = boundary / moved if boundary is not None and moved else None
-    micro_f1 = result.micro_f1 if result else None
     figures = (
-        (
-            "Test accuracy",
-            format_share(result.test_accuracy if result else None),
-            f"micro-F1 {micro_f1:.3f}" if micro_f1 is not None else "not evaluated",
-        ),
+        _test(run),
         _validation(run),
         (
             "Bytes moved",
@@ -128,12 +125,34 @@ def cards(run: RunRecord) -> str:
     return f'<dl class="cards">{"".join(markup.card(*figure) for figure in figures)}</dl>'
 
 
+def _test(run: RunRecord) -> tuple[str, str, str]:
+    result = run.result
+    if result is None or result.metric is None:
+        accuracy = result.test_accuracy if result else None
+        nodes = sum(row.test for row in result.client_table) if result else 0
+        of = f"of {format_counted(nodes, 'node')}" if accuracy is not None else "not evaluated"
+        return "Test accuracy", format_share(accuracy), of
+    name, value = result.metric.name, result.metric.value
+    beside = f"accuracy {format_share(result.test_accuracy)}"
+    return f"Test {name}", format_metric(name, value), beside
+
+
 def _validation(run: RunRecord) -> tuple[str, str, str]:
     last = next((stage for stage in reversed(run.course.stages) if stage.best), None)
     best = last.best if last else None
-    value = run.result.val_accuracy if run.result else (best.val_accuracy if best else None)
+    name = run.course.metric
+    value = last.value(best) if last and best else None
+    if run.result:
+        # Where lines of the log were lost, the result has them.
+        metric = run.result.stages[-1].metric if run.result.stages else None
+        name = metric.name if metric else "accuracy"
+        value = metric.value if metric else run.result.val_accuracy
     where = f"stage {last.index}, round {best.round}" if last and best else "no round yet"
-    return "Validation accuracy", format_share(value), where if value is not None else "no nodes"
+    return (
+        f"Validation {name}",
+        format_metric(name, value),
+        where if value is not None else "no nodes",
+    )
 
 
 def _duration(run: RunRecord) -> tuple[str, str, str]:

@@ -36,6 +36,7 @@ class StageCourse:
         rounds: Its rounds by number, one that an attempt repeated as that attempt had it.
         end: Its end.
         moved_bytes: Payload bytes of the run at its last event, or None before the first.
+        metric: By which weights are selected.
     """
 
     index: int
@@ -45,6 +46,7 @@ class StageCourse:
     rounds: dict[int, RoundClosed] = field(default_factory=dict)
     end: StageClosed | None = None
     moved_bytes: int | None = None
+    metric: str = "accuracy"
     _latest: RoundClosed | None = None
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS))
 
@@ -81,11 +83,18 @@ class StageCourse:
         return None if self.best_round is None else self.rounds.get(self.best_round)
 
     @property
-    def best_accuracy(self) -> float | None:
-        """Validation accuracy of the best round, or None."""
-        if self.end is not None and self.end.val_accuracy is not None:
-            return self.end.val_accuracy
-        return None if self._latest is None else self._latest.best_val_accuracy
+    def best_value(self) -> float | None:
+        """The metric of the best round on the validation nodes, or None."""
+        if self.end is not None and (ended := self.value(self.end)) is not None:
+            return ended
+        if self._latest is None:
+            return None
+        last = self._latest
+        return last.best_val_accuracy if self.metric == "accuracy" else last.best_val_metric
+
+    def value(self, event: RoundClosed | StageClosed) -> float | None:
+        """Return the metric of one of its events on the validation nodes, or None."""
+        return event.val_accuracy if self.metric == "accuracy" else event.val_metric
 
     @property
     def end_bytes(self) -> int | None:
@@ -128,12 +137,14 @@ class RunCourse:
         clients: How many there are, or None before the start.
         attempt: The last one, by its number.
         attempts: How many have begun to train.
+        metric: By which weights are selected.
         moved_bytes: Payload bytes of the run.
         awaited: Clients that are waited for.
         absent: Clients that the last round was closed without.
         end: The end of the run.
         stopped: Whether it was stopped before its end.
         lost: Rounds whose lines a crash took: stage, first and last.
+        warnings: What the user should know of labels and predictions, a line each.
     """
 
     def __init__(self) -> None:
@@ -141,12 +152,14 @@ class RunCourse:
         self.clients: int | None = None
         self.attempt = 1
         self.attempts = 0
+        self.metric = "accuracy"
         self.moved_bytes: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.absent: tuple[int, ...] = ()
         self.end: Finished | None = None
         self.stopped = False
         self.lost: dict[tuple[int, int, int], None] = {}
+        self.warnings: tuple[str, ...] = ()
         self._never_came: tuple[int, ...] = ()
         self._earlier_s = 0.0
         self._attempt_s = 0.0
@@ -164,6 +177,13 @@ class RunCourse:
     def finished(self) -> bool:
         """Whether the run has ended."""
         return self.end is not None
+
+    @property
+    def test_value(self) -> float | None:
+        """The metric of the test, or None."""
+        if self.end is None:
+            return None
+        return self.end.test_accuracy if self.metric == "accuracy" else self.end.test_metric
 
     @property
     def missing(self) -> int:
@@ -196,6 +216,7 @@ class RunCourse:
             self._start(event)
         elif isinstance(event, Finished):
             self.end = event
+            self.warnings += event.warnings
         elif isinstance(event, RoundsLost):
             self.lost.update(dict.fromkeys(event.rounds))
         elif isinstance(event, ExchangeClosed | RoundClosed | StageClosed):
@@ -203,16 +224,22 @@ class RunCourse:
         self._attempt_s = max(self._attempt_s, event.time_s or 0.0)
 
     def _start(self, event: Started) -> None:
-        self.clients, self.attempt = event.clients, event.attempt
+        self.clients, self.attempt, self.metric = event.clients, event.attempt, event.metric
         self.attempts += 1
         self.absent = self._never_came = event.absent
+        self.warnings = event.warnings
         self._earlier_s, self._attempt_s = self._earlier_s + self._attempt_s, 0.0
         self._grow(event.stages)
+        for stage in self.stages:
+            stage.metric = event.metric
         if self.stages and event.attempt == 1:
             self.stages[0].state = "exchange"
 
     def _grow(self, stages: int) -> None:
-        self.stages.extend(StageCourse(index=index) for index in range(len(self.stages), stages))
+        self.stages.extend(
+            StageCourse(index=index, metric=self.metric)
+            for index in range(len(self.stages), stages)
+        )
 
     def _take_of_stage(self, event: ExchangeClosed | RoundClosed | StageClosed) -> None:
         self._grow(event.stage + 1)

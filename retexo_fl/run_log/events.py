@@ -41,11 +41,15 @@ class Started(Event):
         clients: How many there are.
         stages: How many are trained in all.
         absent: Clients that were not there.
+        metric: By which weights are selected.
+        warnings: What the user should know of the labels, a line each.
     """
 
     attempt: int = 1
     clients: int
     stages: int
+    metric: str = field(default="accuracy", metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
 
 
@@ -117,6 +121,7 @@ class RoundClosed(Moved):
         val_metric: Likewise, of a metric other than accuracy.
         best_round: r of the best w(r) so far.
         best_val_accuracy: Its accuracy.
+        best_val_metric: Its metric, where that is another.
         seconds: Since the round before was over.
         waited_s: Of these, waiting for clients.
     """
@@ -131,6 +136,7 @@ class RoundClosed(Moved):
     val_metric: float | None = field(default=None, metadata=OMITTED)
     best_round: int | None
     best_val_accuracy: float | None = None
+    best_val_metric: float | None = field(default=None, metadata=OMITTED)
     seconds: float | None = None
     waited_s: float | None = None
 
@@ -145,15 +151,22 @@ class StageClosed(Moved):
     stage: int
     best_round: int | None
     val_accuracy: float | None = None
+    val_metric: float | None = field(default=None, metadata=OMITTED)
     rounds: int | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Moved):
-    """The selected model is tested."""
+    """The selected model is tested.
+
+    Attributes:
+        test_accuracy: On all test nodes; likewise ``test_metric``, where that is another.
+        warnings: What the user should know of the predictions, a line each.
+    """
 
     test_accuracy: float | None = None
     test_metric: float | None = field(default=None, metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
 
 # ---- of an inference ----------------------------------------------------------------------------

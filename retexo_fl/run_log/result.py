@@ -21,7 +21,10 @@ ByKind = Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRow:
-    """One client's share of the graph and of the boundary vectors."""
+    """One client's share of the graph and of the boundary vectors.
+
+    ``test_metric`` is its own figure of the test, with ``per-client-metrics``.
+    """
 
     client: int
     nodes: int
@@ -31,6 +34,7 @@ class ClientRow:
     boundary_vectors_in: int
     boundary_vectors_out: int
     boundary_payload_out: int
+    test_metric: float | None = field(default=None, metadata=OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,8 @@ class Result:
         micro_f1: Equal to the accuracy: with one label a node, every false positive is another
             class's false negative.
         metric: On the test nodes, where it is not accuracy.
+        confusion: (C, C) test nodes by class, each by predicted class; empty for too many classes.
+        warnings: What the user should know of labels and predictions, a line each.
         stages: In order.
         volumes: By measure and kind, in bytes.
         seconds: ``total``, and of it ``exchange``, ``train`` and ``server``.
@@ -150,6 +156,8 @@ class Result:
     val_accuracy: float | None
     micro_f1: float | None
     metric: MetricValue | None = field(default=None, metadata=OMITTED)
+    confusion: tuple[tuple[int, ...], ...] = field(default=(), metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     stages: tuple[StageResult, ...]
     volumes: Mapping[str, ByKind] = field(metadata=key("bytes"))
     seconds: Mapping[str, float | None]

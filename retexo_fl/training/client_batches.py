@@ -29,6 +29,7 @@ def make_sampled_trainer(
     whole: EndToEndTrainer,
     devices: ClientDevices,
     *,
+    recipe: Recipe,
     client: int,
 ) -> SampledTrainer:
     """Return the trainer by mini-batches of a client without peers.
@@ -38,6 +39,7 @@ def make_sampled_trainer(
         graph: The client's.
         whole: Judges weights.
         devices: The client's.
+        recipe: Weights of classes, and local steps.
         client: Index.
 
     Raises:
@@ -47,6 +49,7 @@ def make_sampled_trainer(
         shape=whole.shape,
         choice=SamplerChoice.of(config, client=client),
         loss=config.loss,
+        class_weights=recipe.class_weights,
         dropout=config.dropout,
         seed=config.seed,
         buffers=1 + devices.ahead,
@@ -59,7 +62,7 @@ def make_sampled_trainer(
     batches = MiniBatches(
         settings=settings,
         client=client,
-        local=Recipe.of(config).local,
+        local=recipe.local,
         batch_nodes=config.batch_nodes,
         balance=config.balance,
         workloads=workloads_folder(),

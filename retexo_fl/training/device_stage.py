@@ -116,6 +116,7 @@ class DeviceStage(LayerTrainer):
             stage=stage,
             loss=plan.loss,
             metric=plan.metric,
+            class_weights=recipe.class_weights,
             dropout=plan.dropout,
             seed=plan.seed,
         )

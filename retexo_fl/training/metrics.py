@@ -1,22 +1,30 @@
-"""How good a model is: what its best weights are selected by, where accuracy does not suit."""
+"""How good a model is: what its best weights are selected by, and what a run reports."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
 
 from retexo_fl.errors import PluginError
-from retexo_fl.plugins import is_plugin, load_callable
+from retexo_fl.plugins import load_callable
 
 
 class Metric(ABC):
     """A number over all nodes of a set, computed from sums that every client can form alone.
 
     The server gets each client's sums; choose some that reveal no more than they must.
+
+    Attributes:
+        lower_is_better: Less is better, as of an error.
     """
+
+    lower_is_better: ClassVar[bool] = False
 
     @abstractmethod
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -28,11 +36,21 @@ class Metric(ABC):
         """
 
     @abstractmethod
-    def value(self, totals: np.ndarray) -> float:
-        """Return the metric of (k,) float64 totals; more is better.
+    def value(self, totals: np.ndarray) -> float | None:
+        """Return the metric of (k,) float64 totals; None where these nodes leave it undefined.
 
         There is at least one node.
         """
+
+    def unfit_for(self, outputs: int) -> str | None:
+        """Return why it cannot judge a model of so many outputs; None where it can."""
+        del outputs
+        return None
+
+    def length(self, outputs: int) -> int | None:
+        """Return k, so that clients' sums can be checked; None where it is not known."""
+        del outputs
+        return None
 
 
 def make_metric(name: str) -> Metric | None:
@@ -43,11 +61,15 @@ def make_metric(name: str) -> Metric | None:
     """
     if name == "accuracy":
         return None
-    factory = load_callable("metric", name) if is_plugin(name) else None
-    found = factory() if factory is not None else None
+    if name in _NAMED:
+        return _NAMED[name]()
+    kind, _, target = name.partition(":")
+    if kind in _OF_ONE_CLASS and target.isdecimal():
+        return _OF_ONE_CLASS[kind](int(target))
+    found = load_callable("metric", name)()
     if not isinstance(found, Metric):
         raise PluginError(
-            f"metric {name!r}: expected accuracy, or module:attribute naming a subclass of "
+            f"metric {name!r}: expected a built-in name, or module:attribute naming a subclass of "
             "retexo_fl.training.metrics.Metric (or a function that returns one)"
         )
     return found
@@ -68,15 +90,229 @@ def metric_sums(metric: Metric, logits: torch.Tensor, labels: torch.Tensor) -> n
     return found.detach().to(torch.float64).numpy()
 
 
-def metric_value(metric: Metric, totals: np.ndarray) -> float:
+def metric_value(metric: Metric, totals: np.ndarray) -> float | None:
     """Return a metric's value.
 
     Raises:
-        PluginError: It is no finite number.
+        PluginError: It is no finite number, nor None.
     """
     value = metric.value(totals)
+    if value is None:
+        return None
     if not isinstance(value, int | float | np.floating) or not math.isfinite(value):
         raise PluginError(
             f"metric {type(metric).__name__}: value returned {value!r}; expected a finite number"
         )
     return float(value)
+
+
+# ---- of counts by class -------------------------------------------------------------------------
+
+
+class _ByClass(Metric):
+    """Base of metrics of three counts of each class: hits, predictions and labels."""
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the (3 C,) counts."""
+        predicted, classes = logits.argmax(dim=1), logits.shape[1]
+        counted = (labels[predicted == labels], predicted, labels)
+        return torch.cat([torch.bincount(nodes, minlength=classes) for nodes in counted])
+
+    def length(self, outputs: int) -> int:
+        """Return 3 C."""
+        return 3 * outputs
+
+
+class BalancedAccuracy(_ByClass):
+    """The mean recall of the classes that occur."""
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        hits, _, labelled = np.split(totals, 3)
+        occurs = labelled > 0
+        return float((hits[occurs] / labelled[occurs]).mean())
+
+
+class MacroF1(_ByClass):
+    """The mean F1 of the classes that occur or are predicted."""
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        hits, predicted, labelled = np.split(totals, 3)
+        counts = predicted + labelled
+        return float((2 * hits[counts > 0] / counts[counts > 0]).mean())
+
+
+class _OfOneClass(_ByClass):
+    """Base of metrics of one class; 0 where nothing was predicted, or is there, to be divided by.
+
+    Args:
+        target: The class, or label.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+
+    def unfit_for(self, outputs: int) -> str | None:
+        """See :class:`Metric`."""
+        if self._target < outputs:
+            return None
+        return f"there is no class {self._target}; expected one from 0 to {outputs - 1}"
+
+    def _counts(self, totals: np.ndarray) -> tuple[float, float, float]:
+        hits, predicted, labelled = np.split(totals, 3)
+        return hits[self._target], predicted[self._target], labelled[self._target]
+
+
+class F1(_OfOneClass):
+    """The harmonic mean of recall and precision of one class."""
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        hits, predicted, labelled = self._counts(totals)
+        return 2 * hits / max(predicted + labelled, 1)
+
+
+class Recall(_OfOneClass):
+    """The share of one class that was found."""
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        hits, _, labelled = self._counts(totals)
+        return hits / max(labelled, 1)
+
+
+class Precision(_OfOneClass):
+    """The share of what was predicted to be of one class that is."""
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        hits, predicted, _ = self._counts(totals)
+        return hits / max(predicted, 1)
+
+
+class LogLoss(Metric):
+    """The mean negative log likelihood, natural logarithm, whatever loss is trained on."""
+
+    lower_is_better = True
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the sum and the number of rows."""
+        likelihood = torch.log_softmax(logits.double(), dim=1)
+        picked = likelihood.gather(1, labels[:, None])
+        return torch.stack([-picked.sum(), torch.tensor(float(len(labels)), dtype=torch.float64)])
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        return float(totals[0] / totals[1])
+
+    def length(self, outputs: int) -> int:
+        """See :class:`Metric`."""
+        del outputs
+        return 2
+
+
+# ---- of rankings --------------------------------------------------------------------------------
+
+#: Bins of a ranking's scores.
+BINS: Final = 4096
+#: Scores beyond count as the outermost bins; a probability of 1 - 1e-7.
+REACH: Final = 16.0
+#: Rankings of more classes would make messages of megabytes.
+MOST_RANKED: Final = 64
+
+
+class _Ranking(Metric):
+    """Base of metrics of how classes are ranked: counts of positives and negatives by score.
+
+    The score of a class is the logit of its probability against all others: with two classes the
+    difference of both logits, and then the second class alone is ranked. Scores are counted in
+    :data:`BINS` bins of equal width from -REACH to REACH; a bin begins at its lower edge. Scores in
+    one bin count as equal, so what is computed is exact for scores at the edges of bins.
+    """
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the (K, 2, BINS) counts as one vector: of K classes negatives, then positives."""
+        scores = _against_rest(logits)
+        classes = torch.arange(scores.shape[1]) if scores.shape[1] > 1 else torch.tensor([1])
+        positive = (labels[:, None] == classes).to(torch.int64)
+        places = ((scores + REACH) * (BINS / (2 * REACH))).floor().clamp(0, BINS - 1)
+        rows = 2 * torch.arange(scores.shape[1]) + positive
+        found = (rows * BINS + places.to(torch.int64)).reshape(-1)
+        return torch.bincount(found, minlength=scores.shape[1] * 2 * BINS)
+
+    def value(self, totals: np.ndarray) -> float | None:
+        """Return the mean over the classes of which there are positives and negatives."""
+        negatives, positives = totals.reshape(-1, 2, BINS).transpose(1, 0, 2)
+        values = [
+            self.of_counts(negative, positive)
+            for negative, positive in zip(negatives, positives, strict=True)
+            if negative.any() and positive.any()
+        ]
+        return float(np.mean(values)) if values else None
+
+    def unfit_for(self, outputs: int) -> str | None:
+        """See :class:`Metric`."""
+        if 2 <= outputs <= MOST_RANKED:
+            return None
+        return f"there are {outputs} classes; expected 2 to {MOST_RANKED}"
+
+    def length(self, outputs: int) -> int:
+        """See :class:`Metric`."""
+        return (1 if outputs == 2 else outputs) * 2 * BINS
+
+    @staticmethod
+    @abstractmethod
+    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return the metric of one class from (BINS,) counts, the lowest score first."""
+
+
+class RocAuc(_Ranking):
+    """The area under the ROC curve, one class against the rest, averaged.
+
+    Off by at most half of the share of pairs, of a positive and a negative, that share a bin.
+    """
+
+    @staticmethod
+    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return the share of pairs in order; a pair within a bin is half in order."""
+        below = np.cumsum(negatives) - negatives
+        return float(positives @ (below + negatives / 2) / (positives.sum() * negatives.sum()))
+
+
+class AveragePrecision(_Ranking):
+    """The mean precision over the positives, one class against the rest, averaged.
+
+    With scikit-learn's convention for equal scores. Off by at most the mean, over the positives, of
+    the difference between the highest and the lowest precision that an order of their bin gives.
+    """
+
+    @staticmethod
+    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return the precision at the lower edge of each bin, weighed by its positives."""
+        right, wrong = np.cumsum(positives[::-1]), np.cumsum(negatives[::-1])
+        return float(positives[::-1] @ (right / np.maximum(right + wrong, 1)) / right[-1])
+
+
+def _against_rest(logits: torch.Tensor) -> torch.Tensor:
+    """Return the (R, K) float64 scores of (R, C) logits."""
+    wide = logits.double()
+    if wide.shape[1] == 2:
+        return wide[:, 1:] - wide[:, :1]
+    columns = range(wide.shape[1])
+    rest = [torch.cat([wide[:, :c], wide[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in columns]
+    return wide - torch.stack(rest, dim=1)
+
+
+_NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
+    {
+        "balanced-accuracy": BalancedAccuracy,
+        "macro-f1": MacroF1,
+        "roc-auc": RocAuc,
+        "average-precision": AveragePrecision,
+        "log-loss": LogLoss,
+    }
+)
+_OF_ONE_CLASS: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
+    {"f1": F1, "recall": Recall, "precision": Precision}
+)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.config import RunConfig
+from retexo_fl.training.class_balance import given_weights
 from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
 from retexo_fl.training.losses import Loss, cross_entropy, make_loss
 from retexo_fl.training.metrics import Metric, make_metric
@@ -48,29 +49,38 @@ class Recipe:
 
     Attributes:
         loss: Summed over nodes.
+        class_weights: (C,) by which it weighs classes; empty for none.
         metric: Selects the best weights; None for accuracy.
         local: Steps of a round.
     """
 
     loss: Loss = cross_entropy
+    class_weights: tuple[float, ...] = ()
     metric: Metric | None = None
     local: LocalSteps = LocalSteps()
 
     @classmethod
-    def of(cls, config: RunConfig) -> Recipe:
+    def of(cls, config: RunConfig, class_weights: tuple[float, ...] = ()) -> Recipe:
         """Read the recipe of a configuration; the same object for all clients of a process.
+
+        Args:
+            config: Of the run.
+            class_weights: (C,) that the configuration leaves to the clients' labels; empty before
+                they are known.
 
         Raises:
             PluginError: Its loss or metric cannot be used.
         """
-        return _read(config)
+        return _read(config, class_weights)
 
 
 # Trying a loss takes longer than making the rest of a client.
 @lru_cache(maxsize=4)
-def _read(config: RunConfig) -> Recipe:
+def _read(config: RunConfig, class_weights: tuple[float, ...]) -> Recipe:
+    weights = class_weights or given_weights(config)
     return Recipe(
-        loss=make_loss(config.loss),
+        loss=make_loss(config.loss, weights),
+        class_weights=weights,
         metric=make_metric(config.metric),
         local=LocalSteps(
             count=config.local_steps,

@@ -37,6 +37,7 @@ class SampledSettings:
         shape: Of the model.
         choice: The sampler.
         loss: Name of the loss.
+        class_weights: (C,) by which it weighs classes; empty for none.
         dropout: Rate.
         seed: Of the training.
         buffers: Mini-batches that are in memory at once.
@@ -46,6 +47,7 @@ class SampledSettings:
     shape: ModelShape
     choice: SamplerChoice
     loss: str
+    class_weights: tuple[float, ...] = ()
     dropout: float
     seed: int
     buffers: int
@@ -177,7 +179,7 @@ def make_sampled_task(
         settings.shape,
         hashes=graph.hashes,
         labels=graph.labels,
-        loss=make_loss(settings.loss),
+        loss=make_loss(settings.loss, settings.class_weights),
         device=device,
     )
     store = FeatureStore(graph.rows)

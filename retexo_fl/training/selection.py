@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,21 +18,40 @@ from retexo_fl.units import counted
 class Score:
     """Validation over all clients; ``count`` 0 means that no client has validation nodes.
 
-    ``metric`` is the value of a metric other than accuracy, or None.
+    Attributes:
+        count: Nodes; ``correct`` and ``loss_sum`` are sums over them.
+        metric: Value of a metric other than accuracy; None for accuracy, and where the nodes leave
+            it undefined.
+        by_metric: Whether a metric other than accuracy decides.
+        lower_is_better: Of that metric.
     """
 
     count: int
     correct: int
     loss_sum: float
     metric: float | None = None
+    by_metric: bool = False
+    lower_is_better: bool = False
 
     @classmethod
     def of(cls, found: Tally, metric: Metric | None) -> Self:
         """Return the score of all nodes that were counted."""
         value = None
-        if metric is not None and found.metric_sums:
-            value = metric_value(metric, np.asarray(found.metric_sums))
-        return cls(count=found.count, correct=found.correct, loss_sum=found.loss_sum, metric=value)
+        if metric is not None and found.metric_sums.size:
+            value = metric_value(metric, found.metric_sums)
+        return cls(
+            count=found.count,
+            correct=found.correct,
+            loss_sum=found.loss_sum,
+            metric=value,
+            by_metric=metric is not None,
+            lower_is_better=metric is not None and metric.lower_is_better,
+        )
+
+    @property
+    def value(self) -> float | None:
+        """What was chosen to judge by: the metric, or accuracy."""
+        return self.metric if self.by_metric else self.accuracy
 
     @property
     def accuracy(self) -> float | None:
@@ -46,9 +66,9 @@ class Score:
     def beats(self, other: Score) -> bool:
         """Return whether these weights are to be preferred to earlier ones.
 
-        Higher accuracy (or the metric's value) wins, then lower loss; at a full tie the earlier
-        weights stay. Without validation nodes later weights win, as there is no reason against
-        training longer.
+        Higher accuracy (or the metric's better value) wins, then lower loss; at a full tie the
+        earlier weights stay. A value is better than one that is undefined. Without validation nodes
+        later weights win, as there is no reason against training longer.
         """
         if not self.count:
             return True
@@ -56,20 +76,26 @@ class Score:
 
     @property
     def _height(self) -> float:
-        return self.correct if self.metric is None else self.metric
+        if not self.by_metric:
+            return self.correct
+        if self.metric is None:
+            return -math.inf
+        return -self.metric if self.lower_is_better else self.metric
 
 
 def add_answer(total: Tally, answer: Tally) -> Tally:
     """Return the tally of what clients have answered so far, in the order given.
 
     Raises:
-        RemoteProtocolError: The answer's metric has another length than those before.
+        RemoteProtocolError: The answer's sums are of another length than those before.
     """
-    sums, expected = len(answer.metric_sums), len(total.metric_sums)
-    if sums and expected and sums != expected:
-        raise RemoteProtocolError(
-            f"a client's metric has {counted(sums, 'sum')}; expected {expected} as before"
-        )
+    for name in ("metric_sums", "confusion"):
+        sums, expected = len(getattr(answer, name)), len(getattr(total, name))
+        if sums and expected and sums != expected:
+            raise RemoteProtocolError(
+                f"a client's {name.removesuffix('_sums')} has {counted(sums, 'sum')}; expected "
+                f"{expected} as before"
+            )
     return total + answer
 
 

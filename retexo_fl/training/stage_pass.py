@@ -119,7 +119,7 @@ class StagePass:
         for batch in self._labelled(which):
             logits = facts.model.classify(batch.rows, None)
             # A metric of the user's own may not work on another device.
-            total += tally(back(logits), back(batch.labels), facts.recipe)
+            total += tally(back(logits), back(batch.labels), facts.recipe, which)
         facts.flat.release()
         return total
 

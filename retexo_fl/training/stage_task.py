@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ class StageSettings:
         shape: Of the model.
         stage: Stage index.
         loss: Name of the loss; likewise ``metric``.
+        class_weights: (C,) by which the loss weighs classes; empty for none.
         dropout: Rate.
         seed: Of the training.
     """
@@ -55,6 +56,7 @@ class StageSettings:
     stage: int
     loss: str
     metric: str
+    class_weights: tuple[float, ...] = ()
     dropout: float
     seed: int
 
@@ -93,7 +95,10 @@ class StageTask:
         self._settings = settings
         model = StageModel(settings.shape, settings.stage)
         dtype = getattr(torch, settings.shape.dtype)
-        recipe = Recipe(loss=make_loss(settings.loss), metric=make_metric(settings.metric))
+        recipe = Recipe(
+            loss=make_loss(settings.loss, settings.class_weights),
+            metric=make_metric(settings.metric),
+        )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)
         self._passes = [StagePass(self._facts, nodes) for nodes in unit_nodes(nodes_of(arrays))]
@@ -153,21 +158,32 @@ def make_stage_task(
 
 def unit_tally(unit: int, numbers: Mapping[str, float], count: int) -> Tally:
     """Read the tally of a unit with ``count`` nodes: the inverse of how a device writes it."""
-    metric: list[Any] = []
-    while (name := unit_number(unit, f"metric-{len(metric)}")) in numbers:
-        metric.append(numbers[name])
     return Tally(
         count=count,
         loss_sum=numbers[unit_number(unit, "loss")],
         correct=int(numbers[unit_number(unit, "correct")]),
-        metric_sums=tuple(metric),
+        metric_sums=_sums(unit, numbers, "metric"),
+        confusion=_sums(unit, numbers, "confusion"),
     )
 
 
 def _tally_numbers(unit: int, found: Tally) -> dict[str, float]:
-    metric = {f"metric-{place}": value for place, value in enumerate(found.metric_sums)}
-    told = {"loss": found.loss_sum, "correct": float(found.correct), **metric}
+    told = {"loss": found.loss_sum, "correct": float(found.correct)}
+    for name, sums in (("metric", found.metric_sums), ("confusion", found.confusion)):
+        # Most of many sums are zero.
+        told |= {f"{name}-{place}": sums[place] for place in np.flatnonzero(sums).tolist()}
+        told[f"{name}-length"] = len(sums)
     return {unit_number(unit, name): value for name, value in told.items()}
+
+
+def _sums(unit: int, numbers: Mapping[str, float], name: str) -> np.ndarray:
+    begin = unit_number(unit, f"{name}-")
+    found = np.zeros(int(numbers[f"{begin}length"]))
+    for key, value in numbers.items():
+        place = key.removeprefix(begin)
+        if place != key and place.isdecimal():
+            found[int(place)] = value
+    return found
 
 
 def _pieces(rows: np.ndarray) -> list[np.ndarray]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,8 +11,12 @@ import torch
 from retexo_fl.training.metrics import metric_sums
 from retexo_fl.training.recipe import Recipe
 
+_NONE: Final = np.zeros(0)
+#: More classes have no confusion matrix.
+MOST_CONFUSED: Final = 256
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tally:
     """What a client reports about a set of nodes.
 
@@ -19,25 +24,42 @@ class Tally:
         count: Labelled nodes of the set.
         loss_sum: Sum of their losses.
         correct: How many were classified rightly.
-        metric_sums: What a metric other than accuracy adds up; empty without one.
+        metric_sums: (k,) float64, what a metric other than accuracy adds up; empty without one.
+        confusion: (C * C,) float64, nodes by class and, within it, by predicted class; empty where
+            it was not asked for.
     """
 
     count: int = 0
     loss_sum: float = 0.0
     correct: int = 0
-    metric_sums: tuple[float, ...] = ()
+    metric_sums: np.ndarray = field(default_factory=lambda: _NONE)
+    confusion: np.ndarray = field(default_factory=lambda: _NONE)
 
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of both sets together."""
-        sums = self.metric_sums or other.metric_sums
-        if self.metric_sums and other.metric_sums:
-            sums = tuple(float(item) for item in np.add(self.metric_sums, other.metric_sums))
         return Tally(
             count=self.count + other.count,
             loss_sum=self.loss_sum + other.loss_sum,
             correct=self.correct + other.correct,
-            metric_sums=sums,
+            metric_sums=_added(self.metric_sums, other.metric_sums),
+            confusion=_added(self.confusion, other.confusion),
         )
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether all counts and sums are equal."""
+        if not isinstance(other, Tally):
+            return NotImplemented
+        names = [item.name for item in fields(self)]
+        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    if not one.size or not other.size:
+        return one if one.size else other
+    both: np.ndarray = one + other
+    return both
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,8 +75,8 @@ class PassSums:
 
     gradient_sum: np.ndarray | None = None
     is_finite: bool = True
-    train: Tally = Tally()
-    validation: Tally = Tally()
+    train: Tally = field(default_factory=Tally)
+    validation: Tally = field(default_factory=Tally)
 
     def add(self, other: PassSums) -> None:
         """Add the sums of further rows."""
@@ -85,16 +107,35 @@ class LayerUpdate:
 
 
 @torch.no_grad()
-def tally(logits: torch.Tensor, labels: torch.Tensor, recipe: Recipe) -> Tally:
-    """Judge (R, C) logits of nodes with (R,) int64 labels; without any, no loss is asked."""
+def tally(logits: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: str) -> Tally:
+    """Judge (R, C) logits of nodes with (R,) int64 labels; without any, no loss is asked.
+
+    Args:
+        logits: Of the nodes.
+        labels: Of the nodes.
+        recipe: Loss and metric.
+        which: Use of the nodes; those of the ``test`` are counted by class and predicted class.
+    """
     if not len(labels):
         return Tally()
-    sums: tuple[float, ...] = ()
-    if recipe.metric is not None:
-        sums = tuple(float(item) for item in metric_sums(recipe.metric, logits, labels))
+    predicted = logits.argmax(dim=1)
+    metric, classes = recipe.metric, logits.shape[1]
+    has_matrix = confusion_length(classes, which, len(labels)) > 0
     return Tally(
         count=len(labels),
         loss_sum=float(recipe.loss(logits, labels)),
-        correct=int((logits.argmax(dim=1) == labels).sum()),
-        metric_sums=sums,
+        correct=int((predicted == labels).sum()),
+        metric_sums=_NONE if metric is None else metric_sums(metric, logits, labels),
+        confusion=_confusion(labels, predicted, classes) if has_matrix else _NONE,
     )
+
+
+def confusion_length(classes: int, which: str, count: int) -> int:
+    """Return how many counts :attr:`Tally.confusion` has, of so many nodes of a use."""
+    return classes**2 if which == "test" and count and classes <= MOST_CONFUSED else 0
+
+
+def _confusion(labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> np.ndarray:
+    places = labels * classes + predicted
+    found: np.ndarray = torch.bincount(places, minlength=classes**2).double().numpy()
+    return found

@@ -53,7 +53,7 @@ QUICK_SIZE: Final = "nodes=3000,degree=20"
 MODEL: Final = "sage"
 ALGORITHMS: Final = ("lazy", "standard")
 MEASURED: Final[Keys] = {
-    "split": "random:0.5/0.1/0.4",
+    "split": "random-unstratified:0.5/0.1/0.4",
     "model": MODEL,
     "hidden": 32,
     "rounds": 2,

@@ -28,7 +28,7 @@ PURPOSE: Final = "lean training against the paper's schedule: accuracy, bytes, s
 SETTINGS: Final[Mapping[str, Scalar]] = {
     "clients": 10,
     "partitioner": "random",
-    "split": "random:0.2/0.1/0.7",
+    "split": "random-unstratified:0.2/0.1/0.7",
     "hidden": 256,
 }
 #: Of each case.

@@ -27,7 +27,7 @@ PURPOSE: Final = "accuracy and bytes over rounds, local steps and partitioners"
 SETTINGS: Final[Mapping[str, Scalar]] = {
     "dataset": "cora",
     "clients": 10,
-    "split": "random:0.2/0.1/0.7",
+    "split": "random-unstratified:0.2/0.1/0.7",
     "model": "gcn",
     "hidden": 64,
     "learning-rate": 0.01,

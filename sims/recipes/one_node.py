@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PURPOSE: Final = "Cora over 2,708 clients of one node each, beside two clients"
 
 SETTINGS: Final[Mapping[str, Any]] = {
-    "split": "random:0.2/0.1/0.7",
+    "split": "random-unstratified:0.2/0.1/0.7",
     "model": "sage",
     "layers": 2,
     "hidden": 64,

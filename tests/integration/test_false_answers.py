@@ -94,11 +94,11 @@ def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:
         (api.TRAIN.message_type, "validation-examples", 1, RemoteProtocolError),
         (api.TRAIN.message_type, "validation-correct", 10**9, RemoteProtocolError),
         (api.TRAIN.message_type, "validation-loss-sum", -math.inf, TrainingDiverged),
-        (api.TRAIN.message_type, "validation-metric", [math.inf], TrainingDiverged),
         (api.EVALUATE.message_type, "num-examples", 2**40, RemoteProtocolError),
         (api.EVALUATE.message_type, "correct", 10**9, RemoteProtocolError),
         (api.EVALUATE.message_type, "loss-sum", math.nan, TrainingDiverged),
-        (api.EVALUATE.message_type, "metric", [math.nan], TrainingDiverged),
+        (api.EVALUATE.message_type, "confusion-length", 2**40, RemoteProtocolError),
+        (api.EVALUATE.message_type, "own", [0.5, 0.5], RemoteProtocolError),
     ],
 )
 def test_what_cannot_be_ends_the_run_and_names_the_client(
@@ -107,6 +107,43 @@ def test_what_cannot_be_ends_the_run_and_names_the_client(
     client = value if name == "client" else 1
     with pytest.raises(error, match=f"^client {client}: .*{name.replace('-', '.')}"):
         _train(tmp_path / "run", kind, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("label-uses", [8] * 10),
+        ("label-uses", [7] * 9),
+        ("label-sums", [1.0] * 10),
+        ("label-sums", [200.0] * 9),
+        ("label-sums", [-1.0] * 10),
+        ("label-sums", [math.nan] * 10),
+        ("label-sums", []),
+    ],
+)
+def test_train_nodes_by_class_are_as_many_as_there_are(
+    tmp_path: Path, name: str, value: list[float]
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"^client 1: .*{name}"):
+        _train(tmp_path / "run", api.HELLO.message_type, {name: value}, class_weights="balanced")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "error"),
+    [
+        (api.TRAIN, {"validation-metric-values": [math.inf] * 30}, TrainingDiverged),
+        (api.TRAIN, {"validation-metric-length": 29}, RemoteProtocolError),
+        (api.TRAIN, {"validation-metric-values": [1.0] * 29}, RemoteProtocolError),
+        (api.TRAIN, {"validation-metric-places": [30]}, RemoteProtocolError),
+        (api.EVALUATE, {"metric-values": [math.nan] * 30}, TrainingDiverged),
+        (api.EVALUATE, {"metric-length": 2**40}, RemoteProtocolError),
+    ],
+)
+def test_sums_of_a_metric_are_those_of_its_classes(
+    tmp_path: Path, kind: api.Question, changes: dict[str, Any], error: type[RetexoError]
+) -> None:
+    with pytest.raises(error, match=r"^client 1: "):
+        _train(tmp_path / "run", kind.message_type, changes, metric="macro-f1")
 
 
 @pytest.mark.parametrize(("count", "is_refused"), [(0, True), (1, False), (1000, True)])

@@ -136,11 +136,12 @@ def test_the_plan_knows_its_messages(capfd: pytest.CaptureFixture[str]) -> None:
         {"model": "gin"},
         {"algorithm": "standard"},
         {"aggregator": "median"},
-        {"loss": "tests.support.loss:hinge"},
+        {"loss": "focal:2"},
+        {"class_weights": "balanced"},
     ],
 )
 def test_what_is_not_linear_or_no_sum_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
-    key, value = next(iter(keys.items()))
+    key, value = next((key.replace("_", "-"), value) for key, value in keys.items())
     with pytest.raises(ConfigurationError, match=f"solver: ridge .*{key} .*{value}.*expected"):
         train(tmp_path / "run", solver="ridge", **keys)
     assert not (tmp_path / "run" / "result.json").exists()

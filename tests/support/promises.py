@@ -22,5 +22,6 @@ def hello_of(client: int, **changes: int) -> HelloAnswer:
         classes=2,
         vectors_out=1000,
         vectors_in=1000,
+        label_uses=(7, 7),
     )
     return replace(hello, **changes)  # type: ignore[arg-type]

@@ -16,10 +16,12 @@ from retexo_fl.client.api import (
     HelloAnswer,
     PredictAnswer,
     PublishAnswer,
+    Sums,
     TrainAnswer,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named
+from retexo_fl.training.class_balance import ALL_USES
 
 #: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
 _MAX_NAME_CHARS: Final = 128
@@ -54,6 +56,21 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         for field in _USES:
             _demand(field, getattr(hello, field), 0, hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
+        _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
+        _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
+        if hello.label_sums:
+            _check_label_sums(hello)
+
+
+def _check_label_sums(hello: HelloAnswer) -> None:
+    """Check that train nodes by class are as many as there are."""
+    counts = hello.label_sums
+    _demand("numbers of label-sums", len(counts), hello.classes, hello.classes)
+    if sum(counts) != hello.train or any(count < 0 for count in counts):
+        raise RemoteProtocolError(
+            f"label-sums add up to {sum(counts)}; expected {hello.train}, its train nodes, and "
+            "no negative ones"
+        )
 
 
 def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
@@ -75,7 +92,7 @@ def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -
         _demand("validation-correct", answer.validation_correct, 0, count)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
-    _demand_finite(hello.client, "validation-metric", *answer.validation_metric)
+    _demand_finite(hello.client, "validation-metric-values", *answer.validation_metric.values)
 
 
 def check_sums(hello: HelloAnswer, examples: int, sums: np.ndarray, size: int) -> None:
@@ -114,8 +131,29 @@ def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -
     with named(hello.client):
         _demand("num-examples", answer.examples, count, count)
         _demand("correct", answer.correct, 0, count)
+        _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
-    _demand_finite(hello.client, "metric", *answer.metric)
+    _demand_finite(hello.client, "metric-values", *answer.metric.values)
+    _demand_finite(hello.client, "confusion-values", *answer.confusion.values)
+    _demand_finite(hello.client, "own", *answer.own)
+
+
+def checked_sums(hello: HelloAnswer, name: str, sums: Sums, length: int | None) -> np.ndarray:
+    """Return the (k,) sums of a client.
+
+    Args:
+        hello: The client's hello.
+        name: What they are of.
+        sums: As they came.
+        length: k, or None where it is not known.
+
+    Raises:
+        RemoteProtocolError: They are no such sums.
+    """
+    with named(hello.client):
+        if length is not None and sums.length != length:
+            raise RemoteProtocolError(f"{name}-length is {sums.length}; expected {length}")
+        return sums.array()
 
 
 def check_published(hello: HelloAnswer, answer: PublishAnswer) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
+    HelloAnswer,
     Request,
+    Sums,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -22,13 +24,17 @@ from retexo_fl.federation.aggregators import Aggregator, RoundFacts, make_aggreg
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
-from retexo_fl.federation.rounds.checked_answers import check_evaluated, check_update
+from retexo_fl.federation.rounds.checked_answers import (
+    check_evaluated,
+    check_update,
+    checked_sums,
+)
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
-from retexo_fl.training.tally import Tally
+from retexo_fl.training.tally import Tally, confusion_length
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
 
 #: Under a robust aggregator steps reach updates so many times as large as the clients' median.
@@ -45,6 +51,7 @@ class StageTraining:
         clients: All clients.
         participants: Who takes part in what.
         codec: Of updates and weights on their way.
+        label_facts: What clients are to know of all clients' labels.
 
     Attributes:
         ticket: Names the stage.
@@ -53,6 +60,9 @@ class StageTraining:
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
         behind: Clients that are not asked, because they have yet to catch up with the exchange.
+        confusion: (C * C,) test nodes by class and predicted class, after the test; empty where
+            there are more classes than are counted so.
+        own_figures: By client, its own figure of the test, where they were asked for.
     """
 
     def __init__(
@@ -64,6 +74,7 @@ class StageTraining:
         clients: Clients,
         participants: Participants,
         codec: UpdateCodec,
+        label_facts: tuple[float, ...] = (),
     ) -> None:
         self.ticket = ticket
         self.round = state.round
@@ -71,9 +82,12 @@ class StageTraining:
         self.best: BestWeights = state.best
         self.absent = state.absent
         self.behind: frozenset[int] = frozenset()
+        self.confusion: np.ndarray = np.zeros(0)
+        self.own_figures: dict[int, float] = {}
         self._config = config
         self._clients = clients
         self._participants = participants
+        self._label_facts = label_facts
         self._codec = codec
         #: What the next round's updates are encoded by.
         self._steps = state.steps
@@ -135,7 +149,7 @@ class StageTraining:
                 measured.append(self._add_update(client, number, answer))
                 examples += answer.examples
                 loss_sum += answer.loss_sum
-                validation = add_answer(validation, _validated(answer))
+                validation = add_answer(validation, self._validated(client, answer))
             else:
                 validation = add_answer(validation, self._evaluated(client, answer, "validation"))
         loss = loss_sum / examples
@@ -166,6 +180,9 @@ class StageTraining:
         found = Tally()
         for client, answer in answers:
             found = add_answer(found, self._evaluated(client, answer, nodes))
+            if answer.own:
+                self.own_figures[client] = answer.own[0]
+        self.confusion = found.confusion
         return Score.of(found, self._metric)
 
     def validate_last(self) -> Round[Score]:
@@ -288,14 +305,25 @@ class StageTraining:
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
         ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
-        request = EvaluateRequest(ticket=ticket, weights=coded, nodes=nodes, last=is_test)
+        request = EvaluateRequest(
+            ticket=ticket,
+            weights=coded,
+            nodes=nodes,
+            last=is_test,
+            label_facts=self._label_facts,
+        )
         asked = self._participants.everyone if is_test else self._participants.validation
         return dict.fromkeys(self._present(asked), request)
 
     def _train_requests(self, coded: np.ndarray, number: int) -> dict[int, Request[object]]:
         ticket = replace(self.ticket, round=number)
-        train = TrainRequest(ticket=ticket, weights=coded, steps=self._steps or None)
-        evaluate = EvaluateRequest(ticket=ticket, weights=coded, nodes="validation")
+        facts = self._label_facts
+        train = TrainRequest(
+            ticket=ticket, weights=coded, steps=self._steps or None, label_facts=facts
+        )
+        evaluate = EvaluateRequest(
+            ticket=ticket, weights=coded, nodes="validation", label_facts=facts
+        )
 
         def asked(client: int) -> Request[object]:
             if client not in self.training:
@@ -330,13 +358,17 @@ class StageTraining:
         )
 
     def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
-        check_evaluated(self._clients.hellos[client], answer, nodes=nodes)
+        hello, count = self._clients.hellos[client], answer.examples
+        check_evaluated(hello, answer, nodes=nodes)
         self._count_traffic(client, answer)
         return Tally(
-            count=answer.examples,
+            count=count,
             loss_sum=answer.loss_sum,
             correct=answer.correct,
-            metric_sums=answer.metric,
+            metric_sums=self._metric_sums(hello, answer.metric, count),
+            confusion=checked_sums(
+                hello, "confusion", answer.confusion, confusion_length(hello.classes, nodes, count)
+            ),
         )
 
     def _count_traffic(self, client: int, answer: TrainAnswer | EvaluateAnswer) -> None:
@@ -348,6 +380,20 @@ class StageTraining:
         )
         for purpose, traffic in moved.items():
             self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
+
+    def _validated(self, client: int, update: TrainAnswer) -> Tally:
+        hello, count = self._clients.hellos[client], update.validation_examples
+        return Tally(
+            count=count,
+            loss_sum=update.validation_loss_sum,
+            correct=update.validation_correct,
+            metric_sums=self._metric_sums(hello, update.validation_metric, count),
+        )
+
+    def _metric_sums(self, hello: HelloAnswer, sums: Sums, count: int) -> np.ndarray:
+        """Return a client's sums of the metric, over so many nodes; none over none."""
+        length = self._metric.length(hello.classes) if self._metric is not None and count else 0
+        return checked_sums(hello, "metric", sums, length)
 
     def _round_facts(self, number: int) -> RoundFacts:
         return RoundFacts(
@@ -376,15 +422,6 @@ def name_of_selected(
     """
     is_held = codec.sends_changes and rounds_ago < most_held(config.patience)
     return codec.encode_weights(weights, key, weights if is_held else None)
-
-
-def _validated(update: TrainAnswer) -> Tally:
-    return Tally(
-        count=update.validation_examples,
-        loss_sum=update.validation_loss_sum,
-        correct=update.validation_correct,
-        metric_sums=update.validation_metric,
-    )
 
 
 def _is_finite(optimizer: ServerOptimizer) -> bool:

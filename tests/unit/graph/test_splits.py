@@ -37,22 +37,55 @@ def _disjoint(split: Split) -> bool:
         ("0.5/0.25/0.125", (50, 25, 12)),
     ],
 )
-def test_random_split_takes_shares_of_the_labelled_nodes(
+def test_unstratified_split_takes_shares_of_the_labelled_nodes(
     shares: str, counts: tuple[int, int, int]
 ) -> None:
     graph = _graph([0, 1] * 50 + [-1] * 30)
-    split = make_split(graph, np.zeros(130, dtype=int), split=f"random:{shares}", seed=3)
+    split = make_split(
+        graph, np.zeros(130, dtype=int), split=f"random-unstratified:{shares}", seed=3
+    )
     assert _counts(split) == counts
     assert _disjoint(split)
     assert not (split.train | split.val | split.test)[100:].any()
 
 
-def test_random_split_depends_on_the_seed_alone() -> None:
+def test_random_split_takes_shares_of_every_class() -> None:
+    """Ends stand at the nearest whole numbers: 7 -> 1.4, 2.1, 7; 5 -> 1, 1.5, 5; 100 -> 20, 30."""
+    labels = np.random.default_rng(0).permutation([0] * 7 + [1] * 5 + [2] * 100 + [-1] * 9)
+    split = make_split(
+        _graph(labels.tolist()), np.zeros(121, dtype=int), split="random:0.2/0.1/0.7", seed=0
+    )
+    assert _disjoint(split)
+    found = [
+        tuple(int(mask[labels == c].sum()) for mask in split.named().values()) for c in range(3)
+    ]
+    assert found == [(1, 1, 5), (1, 1, 3), (20, 10, 70)]
+
+
+def test_one_node_in_a_hundred_is_in_every_use_at_every_seed() -> None:
+    graph = _graph([int(node % 100 == 0) for node in range(1000)])
+    for seed in range(20):
+        split = make_split(graph, np.zeros(1000, dtype=int), split="random:0.5/0.2/0.3", seed=seed)
+        counts = [int(graph.labels[mask].sum()) for mask in split.named().values()]
+        assert counts == [5, 2, 3]
+
+
+def test_unstratified_split_draws_what_the_random_one_did_of_old() -> None:
+    """The first train nodes of 40, recorded before splits looked at classes."""
+    graph = _graph([0, 1] * 20)
+    split = make_split(
+        graph, np.zeros(40, dtype=int), split="random-unstratified:0.2/0.1/0.7", seed=3
+    )
+    assert np.flatnonzero(split.train).tolist() == [7, 13, 18, 23, 24, 25, 26, 35]
+
+
+@pytest.mark.parametrize("kind", ["random", "random-unstratified"])
+def test_random_split_depends_on_the_seed_alone(kind: str) -> None:
     graph = _graph([0, 1] * 40)
     one, two = np.zeros(80, dtype=int), np.arange(80) % 4
-    first = make_split(graph, one, split="random:0.5/0.2/0.3", seed=1)
-    again = make_split(graph, two, split="random:0.5/0.2/0.3", seed=1)
-    other = make_split(graph, one, split="random:0.5/0.2/0.3", seed=2)
+    first = make_split(graph, one, split=f"{kind}:0.5/0.2/0.3", seed=1)
+    again = make_split(graph, two, split=f"{kind}:0.5/0.2/0.3", seed=1)
+    other = make_split(graph, one, split=f"{kind}:0.5/0.2/0.3", seed=2)
     np.testing.assert_array_equal(first.train, again.train)
     np.testing.assert_array_equal(first.val, again.val)
     assert (first.train != other.train).any()
@@ -88,7 +121,10 @@ def test_published_split_is_returned_as_it_is() -> None:
 
 
 def test_published_split_is_refused_with_the_alternatives() -> None:
-    expected = "random:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute"
+    expected = (
+        "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+        "per-client-class:TRAIN/VAL/TEST, or module:attribute"
+    )
     with pytest.raises(ConfigurationError, match=f"^split: .*'g' .*; expected {expected}$"):
         make_split(_graph([0, 1]), np.zeros(2, dtype=int), split="published", seed=0)
 

@@ -98,9 +98,9 @@ def test_a_round_that_is_repeated_is_as_the_later_attempt_had_it() -> None:
 def test_the_end_of_a_stage_says_which_round_was_best() -> None:
     course = RunCourse.of([START, trained(0, 1, 10), trained(0, 2, 20)])
     stage = course.stages[0]
-    assert (stage.best_round, stage.best_accuracy) == (2, 0.2)
+    assert (stage.best_round, stage.best_value) == (2, 0.2)
     course.take(StageClosed(stage=0, best_round=1, val_accuracy=0.1, bytes_payload=20))
-    assert (stage.best_round, stage.best_accuracy) == (1, 0.1)
+    assert (stage.best_round, stage.best_value) == (1, 0.1)
     assert stage.best is stage.rounds[1]
     course.take(StageClosed(stage=0, best_round=None, bytes_payload=20))
     assert [stage.best_round, stage.best] == [None, None]

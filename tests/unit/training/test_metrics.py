@@ -47,19 +47,34 @@ def test_sums_of_clients_add_up_to_those_of_all_nodes() -> None:
     metric = make_metric(f"{__name__}:MacroRecall")
     assert isinstance(metric, MacroRecall)
     parts = Tally(count=4, correct=2, loss_sum=1.0)
-    whole = replace(parts, metric_sums=tuple(metric_sums(metric, LOGITS, LABELS)))
+    whole = replace(parts, metric_sums=metric_sums(metric, LOGITS, LABELS))
     for rows in (slice(0, 3), slice(3, 3), slice(3, 4)):
-        found = tuple(metric_sums(metric, LOGITS[rows], LABELS[rows]))
+        found = metric_sums(metric, LOGITS[rows], LABELS[rows])
         parts = add_answer(parts, Tally(metric_sums=found))
     assert Score.of(parts, metric) == Score.of(whole, metric)
     assert Score.of(whole, metric).metric == pytest.approx((1 + 1 / 2 + 0) / 3)
 
 
 def test_the_metric_decides_before_the_loss() -> None:
-    low, high = (Score(count=4, correct=4 - i, loss_sum=float(i), metric=i / 2) for i in (0, 1))
+    low, high = (
+        Score(count=4, correct=4 - i, loss_sum=float(i), metric=i / 2, by_metric=True)
+        for i in (0, 1)
+    )
     assert high.beats(low)
     assert not low.beats(high)
     assert not high.beats(high)
+
+
+def test_less_of_an_error_is_better_and_any_value_than_none() -> None:
+    none, low, high = (
+        Score(count=4, correct=0, loss_sum=loss, metric=value, by_metric=True, lower_is_better=True)
+        for loss, value in ((0.0, None), (1.0, 0.5), (0.5, 0.7))
+    )
+    assert low.beats(high)
+    assert not high.beats(low)
+    assert high.beats(none)
+    assert not none.beats(high)
+    assert replace(none, loss_sum=-1.0).beats(none)
 
 
 def test_no_nodes_have_no_metric() -> None:
@@ -67,10 +82,12 @@ def test_no_nodes_have_no_metric() -> None:
 
 
 def test_clients_must_send_sums_of_one_length() -> None:
-    total = add_answer(Tally(), Tally(metric_sums=(1.0, 2.0)))
-    assert add_answer(total, Tally(count=1)) == Tally(count=1, metric_sums=(1.0, 2.0))
+    two = np.array([1.0, 2.0])
+    total = add_answer(Tally(), Tally(metric_sums=two))
+    assert add_answer(total, Tally(count=1)) == Tally(count=1, metric_sums=two)
+    assert total != Tally(metric_sums=two + 1)
     with pytest.raises(RemoteProtocolError, match="3 sums; expected 2"):
-        add_answer(total, Tally(metric_sums=(1.0, 2.0, 3.0)))
+        add_answer(total, Tally(metric_sums=np.ones(3)))
 
 
 @pytest.mark.parametrize("name", ["LOGITS", "absent", "test_no_nodes_have_no_metric", "Metric"])
