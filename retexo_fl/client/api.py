@@ -77,6 +77,7 @@ class HelloAnswer:
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
+        recipe: Digest of the feature recipe that its part was made by; empty without one.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
     """
@@ -94,6 +95,7 @@ class HelloAnswer:
     vectors_out: int
     vectors_in: int
     vectors_drawn: int = 0
+    recipe: str = ""
     member: str = ""
 
 

@@ -161,6 +161,7 @@ class GraphClient(Answering):
             classes=part.num_classes,
             vectors_out=self._plan.num_send,
             vectors_in=self._plan.num_receive,
+            recipe=part.recipe_digest,
         )
 
     def basis(self, request: BasisRequest) -> BasisAnswer:
