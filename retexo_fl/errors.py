@@ -38,7 +38,15 @@ class PartitionError(InputError):
 
 
 class TableError(InputError):
-    """A table of nodes or edges cannot be read, or its rows contradict each other."""
+    """A table of nodes or edges cannot be read, or its rows contradict each other.
+
+    Attributes:
+        problems: One line for each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class PluginError(InputError):

@@ -16,6 +16,7 @@ from retexo_fl.cli import (
     bluetooth,
     datasets,
     doctor,
+    features,
     keys,
     partition,
     plan,
@@ -26,7 +27,7 @@ from retexo_fl.cli import (
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
 from retexo_fl.cli.signals import stoppable
-from retexo_fl.errors import Interrupted, RetexoError
+from retexo_fl.errors import Interrupted, RetexoError, TableError
 
 _HELP = """Train graph neural networks over graphs whose parts must stay with their owners.
 
@@ -62,6 +63,7 @@ predict.add_to(app)
 report.add_to(app)
 doctor.add_to(app)
 datasets.add_to(app)
+features.add_to(app, _Commands)
 partition.add_to(app, _Commands)
 agent.add_to(app, _Commands)
 keys.add_to(app, _Commands)
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; an error is one line on standard error."""
+    """Run one command and return its exit code; errors are lines on standard error."""
     try:
         code = app(args=list(arguments), prog_name="retexo", standalone_mode=False)
         sys.stdout.flush()
@@ -101,25 +103,28 @@ def run_command(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _without_reader()
     except (KeyboardInterrupt, RetexoError, click.ClickException, click.Abort, OSError) as error:
-        code, sentence = _verdict(error)
-        complain(sentence)
+        code, sentences = _verdict(error)
+        for sentence in sentences:
+            complain(sentence)
     return code if isinstance(code, int) else 0
 
 
-def _verdict(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the one line that an error ends the command with."""
+def _verdict(error: BaseException) -> tuple[int, list[str]]:
+    """Return the exit code and the lines that an error ends the command with, mostly one."""
     match error:
         case Interrupted():
-            return error.exit_code, str(error)
+            return error.exit_code, [str(error)]
+        case TableError():
+            return error.exit_code, [f"error: {problem}" for problem in error.problems]
         case RetexoError():
-            return error.exit_code, f"error: {error}"
+            return error.exit_code, [f"error: {error}"]
         case click.ClickException():
-            return 2, f"error: {usage_sentence(error)}"
+            return 2, [f"error: {usage_sentence(error)}"]
         case OSError():
             place = error.filename or "standard output"
-            return 1, f"error: {place}: {error.strerror or error}"
+            return 1, [f"error: {place}: {error.strerror or error}"]
         case _:
-            return Interrupted.exit_code, "interrupted"
+            return Interrupted.exit_code, ["interrupted"]
 
 
 def _without_reader() -> int:

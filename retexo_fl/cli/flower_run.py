@@ -46,7 +46,7 @@ def run_on_flower(
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
     from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
-    from retexo_fl.client.preparation import load_parts, make_parts
+    from retexo_fl.client.preparation import keep_recipe, load_parts, make_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
@@ -59,6 +59,7 @@ def run_on_flower(
             # Where clients look for them; the configuration, which is replayed, does not say so.
             write_partitions(parts, scratch / PARTS_NAME)
         config = fit(config, parts)
+        recipe = parts[0].recipe
         del parts
         before = mark_of(run_path / "status.json")
         with table:
@@ -75,6 +76,7 @@ def run_on_flower(
             except KeyboardInterrupt:
                 note_end(run_path, before, "interrupted", None)
                 raise
+        keep_recipe(recipe, run_path)
 
 
 def named_error(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:

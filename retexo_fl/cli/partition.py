@@ -17,7 +17,8 @@ from retexo_fl.units import format_count, format_counted
 
 _PANELS = {
     "Graph": (
-        *("dataset", "data-dir", "nodes", "edges", "clients", "partitioner", "split", "seed"),
+        *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
+        *("clients", "partitioner", "split", "seed"),
     )
 }
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.
@@ -29,6 +30,8 @@ _MAKE_EXAMPLES = examples(
     "retexo partition make --clients 5 --partitioner louvain --out parts",
     "retexo partition make --nodes nodes.csv --edges edges.csv --partitioner attribute:site "
     "--out parts",
+    "retexo partition make --nodes accounts.csv --edges transfers.csv --features auto "
+    "--key-column account --label-column fraud --out parts",
     "retexo run --partitions parts",
 )
 _CHECK_EXAMPLES = examples("retexo partition check parts/part-*")
@@ -57,9 +60,13 @@ def _make(
     from retexo_fl.client.preparation import make_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.recipes import RECIPE_NAME
 
     parts = make_parts(settled(values, None))
-    write_partitions(parts, out, beside={PEERS_NAME: peers_of(parts).to_toml()})
+    beside = {PEERS_NAME: peers_of(parts).to_toml()}
+    if parts[0].recipe is not None:
+        beside[RECIPE_NAME] = parts[0].recipe.to_toml()
+    write_partitions(parts, out, beside=beside)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

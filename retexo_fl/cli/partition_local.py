@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retexo_fl.cli.options import examples, styled
 from retexo_fl.cli.sentences import tell
+from retexo_fl.config import AUTO_FEATURES
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_count, format_counted
+
+if TYPE_CHECKING:
+    from retexo_fl.graph.recipes import FeatureRecipe
 
 _HELP = """Make one client's part from its own tables, without the whole graph.
 
 Tables are .csv, .tsv (also with .gz or .zip), .parquet or .npz files. Columns of nodes: key, \
 label, split, and features x0, x1, ... or x; of edges: source, target; of the boundary: own, \
-foreign, peer.
+foreign, peer. With --features, columns may have any names.
 """
 _EXAMPLES = examples(
     "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
-    "--peers peers.toml --name hospital-a --out parts"
+    "--peers peers.toml --name hospital-a --out parts",
+    "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
+    "--features recipe.toml --peers peers.toml --name hospital-a --out parts",
 )
+
+
+def _recipe(features: str) -> FeatureRecipe | None:
+    from retexo_fl.graph.recipes import read_recipe
+
+    if features == AUTO_FEATURES:
+        raise ConfigurationError(
+            "features: auto would make another recipe at each client; expected the file that "
+            "`retexo features fit` makes of all clients' summaries"
+        )
+    return read_recipe(Path(features)) if features else None
 
 
 def add_to(group: typer.Typer) -> None:
@@ -43,6 +61,20 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     name: Annotated[
         str, typer.Option(help="This client's name in the peers file.", metavar="NAME")
     ],
+    features: Annotated[
+        str,
+        typer.Option(
+            help="Feature recipe that all clients share, for columns as they are "
+            "(`retexo features fit`).",
+            metavar="FILE",
+        ),
+    ] = "",
+    key_column: Annotated[
+        str, typer.Option(help="Column of keys, if not 'key'.", metavar="NAME")
+    ] = "",
+    label_column: Annotated[
+        str, typer.Option(help="Column of labels, if not 'label'.", metavar="NAME")
+    ] = "",
     split: Annotated[
         str,
         typer.Option(
@@ -59,14 +91,25 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
-    from retexo_fl.graph.sources.tables import read_boundary_table, read_edge_table, read_node_table
+    from retexo_fl.graph.sources.tables import (
+        NodeColumns,
+        read_boundary_table,
+        read_edge_table,
+        read_node_table,
+    )
 
     agreed = read_peers(peers)
     client = agreed.index_of(name)
     folder = out / part_name(client)
     check_new_folder(folder)
+    recipe = _recipe(features)
+    agreed.check_recipe(recipe)
     tables = ClientTables(
-        nodes=read_node_table(nodes, num_features=agreed.num_features),
+        nodes=read_node_table(
+            nodes,
+            NodeColumns(key=key_column, label=label_column, recipe=recipe),
+            num_features=agreed.num_features,
+        ),
         edges=None if edges is None else read_edge_table(edges),
         boundary=None if boundary is None else read_boundary_table(boundary),
     )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
-from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
+from retexo_fl.files import bare_name
 from retexo_fl.units import format_bytes, format_counted
 
 if TYPE_CHECKING:
@@ -32,17 +35,26 @@ that its configuration names are imported only with --allow-plugins.
 _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
     "retexo predict runs/first --partitions parts --format npz --out predicted",
+    "retexo predict runs/bank --nodes accounts.csv --edges transfers.csv --out predicted",
 )
 _PANELS = {
+    "Tables instead of parts": ("nodes", "edges", "features", "key-column", "label-column"),
     "Faults and time": ("missing-peers", "exchange-deadline-s", "message-timeout-s"),
     "Where it runs": ("engine",),
 }
-_DEFAULTS: Final = dict.fromkeys(_PANELS["Faults and time"], "as the run has it")
+_DEFAULTS: Final = dict.fromkeys(
+    (*_PANELS["Faults and time"], "features", "key-column", "label-column"), "as the run has it"
+)
 #: Keys of a run that say what it was trained on, by whom.
 _OF_TRAINING: Final = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", "partitioner", "split", "links"}
+    {"dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"}
+    | {"partitioner", "split", "links"}
     | {"introductions", "relay", "min-clients", "round-deadline-s"}
 )
+
+
+#: What takes the place of a folder of parts.
+_OF_TABLES: Final = frozenset(_PANELS["Tables instead of parts"])
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,8 +94,9 @@ def _predict(  # noqa: PLR0913 - so many options
     *,
     run: Annotated[Path, typer.Argument(help="Directory of a finished run.", metavar="RUN")],
     partitions: Annotated[
-        Path, typer.Option(help="Folder of parts from `retexo partition make`.", metavar="DIR")
-    ],
+        Path | None,
+        typer.Option(help="Folder of parts from `retexo partition make`.", metavar="DIR"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the predictions, instead of DIR.", metavar="DIR"),
@@ -109,6 +122,7 @@ def _predict(  # noqa: PLR0913 - so many options
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
+    from retexo_fl.federation.trained_model import read_trained_model
     from retexo_fl.simulation.prediction_set import (
         clear_workshops,
         finished_summary,
@@ -116,8 +130,18 @@ def _predict(  # noqa: PLR0913 - so many options
     )
 
     form = _form(form, spreadsheet_safe)
-    inference = _checked(values, run, partitions, out, form, allow_plugins=allow_plugins)
-    with locked_folder(inference.out):
+    with ExitStack() as stack:
+        model = read_trained_model(run, allow_plugins=allow_plugins)
+        if partitions is None:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="retexo-")))
+            partitions = _parts_of_tables(values, model, out, folder)
+        elif _OF_TABLES & values.keys():
+            raise ConfigurationError(
+                f"{min(_OF_TABLES & values.keys())}: cannot be given with partitions; expected one "
+                "of the two"
+            )
+        inference = _checked(values, model, partitions, out, form, allow_plugins=allow_plugins)
+        stack.enter_context(locked_folder(inference.out))
         summary = None if overwrite else finished_summary(inference.out, inference.identity)
         if summary is None:
             again = _command(inference, values, overwrite=overwrite)
@@ -126,6 +150,41 @@ def _predict(  # noqa: PLR0913 - so many options
             clear_workshops(inference.out)
             tell("made already; --overwrite makes them again")
     _tell(inference, summary)
+
+
+def _parts_of_tables(values: Values, model: TrainedModel, out: Path | None, folder: Path) -> Path:
+    """Write the graph of two tables as one part below ``folder``; return the folder of parts.
+
+    Its columns are used as those of the run were, by the recipe that the run directory holds.
+    """
+    from retexo_fl.client.preparation import make_whole_part
+    from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe
+
+    if not values.get("nodes"):
+        raise ConfigurationError("partitions: missing; expected it, or --nodes and --edges")
+    if out is None:
+        raise ConfigurationError("out: missing; expected a folder for the predictions of tables")
+    given = {key: value for key, value in values.items() if key in _OF_TABLES}
+    kept = model.run / RECIPE_NAME
+    if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
+        if not kept.exists():
+            raise ConfigurationError(
+                f"features: missing; expected --features and the file of "
+                f"{named_recipe(model.recipe)}, which {model.run} does not hold"
+            )
+        given["features"] = str(kept)
+    if not model.recipe:
+        trained = config_values(model.config)
+        given = {**{key: trained[key] for key in ("key-column", "label-column")}, **given}
+    part = make_whole_part(
+        make_config({**given, "clients": 1}),
+        features=model.shape.features_before_basis or model.shape.inputs,
+        classes=model.shape.classes,
+    )
+    parts = folder / bare_name(Path(str(given["nodes"])))
+    write_partitions([part], parts)
+    return parts
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
@@ -141,7 +200,7 @@ def _form(form: str, spreadsheet_safe: bool) -> str:
 
 def _checked(
     values: Values,
-    run: Path,
+    model: TrainedModel,
     partitions: Path,
     out: Path | None,
     form: str,
@@ -151,25 +210,27 @@ def _checked(
     """Check everything that can be known before a client is asked."""
     from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
-    from retexo_fl.federation.trained_model import read_trained_model
 
     if values.get("engine") == "deployment":
         raise ConfigurationError(
             "engine: a deployment cannot predict, since all parts must be on one machine; expected "
             "inline or flower"
         )
-    model = read_trained_model(run, allow_plugins=allow_plugins)
     parts = open_parts(partitions)
     model.check_fits(
-        features=parts[0].num_features, classes=parts[0].num_classes, source=str(partitions)
+        recipe=parts[0].recipe_digest,
+        features=parts[0].num_features,
+        classes=parts[0].num_classes,
+        source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_keys(part.node_keys, form, source=str(path))
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
-    config = make_config({**trained, **places, **values})
+    policies = {key: value for key, value in values.items() if key not in _OF_TABLES}
+    config = make_config({**trained, **places, **policies})
     return Inference(
-        model=replace(model, run=run.absolute()),
+        model=replace(model, run=model.run.absolute()),
         config=config,
         parts=parts,
         partitions=partitions,
@@ -298,7 +359,8 @@ def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     from retexo_fl.client.prediction_files import SPREADSHEET_CSV
 
     words = ["retexo", "predict", str(inference.model.run)]
-    words += ["--partitions", str(inference.partitions)]
+    if not _OF_TABLES & values.keys():
+        words += ["--partitions", str(inference.partitions)]
     if inference.out != inference.partitions:
         words += ["--out", str(inference.out)]
     if inference.form == SPREADSHEET_CSV:

@@ -39,6 +39,8 @@ _EXAMPLES = examples(
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
     "retexo run --profile lean",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
+    "retexo run --nodes accounts.csv --edges transfers.csv --features auto --key-column account "
+    "--label-column fraud",
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
     "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
@@ -209,7 +211,7 @@ def _train(
         run_on_flower(config, run_path, table, partial(_fitted, fit, quiet=quiet), quiet=quiet)
         return True
     with imports_uncollected():
-        from retexo_fl.client.preparation import load_parts
+        from retexo_fl.client.preparation import keep_recipe, load_parts
         from retexo_fl.client.run_memory import GraphSize, check_memory, memory_sentence
         from retexo_fl.simulation.inline_engine import run_inline
 
@@ -226,6 +228,7 @@ def _train(
     _say_devices(config)
     with table:
         run_inline(config, parts, [table.handle])
+    keep_recipe(parts[0].recipe, run_path)
     return True
 
 

@@ -84,6 +84,7 @@ class HelloAnswer:
             added.
         label_sums: (C,) train nodes by class, where the loss depends on those of all clients; else
             empty.
+        recipe: Digest of the feature recipe that its part was made by; empty without one.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
     """
@@ -103,6 +104,7 @@ class HelloAnswer:
     vectors_drawn: int = 0
     label_uses: tuple[int, ...] = ()
     label_sums: tuple[float, ...] = ()
+    recipe: str = ""
     member: str = ""
 
 

@@ -171,6 +171,7 @@ class GraphClient(Answering):
             vectors_in=self._plan.num_receive,
             label_uses=classes_by_use(self._labels_by_use(), part.num_classes),
             label_sums=self._label_sums(),
+            recipe=part.recipe_digest,
         )
 
     def _labels_by_use(self) -> dict[str, np.ndarray]:

@@ -35,6 +35,7 @@ def predict_nodes(partition: GraphPartition, logits: torch.Tensor) -> Prediction
         keys=np.asarray(partition.node_keys),
         classes=logits.argmax(dim=1).numpy(),
         probabilities=torch.softmax(logits, dim=1).numpy(),
+        names=partition.class_names,
     )
 
 

@@ -38,11 +38,20 @@ class Predictions:
         keys: [N] bytes, dtype ``S``.
         classes: [N] int64 class with the largest logit.
         probabilities: [N, C] float32 or float64, softmax of the logits.
+        names: Of the C classes; empty where they have none but their numbers.
     """
 
     keys: np.ndarray
     classes: np.ndarray
     probabilities: np.ndarray
+    names: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of probabilities: ``p0``, ... or ``p_NAME`` of each class."""
+        if self.names:
+            return tuple(f"p_{name}" for name in self.names)
+        return tuple(f"p{c}" for c in range(self.probabilities.shape[1]))
 
 
 def predictions_name(client: int, form: str) -> str:
@@ -118,13 +127,13 @@ def _spreadsheet_csv(predictions: Predictions) -> Iterator[bytes]:
 def _csv(
     predictions: Predictions, *, escape: Callable[[str], str] = lambda text: text
 ) -> Iterator[bytes]:
-    num_classes = predictions.probabilities.shape[1]
-    names = ",".join(("key", "class", *(f"p{c}" for c in range(num_classes))))
+    names = ",".join(("key", "class", *map(_field, predictions.columns)))
     yield f"{names}\n".encode()
     # Nine digits tell every float32 from its neighbours, and are formatted three times as fast as
     # the shortest form that does; for float64 the shortest is as fast as any.
     form = "%.9g" if predictions.probabilities.dtype == np.float32 else "%r"
-    line = ",".join(("%s", "%d", *[form] * num_classes)) + "\n"
+    line = ",".join(("%s", "%s", *[form] * len(predictions.columns))) + "\n"
+    classes = [_field(escape(name)) for name in predictions.names]
     for rows in _row_ranges(predictions):
         columns = zip(
             predictions.keys[rows].tolist(),
@@ -133,7 +142,8 @@ def _csv(
             strict=True,
         )
         yield "".join(
-            line % (_field(escape(key.decode())), chosen, *row) for key, chosen, row in columns
+            line % (_field(escape(key.decode())), classes[chosen] if classes else chosen, *row)
+            for key, chosen, row in columns
         ).encode()
 
 
@@ -155,20 +165,26 @@ def _parquet(predictions: Predictions) -> Iterator[bytes]:
 
     probabilities = predictions.probabilities
     number = pyarrow.float32() if probabilities.dtype == np.float32 else pyarrow.float64()
-    names = [f"p{c}" for c in range(probabilities.shape[1])]
-    columns = [("key", pyarrow.string()), ("class", pyarrow.int32())]
-    schema = pyarrow.schema([*columns, *((name, number) for name in names)])
+    kind = pyarrow.string() if predictions.names else pyarrow.int32()
+    columns = [("key", pyarrow.string()), ("class", kind)]
+    schema = pyarrow.schema([*columns, *((name, number) for name in predictions.columns)])
     file = io.BytesIO()
     with parquet.ParquetWriter(file, schema) as writer:
         for rows in _row_ranges(predictions):
             keys = [key.decode() for key in predictions.keys[rows].tolist()]
             arrays = [
                 pyarrow.array(keys, pyarrow.string()),
-                pyarrow.array(predictions.classes[rows], pyarrow.int32()),
+                pyarrow.array(_named(predictions, rows), kind),
                 *(pyarrow.array(np.ascontiguousarray(p)) for p in probabilities[rows].T),
             ]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
     yield file.getvalue()
+
+
+def _named(predictions: Predictions, rows: slice) -> np.ndarray | list[str]:
+    """Return the classes of rows, by name where they have names."""
+    classes = predictions.classes[rows]
+    return [predictions.names[c] for c in classes] if predictions.names else classes
 
 
 def _npz(predictions: Predictions) -> Iterator[bytes]:
@@ -177,6 +193,8 @@ def _npz(predictions: Predictions) -> Iterator[bytes]:
         "class": predictions.classes,
         "probability": predictions.probabilities,
     }
+    if predictions.names:
+        arrays["class_name"] = np.array(predictions.names)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from retexo_fl.config import GraphFacts, RunConfig
-from retexo_fl.errors import ConfigurationError, DatasetError, PartitionError
+from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
+from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
+from retexo_fl.files import write_whole
 from retexo_fl.graph import (
     Graph,
     GraphPartition,
+    Split,
     assign_nodes,
     cut_graph,
     find_partitions,
@@ -21,10 +24,21 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
+from retexo_fl.graph.recipes import (
+    RECIPE_NAME,
+    FeatureRecipe,
+    fit_recipe,
+    read_recipe,
+)
+from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
+from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
 from retexo_fl.units import counted
+
+logger = logging.getLogger(__name__)
 
 
 def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
@@ -47,6 +61,34 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
     return cut_graph(graph, assignment, split)
 
 
+def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphPartition:
+    """Return the graph of two tables as one part that is predicted, and not trained on.
+
+    Args:
+        config: Names the tables, and how their columns are used.
+        features: F of the model.
+        classes: C of the model.
+
+    Returns:
+        A part whose labelled nodes are all test nodes, if its table has no column ``split``.
+
+    Raises:
+        TableError: A table cannot be read, or they contradict each other.
+        DatasetError: The graph has other sizes than the model.
+        ConfigurationError: The recipe cannot be read, or the columns are named otherwise in it.
+    """
+    graph = read_table_graph(
+        Path(config.nodes),
+        Path(config.edges),
+        _node_columns(config, ()),
+        widths=(features, classes),
+    )
+    none = np.zeros(graph.num_nodes, dtype=bool)
+    unsplit = Split(train=none, val=none, test=graph.labels >= 0)
+    split = unsplit if graph.published_split is None else graph.published_split
+    return cut_graph(graph, none.astype(np.int32), split)[0]
+
+
 def count_attribute_clients(config: RunConfig) -> int | None:
     """Return how many clients a graph has that is cut by an attribute; None if it is not.
 
@@ -65,9 +107,45 @@ def count_attribute_clients(config: RunConfig) -> int | None:
 def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     attributes = attribute_names(config.partitioner)
     if config.nodes:
-        return read_table_graph(Path(config.nodes), Path(config.edges), attributes=attributes)
+        columns = _node_columns(config, attributes)
+        nodes, edges = Path(config.nodes), Path(config.edges)
+        return read_table_graph(nodes, edges, columns, attributes=attributes)
     with _found_in(config) as data_dir:
         return load_dataset(config.dataset, data_dir=data_dir, attributes=attributes, quiet=quiet)
+
+
+def _node_columns(config: RunConfig, attributes: Sequence[str]) -> NodeColumns:
+    """Return how the table of nodes is read; a recipe that is made of it is made here.
+
+    What the graph is cut by is the same on all nodes of a client, and no feature.
+    """
+    key, label = config.key_column, config.label_column
+    recipe = None
+    if config.features == AUTO_FEATURES:
+        choice = ColumnChoice(
+            key=key or KEY_COLUMN, label=label or LABEL_COLUMN, drop=tuple(attributes)
+        )
+        recipe, told = fit_recipe(summarise_table(Path(config.nodes), choice))
+        for sentence in told:
+            logger.warning("features: %s", sentence)
+    elif config.features:
+        recipe = read_recipe(Path(config.features))
+    return NodeColumns(key=key, label=label, recipe=recipe)
+
+
+def keep_recipe(recipe: FeatureRecipe | None, run_path: Path) -> None:
+    """Put the feature recipe of a run's parts, if they have one, into its directory.
+
+    Raises:
+        CheckpointError: It could not be written.
+    """
+    if recipe is None:
+        return
+    path = run_path / RECIPE_NAME
+    try:
+        write_whole(path, [recipe.to_toml().encode()])
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
 
 @contextmanager
@@ -163,6 +241,11 @@ def _check_place(path: Path, part: GraphPartition, parts: list[GraphPartition]) 
         raise PartitionError(
             f"{path} is of partitioning {part.partitioning[:16]}, {path.with_name('part-0')} of "
             f"{parts[0].partitioning[:16]}; expected parts of one"
+        )
+    if part.recipe_digest != parts[0].recipe_digest:
+        raise PartitionError(
+            f"{path} is of {named_recipe(part.recipe_digest)}, {path.with_name('part-0')} of "
+            f"{named_recipe(parts[0].recipe_digest)}; expected parts of one feature recipe"
         )
     if path.name != f"part-{part.client}":
         raise PartitionError(

@@ -1,6 +1,6 @@
 """The configuration of a run: flat keys, checked once, after which no dictionary travels."""
 
-from retexo_fl.config.checks import DATA_PATH_KEYS, shown
+from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS, shown
 from retexo_fl.config.file import read_config_file
 from retexo_fl.config.keys import Scalar
 from retexo_fl.config.profiles import (
@@ -28,6 +28,7 @@ from retexo_fl.config.run_config import (
 from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROFILES, LINKS
 
 __all__ = [
+    "AUTO_FEATURES",
     "DATA_PATH_KEYS",
     "DEVICES",
     "FITTED",

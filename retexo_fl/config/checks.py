@@ -12,7 +12,11 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
 
 #: Keys that say where on this machine a graph lies.
-DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
+DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir", "features")
+#: Value of ``features`` that makes a recipe of the table itself.
+AUTO_FEATURES: Final = "auto"
+#: What says how a table of nodes is read.
+_OF_NODES: Final = ("features", "key-column", "label-column")
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -43,6 +47,11 @@ def check_together(values: Mapping[str, Any]) -> None:
     if bool(values["nodes"]) != bool(values["edges"]):
         absent, there = ("nodes", "edges") if values["edges"] else ("edges", "nodes")
         raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
+    for key in _OF_NODES:
+        if values[key] and not values["nodes"] and values["engine"] != "deployment":
+            raise ConfigurationError(
+                f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
+            )
     if values["links"] != "ideal" and values["engine"] != "inline":
         raise ConfigurationError(
             f"links: {shown(values['links'])} cannot be modelled by engine {values['engine']}; "

@@ -71,6 +71,14 @@ class RunConfig:
         metavar="FILE",
         may_change=True,
     )
+    features: str = text(
+        "",
+        "Feature recipe for the columns of --nodes (`retexo features fit`), or 'auto' to make one.",
+        metavar="FILE",
+        may_change=True,
+    )
+    key_column: str = text("", "Column of keys in --nodes, if not 'key'.")
+    label_column: str = text("", "Column of labels in --nodes, if not 'label'.")
     partitions: str = text(
         "",
         "Folder of parts from `retexo partition make`; replaces --dataset.",

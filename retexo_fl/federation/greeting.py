@@ -42,12 +42,14 @@ class Federation:
         participants: Who takes part in what.
         features: Width of the input features, equal on all clients.
         classes: Number of classes, equal on all clients.
+        recipe: Digest of the feature recipe, equal on all clients; empty without one.
     """
 
     answers: tuple[HelloAnswer, ...]
     participants: Participants
     features: int
     classes: int
+    recipe: str
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:
@@ -94,6 +96,7 @@ def greet(
         participants=_participants(answers, all_train=all_train),
         features=answers[0].features,
         classes=answers[0].classes,
+        recipe=answers[0].recipe,
     )
 
 
@@ -124,10 +127,12 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
                 f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
             )
         check_hello(answer, clients=clients)
-    for name in ("partitioning", "num_clients", "features", "classes"):
+    for name in ("partitioning", "num_clients", "recipe", "features", "classes"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
-            told = "; ".join(f"client {client}: {value}" for value, client in values.items())
+            told = "; ".join(
+                f"client {client}: {value or 'none'}" for value, client in values.items()
+            )
             raise PartitionError(f"parts do not belong together: {name} differs ({told})")
     if answers[0].num_clients != clients:
         raise PartitionError(

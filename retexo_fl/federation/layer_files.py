@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,11 +34,14 @@ class LayerFacts:
         stage: Stage index; 0 for a basis.
         features: Width of the input features that the model was trained on.
         classes: Number of classes.
+        recipe: Digest of the recipe that made the input features; empty, and not in the file,
+            without one.
     """
 
     stage: int
     features: int
     classes: int
+    recipe: str = ""
 
 
 def layer_path(run: Path, stage: int) -> Path:
@@ -58,7 +61,10 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
         CheckpointError: It could not be written.
     """
     tensors = {name: np.ascontiguousarray(item) for name, item in tensors.items()}
-    text = _text({"version": LAYER_VERSION, **asdict(facts)})
+    values = asdict(facts)
+    if not facts.recipe:
+        del values["recipe"]
+    text = _text({"version": LAYER_VERSION, **values})
     metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
     replace_file(path, save(tensors, metadata=metadata))
 
@@ -95,11 +101,12 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
-    if set(values) != {item.name for item in fields(LayerFacts)} or not all(
+    recipe = values.pop("recipe", "")
+    if set(values) != {"stage", "features", "classes"} or not all(
         type(value) is int and value >= 0 for value in values.values()
     ):
         raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
-    return LayerFacts(**values), tensors
+    return LayerFacts(**values, recipe=recipe), tensors
 
 
 def _text(values: Mapping[str, Any]) -> str:

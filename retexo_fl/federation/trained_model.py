@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_layer_file,
 )
+from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
@@ -40,6 +41,7 @@ class TrainedModel:
         shape: Sizes of the model.
         weights: (P,) of each stage.
         basis: Of the features, as it travels; None without one.
+        recipe: Digest of the recipe that made the input features; empty without one.
     """
 
     run: Path
@@ -47,6 +49,7 @@ class TrainedModel:
     shape: ModelShape
     weights: tuple[np.ndarray, ...]
     basis: np.ndarray | None = None
+    recipe: str = ""
 
     @property
     def digest(self) -> str:
@@ -85,12 +88,17 @@ class TrainedModel:
             weights=self.weights[stage - 1],
         )
 
-    def check_fits(self, *, features: int, classes: int, source: str) -> None:
-        """Check that parts have the sizes that the model was trained with.
+    def check_fits(self, *, recipe: str, features: int, classes: int, source: str) -> None:
+        """Check that parts have the sizes and the recipe that the model was trained with.
 
         Raises:
             PartitionError: They have not; the message names ``source``.
         """
+        if recipe != self.recipe:
+            raise PartitionError(
+                f"{source}: the parts are of {named_recipe(recipe)}; expected "
+                f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
+            )
         given = {
             "features": (features, self.shape.features),
             "classes": (classes, self.shape.classes),
@@ -131,13 +139,15 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     first = layers[0][0]
     shape = ModelShape.of(config, inputs=first.features, classes=first.classes)
     for stage, (facts, tensors) in enumerate(layers):
-        expected = LayerFacts(stage=stage, features=first.features, classes=first.classes)
+        expected = replace(first, stage=stage)
         _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
     basis = _read_basis(run, config, shape) if shape.has_basis else None
-    return TrainedModel(run=run, config=config, shape=shape, weights=weights, basis=basis)
+    return TrainedModel(
+        run=run, config=config, shape=shape, weights=weights, basis=basis, recipe=first.recipe
+    )
 
 
 def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:

@@ -13,6 +13,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
+from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
 
 _NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
@@ -62,6 +63,7 @@ class EdgeListGraph:
         node_keys: [N] bytes, or None for the decimal node indices.
         split: The published split, or None.
         attributes: [N] text or integers by name, which a graph may be cut by.
+        recipe: What made features and labels of columns; None where nothing did.
     """
 
     name: str
@@ -72,6 +74,7 @@ class EdgeListGraph:
     node_keys: np.ndarray | None = None
     split: Split | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    recipe: FeatureRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,6 +96,7 @@ class Graph:
         test_mask: As ``train_mask``.
         attributes: [N] non-empty bytes by name: what a graph may be cut by. A source gives only
             those that it was asked for.
+        recipe: What made features and labels of columns; None where nothing did.
     """
 
     name: str
@@ -106,6 +110,7 @@ class Graph:
     val_mask: np.ndarray | None = None
     test_mask: np.ndarray | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    recipe: FeatureRecipe | None = None
 
     @classmethod
     def from_edges(  # noqa: PLR0913 - a graph is so many arrays
@@ -163,6 +168,7 @@ class Graph:
             labels=given.labels.astype(np.int64),
             num_classes=num_classes,
             attributes=attribute_texts(names.source, given.attributes, num_nodes=num_nodes),
+            recipe=given.recipe,
             **masks,
         )
 
@@ -206,7 +212,7 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     checks.form(names.labels, given.labels, kinds="iu", shape=(None,))
     num_nodes = len(given.labels)
     largest = largest_label(given.labels)
-    if largest < 0:
+    if largest < 0 and given.num_classes is None:
         checks.fail(names.labels, "no node is labelled; expected classes from 0")
     if given.num_classes is None and largest >= num_nodes:
         row = int(given.labels.argmax())

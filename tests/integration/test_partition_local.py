@@ -327,7 +327,6 @@ def test_bad_peers_files_are_refused(retexo: CommandLine, files: TableFiles) -> 
     told = _refused(retexo, files, name="client-9")
     assert re.match("name: 'client-9' .*3 clients .*cut/peers.toml; did you mean", told)
     for key, value, expected in (
-        ("classes = 2", "classes = 1", "nodes.csv: line 3: label: got 1; expected 0 to 0"),
         ("features = 3", "features = 4", "nodes.csv: got 3 columns .*x0 to x2; expected 4"),
         ("classes = 2", "classes = 0", "cut/peers.toml: classes: got 0; expected .*from 1 "),
         ("classes = 2", "", "cut/peers.toml: classes: missing; expected .*classes"),
@@ -339,6 +338,12 @@ def test_bad_peers_files_are_refused(retexo: CommandLine, files: TableFiles) -> 
         path.write_text(good.replace(key, value))
         assert re.match(expected, _refused(retexo, files))
         path.write_text(good)
+    path.write_text(good.replace("classes = 2", "classes = 1"))
+    given = (*files.options(), *PEERS, "--name", "client-0", "--out", "new")
+    expected = "nodes.csv: line {}: label: got 1; expected 0 to 0, the classes of cut/peers.toml"
+    assert retexo.problems("partition", "local", *given) == [
+        expected.format(line) for line in (3, 5)
+    ]
     Path("cut/peers.toml").unlink()
     assert _refused(retexo, files).startswith("cut/peers.toml: cannot be read (No such file or d")
 

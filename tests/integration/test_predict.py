@@ -395,7 +395,7 @@ def test_runs_that_cannot_predict_are_refused(
         (("--partitions", "parts", "--out", "parts/part-1"), "out: parts/part-1 is a part; "),
         (("--partitions", "parts", "--out", "small.npz"), "out: small.npz cannot be written to; "),
         (("--partitions", "parts", "--missing-peers", "x"), "missing-peers: got 'x'; expected "),
-        ((), "--partitions: missing; expected DIR"),
+        ((), "partitions: missing; expected it, or --nodes and --edges"),
         (("--partitions", "parts", "--rounds", "3"), "--rounds: unknown option"),
     ],
 )

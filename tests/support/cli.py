@@ -44,6 +44,15 @@ class CommandLine:
         """Run a command that must end in one line, and return its sentence."""
         return sentence(self(*arguments), code=code)
 
+    def problems(self, *arguments: str | Path) -> list[str]:
+        """Run a command that must end with the problems of a table, and return them."""
+        ended = self(*arguments)
+        assert ended.code == 2, ended
+        assert ended.out == ""
+        lines = ended.err.splitlines()
+        assert all(line.startswith("retexo: error: ") for line in lines), ended.err
+        return [line.removeprefix("retexo: error: ") for line in lines]
+
     def done(self, *arguments: str | Path) -> str:
         """Run a command that must succeed, and return its standard output."""
         ended = self(*arguments)

@@ -6,6 +6,7 @@ The error names the client, so that the operator can repair it, or leave it out.
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named
 from retexo_fl.training.class_balance import ALL_USES
 
+#: Of a feature recipe.
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 #: Names of partitionings are digests; what is longer is none, and would fill logs and reports.
 _MAX_NAME_CHARS: Final = 128
 #: Nodes, widths and vectors are counted in int32 between clients.
@@ -48,6 +51,10 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
             raise RemoteProtocolError(
                 f"partitioning is {name[:_MAX_NAME_CHARS]!r}; expected 1 to {_MAX_NAME_CHARS} "
                 "printable ASCII characters"
+            )
+        if hello.recipe and not _DIGEST.fullmatch(hello.recipe):
+            raise RemoteProtocolError(
+                f"recipe is {hello.recipe[:_MAX_NAME_CHARS]!r}; expected 64 hex digits"
             )
         for field in ("features", "classes"):
             _demand(field, getattr(hello, field), 1, _MAX_COUNT)

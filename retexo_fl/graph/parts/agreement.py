@@ -12,6 +12,7 @@ import numpy as np
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
+from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.units import counted
 
 
@@ -119,6 +120,7 @@ class _Part:
     num_features: int
     num_classes: int
     features: str
+    recipe: str
     keys: np.ndarray
     report: PartReport
     edge_lists: dict[int, _EdgeList]
@@ -136,6 +138,7 @@ def _summarise(directory: Path) -> _Part:
         num_features=partition.num_features,
         num_classes=partition.num_classes,
         features=f"{kind} {partition.features.dtype}",
+        recipe=partition.recipe_digest,
         keys=np.array(partition.node_keys),
         report=PartReport(
             client=partition.client,
@@ -160,6 +163,11 @@ def _check_identities(parts: list[_Part]) -> None:
             raise PartitionError(
                 f"{part.directory} is of partitioning {part.partitioning[:16]}, "
                 f"{first.directory} of {first.partitioning[:16]}; expected parts of one"
+            )
+        if part.recipe != first.recipe:
+            raise PartitionError(
+                f"{part.directory} is of {named_recipe(part.recipe)}, {first.directory} of "
+                f"{named_recipe(first.recipe)}; expected parts of one feature recipe"
             )
         for name in ("num_clients", "num_features", "num_classes", "features"):
             if getattr(part, name) != getattr(first, name):

@@ -14,6 +14,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.keys import hash_keys, narrow_keys
 from retexo_fl.graph.parts.partition import GraphPartition
+from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
 
 def cut_graph(graph: Graph, assignment: np.ndarray, split: Split) -> list[GraphPartition]:
@@ -57,6 +58,7 @@ class _OrderedGraph:
     labels: np.ndarray
     split: Split
     num_classes: int
+    recipe: FeatureRecipe | None
 
 
 def _checked_assignment(graph: Graph, assignment: np.ndarray) -> np.ndarray:
@@ -99,6 +101,7 @@ def _in_client_order(graph: Graph, owners: np.ndarray, split: Split) -> _Ordered
         labels=graph.labels[order],
         split=Split(train=split.train[order], val=split.val[order], test=split.test[order]),
         num_classes=graph.num_classes,
+        recipe=graph.recipe,
     )
 
 
@@ -125,6 +128,7 @@ def _cut(ordered: _OrderedGraph, partitioning: str, client: int) -> GraphPartiti
         val_mask=ordered.split.val[own],
         test_mask=ordered.split.test[own],
         num_classes=ordered.num_classes,
+        recipe=ordered.recipe,
     )
 
 

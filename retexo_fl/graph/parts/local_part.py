@@ -54,6 +54,7 @@ def make_local_part(
         PartitionError: The part does not satisfy what every part must.
     """
     nodes = tables.nodes
+    peers.check_recipe(nodes.recipe)
     _check_labels(nodes, peers)
     masks = _split(nodes, split, seed)
     order = np.argsort(nodes.keys, kind="stable")
@@ -78,6 +79,7 @@ def make_local_part(
         val_mask=masks.val[order],
         test_mask=masks.test[order],
         num_classes=peers.num_classes,
+        recipe=nodes.recipe,
     )
     check_partition(part, source=nodes.source)
     return part
@@ -101,14 +103,13 @@ class _Boundary:
 
 
 def _check_labels(nodes: NodeTable, peers: Peers) -> None:
-    wrong = np.flatnonzero(nodes.labels >= peers.num_classes)
-    if len(wrong):
-        row = int(wrong[0])
-        nodes.fail(
-            row,
+    nodes.check_rows(
+        np.flatnonzero(nodes.labels >= peers.num_classes),
+        lambda row: (
             f"label: got {nodes.labels[row]}; expected 0 to {peers.num_classes - 1}, the classes "
-            f"of {peers.source}",
-        )
+            f"of {peers.source}"
+        ),
+    )
 
 
 def _split(nodes: NodeTable, split: str, seed: int) -> Split:
@@ -146,22 +147,22 @@ def _boundary(tables: ClientTables, peers: Peers, client: int) -> _Boundary:
 
 def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
     rows = key_rows(nodes.keys, table.own)
-    unknown = np.flatnonzero(rows < 0)
-    if len(unknown):
-        row = int(unknown[0])
-        table.fail(
-            row,
-            f"own: {shown(table.own[row])} is not a key of {nodes.source}; expected the key "
-            "of a node",
-        )
-    inner = np.flatnonzero(key_rows(nodes.keys, table.foreign) >= 0)
-    if len(inner):
-        row = int(inner[0])
-        table.fail(
-            row,
+    complaints = table.complaints()
+    complaints.add_rows(
+        np.flatnonzero(rows < 0),
+        lambda row: (
+            f"own: {shown(table.own[row])} is not a key of {nodes.source}; expected the key of a "
+            "node"
+        ),
+    )
+    complaints.add_rows(
+        np.flatnonzero(key_rows(nodes.keys, table.foreign) >= 0),
+        lambda row: (
             f"foreign: {shown(table.foreign[row])} is a key of {nodes.source}; expected the key of "
-            "a peer's node",
-        )
+            "a peer's node"
+        ),
+    )
+    complaints.check()
     return rows
 
 
@@ -171,28 +172,26 @@ def _owners(table: BoundaryTable, peers: Peers, client: int) -> np.ndarray:
     names, names_of = np.unique(table.peers, return_inverse=True)
     indices = np.array([index_of.get(str(name), -1) for name in names], dtype=np.int32)
     owners: np.ndarray = indices[names_of]
-    wrong = np.flatnonzero((owners < 0) | (owners == client))
-    if len(wrong):
-        row = int(wrong[0])
+
+    def problem(row: int) -> str:
         told = "is this client itself" if owners[row] == client else "is not a client"
-        table.fail(
-            row, f"peer: {shown(str(table.peers[row]))} {told}; expected a peer in {peers.source}"
-        )
+        return f"peer: {shown(str(table.peers[row]))} {told}; expected a peer in {peers.source}"
+
+    table.check_rows(np.flatnonzero((owners < 0) | (owners == client)), problem)
     return owners
 
 
 def _check_one_owner(
     table: BoundaryTable, owners: np.ndarray, first: np.ndarray, nodes: np.ndarray
 ) -> None:
-    wrong = np.flatnonzero(owners != owners[first][nodes])
-    if len(wrong):
-        row = int(wrong[0])
+    def problem(row: int) -> str:
         before = int(first[nodes[row]])
-        table.fail(
-            row,
+        return (
             f"foreign: {shown(table.foreign[row])} has owner {shown(str(table.peers[row]))} here "
-            f"and {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner",
+            f"and {shown(str(table.peers[before]))} in {table.place(before)}; expected one owner"
         )
+
+    table.check_rows(np.flatnonzero(owners != owners[first][nodes]), problem)
 
 
 def _check_once(table: BoundaryTable, rows: np.ndarray, nodes: np.ndarray) -> None:

@@ -64,7 +64,10 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of ``manifest.json`` but for its version."""
+    """The content of ``manifest.json`` but for its version.
+
+    ``recipe`` is the digest of what made the features; it is left out where nothing did.
+    """
 
     partitioning: str
     client: int
@@ -72,6 +75,7 @@ class Manifest:
     num_classes: int
     num_features: int
     arrays: Mapping[str, StoredArray]
+    recipe: str = ""
 
     @property
     def is_sparse(self) -> bool:
@@ -80,7 +84,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the text of the file."""
-        return json.dumps({"version": PARTITION_VERSION, **asdict(self)}, indent=1) + "\n"
+        values = asdict(self)
+        if not self.recipe:
+            del values["recipe"]
+        return json.dumps({"version": PARTITION_VERSION, **values}, indent=1) + "\n"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -93,7 +100,8 @@ def read_manifest(path: Path) -> Manifest:
     values = _read_json(path)
     if values.get("version") != PARTITION_VERSION:
         _fail(path, f"version: got {_shown(values.get('version'))}; expected {PARTITION_VERSION}")
-    _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__})
+    recipe = _digest(path, "recipe", values.pop("recipe")) if "recipe" in values else ""
+    _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__} - {"recipe"})
     arrays = values["arrays"]
     if not isinstance(arrays, dict):
         _fail(path, f"arrays: got {type(arrays).__name__}; expected an object")
@@ -104,6 +112,7 @@ def read_manifest(path: Path) -> Manifest:
         num_classes=_whole(path, "num_classes", values["num_classes"]),
         num_features=_whole(path, "num_features", values["num_features"]),
         arrays={name: _stored_array(path, name, entry) for name, entry in arrays.items()},
+        recipe=recipe,
     )
     _check_layout(path, manifest)
     return manifest
@@ -138,13 +147,10 @@ def _stored_array(path: Path, name: str, entry: object) -> StoredArray:
     shape = entry["shape"]
     if not isinstance(shape, list):
         _fail(path, f"{where}.shape: got {_shown(shape)}; expected a list")
-    sha256 = _text(path, f"{where}.sha256", entry["sha256"])
-    if not _SHA256.fullmatch(sha256):
-        _fail(path, f"{where}.sha256: got {sha256[:80]!r}; expected 64 hex digits")
     return StoredArray(
         shape=tuple(_whole(path, f"{where}.shape", length) for length in shape),
         dtype=_text(path, f"{where}.dtype", entry["dtype"]),
-        sha256=sha256,
+        sha256=_digest(path, f"{where}.sha256", entry["sha256"]),
         bytes=_whole(path, f"{where}.bytes", entry["bytes"]),
     )
 
@@ -188,6 +194,13 @@ def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str):
         _fail(path, f"{key}: got {_shown(value)}; expected text")
     return value
+
+
+def _digest(path: Path, key: str, value: object) -> str:
+    digest = _text(path, key, value)
+    if not _SHA256.fullmatch(digest):
+        _fail(path, f"{key}: got {digest[:80]!r}; expected 64 hex digits")
+    return digest
 
 
 def _shown(value: object) -> str:

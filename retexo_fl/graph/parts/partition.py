@@ -14,6 +14,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import check_keys, hash_keys
+from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
 #: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
 PARTITIONING_DIGITS: Final = 64
@@ -44,6 +45,7 @@ class GraphPartition:
         val_mask: [n] bool.
         test_mask: [n] bool; the three are disjoint.
         num_classes: C of the whole graph.
+        recipe: What made features and labels of columns; None where nothing did.
 
     Source: RETEXO, section 2.1 (inner and boundary nodes).
     """
@@ -64,6 +66,7 @@ class GraphPartition:
     val_mask: np.ndarray
     test_mask: np.ndarray
     num_classes: int
+    recipe: FeatureRecipe | None = None
 
     @property
     def num_inner(self) -> int:
@@ -96,6 +99,16 @@ class GraphPartition:
         return tuple(np.unique(self.boundary_owners).tolist())
 
     @property
+    def recipe_digest(self) -> str:
+        """64 hex digits that name the recipe; empty without one."""
+        return "" if self.recipe is None else self.recipe.digest
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by class; empty where they have none but their numbers."""
+        return () if self.recipe is None else self.recipe.classes
+
+    @property
     def split(self) -> Split:
         """The three masks together."""
         return Split(train=self.train_mask, val=self.val_mask, test=self.test_mask)
@@ -126,6 +139,20 @@ def _check_identity(partition: GraphPartition, checks: ArrayChecks) -> None:
         checks.fail("client", f"got {partition.client}; expected 0 to {partition.num_clients - 1}")
     if partition.num_classes < 1:
         checks.fail("num_classes", f"got {partition.num_classes}; expected at least 1")
+    recipe = partition.recipe
+    if recipe is None:
+        return
+    if partition.num_features != recipe.num_features:
+        checks.fail(
+            "features",
+            f"got {partition.num_features} columns; expected {recipe.num_features}, as the recipe "
+            "makes",
+        )
+    if recipe.classes and partition.num_classes != len(recipe.classes):
+        checks.fail(
+            "num_classes",
+            f"got {partition.num_classes}; expected {len(recipe.classes)}, as in the recipe",
+        )
 
 
 def _check_nodes(partition: GraphPartition, checks: ArrayChecks) -> None:

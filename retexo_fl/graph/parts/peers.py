@@ -17,6 +17,7 @@ import tomli_w
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
+from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.units import counted
 
 #: The name that the file has beside parts on disk.
@@ -25,8 +26,8 @@ _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
 _MOST_COMPARED: Final = 10_000
-_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "clients")
-_OPTIONAL: Final = ("sparse-features",)
+_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "recipe", "clients")
+_OPTIONAL: Final = ("sparse-features", "recipe")
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
     "# What all clients of this partitioning agree on; the same file at every client.\n"
@@ -44,6 +45,7 @@ class Peers:
         num_features: F of every client.
         sparse_features: Whether parts store their features as CSR.
         partitioning: 64 hex digits that all parts carry.
+        recipe: 64 hex digits of the feature recipe of all parts; empty for none, or any.
     """
 
     source: str
@@ -52,6 +54,7 @@ class Peers:
     num_features: int
     sparse_features: bool
     partitioning: str
+    recipe: str = ""
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -68,6 +71,30 @@ class Peers:
             f"{counted(len(self.clients), 'client')} in {self.source}{hint}"
         )
 
+    def check_recipe(self, recipe: FeatureRecipe | None) -> None:
+        """Check that a client's feature recipe is the one that is agreed on.
+
+        Raises:
+            ConfigurationError: It is another, or makes other features or classes.
+        """
+        digest = "" if recipe is None else recipe.digest
+        if self.recipe and digest != self.recipe:
+            raise ConfigurationError(
+                f"features: {named_recipe(digest)} was given; expected "
+                f"{named_recipe(self.recipe)}, as in {self.source}"
+            )
+        if recipe is None:
+            return
+        for key, agreed, made in (
+            ("features", self.num_features, recipe.num_features),
+            ("classes", self.num_classes, len(recipe.classes) or self.num_classes),
+        ):
+            if agreed != made:
+                raise ConfigurationError(
+                    f"{self.source}: {key}: got {agreed}; expected {made}, as "
+                    f"{named_recipe(digest)} makes"
+                )
+
     def to_toml(self) -> str:
         """Return the text of the file."""
         values = {
@@ -75,6 +102,7 @@ class Peers:
             "classes": self.num_classes,
             "features": self.num_features,
             "sparse-features": self.sparse_features,
+            **({"recipe": self.recipe} if self.recipe else {}),
             "clients": list(self.clients),
         }
         return _HEADING + tomli_w.dumps(values)
@@ -94,6 +122,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         num_features=first.num_features,
         sparse_features=not isinstance(first.features, np.ndarray),
         partitioning=first.partitioning,
+        recipe=first.recipe_digest,
     )
 
 
@@ -116,6 +145,11 @@ def read_peers(path: Path) -> Peers:
         "sparse-features": values.get("sparse-features", False),
         "clients": _names(path, values["clients"]),
     }
+    recipe = values.get("recipe", "")
+    if "recipe" in values:
+        agreed["recipe"] = recipe
+        if not isinstance(recipe, str) or not _DIGITS.fullmatch(recipe):
+            _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
@@ -128,6 +162,7 @@ def read_peers(path: Path) -> Peers:
         num_features=values["features"],
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
+        recipe=recipe,
     )
 
 

@@ -12,12 +12,13 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from retexo_fl.errors import PartitionError
+from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME, Manifest, StoredArray, read_manifest
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
+from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_recipe
 from retexo_fl.units import counted
 
 _PART: Final = "part-"
@@ -118,6 +119,7 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
         client=manifest.client,
         num_clients=manifest.num_clients,
         num_classes=manifest.num_classes,
+        recipe=_recipe(directory, manifest),
         features=_features(directory, manifest, arrays),
         **{name: arrays[name] for name in _FIELDS},
     )
@@ -182,7 +184,10 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
         num_classes=partition.num_classes,
         num_features=partition.num_features,
         arrays=stored,
+        recipe=partition.recipe_digest,
     )
+    if partition.recipe is not None:
+        _write_private(folder / RECIPE_NAME, partition.recipe.to_toml().encode())
     _write_private(folder / MANIFEST_NAME, manifest.to_json().encode("ascii"))
 
 
@@ -236,6 +241,23 @@ def _open_array(path: Path, entry: StoredArray, *, verify: bool) -> np.ndarray:
             f"expected {entry.dtype} of shape {entry.shape}"
         )
     return array
+
+
+def _recipe(directory: Path, manifest: Manifest) -> FeatureRecipe | None:
+    """Return the recipe that a manifest names, from the file beside it."""
+    if not manifest.recipe:
+        return None
+    path = directory / RECIPE_NAME
+    try:
+        recipe = read_recipe(path)
+    except ConfigurationError as error:
+        raise PartitionError(str(error)) from error
+    if recipe.digest != manifest.recipe:
+        raise PartitionError(
+            f"{path}: is recipe {recipe.digest[:16]}; expected {manifest.recipe[:16]}, which the "
+            "part was made by"
+        )
+    return recipe
 
 
 def _features(directory: Path, manifest: Manifest, arrays: dict[str, np.ndarray]) -> Features:

@@ -11,6 +11,7 @@ from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.tables import (
+    NodeColumns,
     edge_rows,
     read_edge_table,
     read_node_table,
@@ -18,27 +19,43 @@ from retexo_fl.graph.sources.tables import (
 )
 
 
-def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()) -> Graph:
+def read_table_graph(
+    nodes: Path,
+    edges: Path,
+    columns: NodeColumns | None = None,
+    *,
+    attributes: Sequence[str] = (),
+    widths: tuple[int, int] | None = None,
+) -> Graph:
     """Read a graph; its nodes keep the order of the table.
 
     Args:
         nodes: Table of keys, labels, features and, if there is one, the split.
         edges: Table of undirected edges, each once, in any order and orientation.
+        columns: How the columns of the nodes are named and used; None for the documented ones.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
+        widths: How many features and classes there must be; None for as many as the table has.
 
     Raises:
         TableError: A table cannot be read, or its rows contradict each other.
         DatasetError: The tables make no graph that can be trained on.
+        ConfigurationError: Columns are named otherwise than in the recipe.
     """
-    table = read_node_table(nodes, infer_features=True, attributes=attributes)
+    features, classes = (None, None) if widths is None else widths
+    table = read_node_table(
+        nodes, columns, num_features=features, infer_features=True, attributes=attributes
+    )
+    names = () if table.recipe is None else table.recipe.classes
     given = EdgeListGraph(
         name=bare_name(nodes),
         edges=edge_rows(table, read_edge_table(edges)),
         features=table.features,
         labels=table.labels,
+        num_classes=len(names) or classes,
         node_keys=table.keys,
         split=table.split,
         attributes=table.attributes,
+        recipe=table.recipe,
     )
     return Graph.build(given, ArrayNames(source=f"{nodes} and {edges}", features="x"))
 

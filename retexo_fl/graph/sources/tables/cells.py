@@ -18,6 +18,8 @@ MOST_TEXT: Final = 256
 #: A column of whole numbers with gaps is often written with a point: ``3.0``.
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _MOST_CLASSES: Final = 2**31 - 1
+#: Stands for a cell that has been reported.
+_REPORTED: Final = -2
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
 
@@ -32,15 +34,10 @@ def key_array(column: Column) -> np.ndarray:
     """
     keys = _encoded(column, _text_list(column))
     longest = max(map(len, keys), default=0)
-    if longest > MOST_KEY_BYTES:
-        row = next(row for row, key in enumerate(keys) if len(key) > MOST_KEY_BYTES)
-        column.fail(row, f"a key of {len(keys[row])} bytes; expected at most {MOST_KEY_BYTES}")
-    if b"" in keys:
-        column.fail(keys.index(b""), "is empty; expected the key of a node")
     # An array of dtype S does not keep a NUL at the end.
-    if b"\0" in b"".join(keys):
-        row = next(row for row, key in enumerate(keys) if b"\0" in key)
-        column.fail(row, f"{shown(keys[row])} holds a NUL character; expected none in a key")
+    if longest > MOST_KEY_BYTES or b"" in keys or b"\0" in b"".join(keys):
+        keys = [_checked_key(column, row, key) for row, key in enumerate(keys)]
+        longest = max(map(len, keys))
     return np.array(keys, dtype=f"S{max(longest, 1)}")
 
 
@@ -58,8 +55,10 @@ def text_array(column: Column) -> np.ndarray:
         column.fail_form("text")
     longest = max(map(len, texts), default=0)
     if longest > MOST_TEXT:
-        row = next(row for row, text in enumerate(texts) if len(text) > MOST_TEXT)
-        column.fail(row, f"{len(texts[row])} characters; expected at most {MOST_TEXT}")
+        for row, text in enumerate(texts):
+            if len(text) > MOST_TEXT:
+                column.report(row, f"{len(text)} characters; expected at most {MOST_TEXT}")
+        longest = MOST_TEXT
     return np.array(texts, dtype=f"U{max(longest, 1)}")
 
 
@@ -76,7 +75,9 @@ def label_array(column: Column) -> np.ndarray:
     if isinstance(cells, np.ndarray) and cells.dtype.kind not in "iufUS" and len(cells):
         column.fail_form("whole numbers")
     return _by_value(
-        column, _label_of, "a class: a whole number from 0, or nothing for an unlabelled node"
+        column,
+        _label_of,
+        "a class: a whole number from 0, or nothing for an unlabelled node (text needs --features)",
     )
 
 
@@ -112,13 +113,8 @@ def number_array(column: Column) -> np.ndarray:
         column.fail_form("numbers")
     with np.errstate(over="ignore"):
         narrow: np.ndarray = values.astype(np.float32)
-    finite = np.isfinite(narrow)
-    if not finite.all():
-        first = np.argwhere(~finite)[0]
-        at = f"value {first[1]} is " if len(first) > 1 else "got "
-        cell = cells[first[0]] if len(first) == 1 else cells[tuple(first)]  # type: ignore[call-overload]
-        shape = str(cell) if isinstance(cells, np.ndarray) else shown(cell)
-        column.fail(int(first[0]), f"{at}{shape}; expected a finite float32 number")
+    if not np.isfinite(narrow).all():
+        _report_infinite(column, narrow)
     return narrow
 
 
@@ -165,6 +161,33 @@ def _text_list(column: Column) -> list[Any]:
     return cells
 
 
+def _checked_key(column: Column, row: int, key: bytes) -> bytes:
+    """Return a key, or nothing where it is none and has been reported."""
+    if not key:
+        column.report(row, "is empty; expected the key of a node")
+    elif len(key) > MOST_KEY_BYTES:
+        column.report(row, f"a key of {len(key)} bytes; expected at most {MOST_KEY_BYTES}")
+    elif b"\0" in key:
+        column.report(row, f"{shown(key)} holds a NUL character; expected none in a key")
+    else:
+        return key
+    return b""
+
+
+def _report_infinite(column: Column, values: np.ndarray) -> None:
+    """Report, in each row of values, the first that is not finite as float32."""
+    cells = column.cells
+    rows = np.unique(np.argwhere(~np.isfinite(values))[:, 0])
+    for row in rows.tolist():
+        if values.ndim == 1:
+            cell = str(cells[row]) if isinstance(cells, np.ndarray) else shown(cells[row])
+            column.report(row, f"got {cell}; expected a finite float32 number")
+        else:
+            place = int(np.argmin(np.isfinite(values[row])))
+            cell = cells[row][place]
+            column.report(row, f"value {place} is {cell}; expected a finite float32 number")
+
+
 def _encoded(column: Column, texts: list[Any]) -> list[bytes]:
     if texts and isinstance(texts[0], bytes):
         return texts
@@ -182,8 +205,10 @@ def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: st
         column.fail_form(expected)
     numbers = {cell: meaning(cell) for cell in set(cells)}
     if None in numbers.values():
-        row = next(row for row, cell in enumerate(cells) if numbers[cell] is None)
-        column.fail(row, f"got {shown(cells[row])}; expected {expected}")
+        for row, cell in enumerate(cells):
+            if numbers[cell] is None:
+                column.report(row, f"got {shown(cell)}; expected {expected}")
+        numbers = {cell: _REPORTED if value is None else value for cell, value in numbers.items()}
     return np.fromiter(map(numbers.__getitem__, cells), dtype=np.int64, count=len(cells))
 
 
@@ -213,6 +238,9 @@ def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
     except (ValueError, TypeError):
         readable = False
     if not readable:
-        row = next(row for row, cell in enumerate(cells) if not is_number(cell))
-        column.fail(row, f"got {shown(cells[row] or '')}; expected a finite number")
+        there = [is_number(cell) for cell in cells]
+        for row, cell in enumerate(cells):
+            if not there[row]:
+                column.report(row, f"got {shown(cell or '')}; expected a finite number")
+        return np.array([float(c) if read else 0 for c, read in zip(cells, there, strict=True)])
     return values

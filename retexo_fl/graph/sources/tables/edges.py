@@ -9,7 +9,7 @@ import numpy as np
 
 from retexo_fl.graph.sources.tables.cells import key_array, text_array
 from retexo_fl.graph.sources.tables.opening import open_table
-from retexo_fl.graph.sources.tables.source import Column, require_columns, shown
+from retexo_fl.graph.sources.tables.source import Column, Complaints, require_columns, shown
 from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable, Table
 
 
@@ -81,14 +81,16 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, s
         sentence: What is wrong, from the row that comes first and the place where it stands.
 
     Raises:
-        TableError: A code is there twice; the message is about the row that comes second.
+        TableError: A code is there twice; a line for each row that is not the first.
     """
     order = np.argsort(codes, kind="stable")
     again = order[1:][codes[order][1:] == codes[order][:-1]]
-    if len(again):
-        row = int(again.min())
+
+    def problem(row: int) -> str:
         first = int(np.flatnonzero(codes == codes[row])[0])
-        table.fail(row, sentence(first, table.place(first)))
+        return sentence(first, table.place(first))
+
+    table.check_rows(np.sort(again), problem)
 
 
 def _read(
@@ -97,12 +99,20 @@ def _read(
     source = open_table(path)
     require_columns(source, tuple(readers))
     parts: dict[str, list[np.ndarray]] = {name: [] for name in readers}
+    complaints = Complaints(source.path, source.place)
     first_row = 0
     for batch in source.batches(tuple(readers)):
         for name, reader in readers.items():
-            column = Column(source=source, name=name, first_row=first_row, cells=batch[name])
+            column = Column(
+                source=source,
+                name=name,
+                first_row=first_row,
+                cells=batch[name],
+                complaints=complaints,
+            )
             parts[name].append(reader(column))
         first_row += len(batch[next(iter(readers))])
+    complaints.check()
     empty = {
         name: reader(Column(source=source, name=name, first_row=0, cells=[]))
         for name, reader in readers.items()
@@ -111,18 +121,20 @@ def _read(
 
 
 def _check_ends(nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray) -> None:
-    unknown = np.flatnonzero((left < 0) | (right < 0))
-    if len(unknown):
-        row = int(unknown[0])
-        name, key = ("source", edges.left) if left[row] < 0 else ("target", edges.right)
-        edges.fail(
-            row,
-            f"{name}: {shown(key[row])} is not a key of {nodes.source}; expected the key of a node",
+    complaints = edges.complaints()
+    for name, keys, rows in (("source", edges.left, left), ("target", edges.right, right)):
+        complaints.add_rows(
+            np.flatnonzero(rows < 0),
+            lambda row, name=name, keys=keys: (  # type: ignore[misc]
+                f"{name}: {shown(keys[row])} is not a key of {nodes.source}; expected the key of a "
+                "node"
+            ),
         )
-    loops = np.flatnonzero(left == right)
-    if len(loops):
-        row = int(loops[0])
-        edges.fail(row, f"{shown(edges.left[row])} has an edge to itself; expected no self loop")
+    complaints.add_rows(
+        np.flatnonzero((left == right) & (left >= 0)),
+        lambda row: f"{shown(edges.left[row])} has an edge to itself; expected no self loop",
+    )
+    complaints.check()
 
 
 def _check_once(edges: EdgeTable, left: np.ndarray, right: np.ndarray, num_nodes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.sources.tables.cells import is_text, number_array
 from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS, NpzSource
-from retexo_fl.graph.sources.tables.source import Cells, Column, Source, require_columns
+from retexo_fl.graph.sources.tables.source import Cells, Column, Complaints, Source, require_columns
 from retexo_fl.graph.sources.tables.sparse_text import sparse_rows
 from retexo_fl.units import counted
 
@@ -40,9 +41,11 @@ class FeatureReader:
         num_features: int | None,
         infer_features: bool = False,
         others: Sequence[str] = (),
+        complaints: Complaints | None = None,
     ) -> None:
         """Find the columns of features, which are none of ``others``."""
         self._source = source
+        self._complaints = complaints
         self._num_features = num_features
         self._infers = infer_features and num_features is None
         self._parts: list[Features] = []
@@ -55,7 +58,13 @@ class FeatureReader:
             TableError: A cell is no finite number, or no row of features.
         """
         columns = [
-            Column(source=self._source, name=name, first_row=first_row, cells=batch[name])
+            Column(
+                source=self._source,
+                name=name,
+                first_row=first_row,
+                cells=batch[name],
+                complaints=self._complaints,
+            )
             for name in self.columns
         ]
         if self.columns == (_WHOLE_ROWS,):
@@ -92,6 +101,9 @@ class FeatureReader:
                     "features; expected it as num_features"
                 )
             return sparse_rows(column, num_features=self._num_features)
+        if isinstance(column.cells, list):
+            # Single numbers at best, of which none would do: the first that is none says more.
+            column = replace(column, complaints=None)
         rows = number_array(column)
         if rows.ndim != 2:
             column.fail_form("lists of numbers, or text; a single feature is called x0")

@@ -2,32 +2,91 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from retexo_fl.errors import TableError
+from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.graph import Split
+from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.tables.cells import key_array, label_array, split_codes, text_array
 from retexo_fl.graph.sources.tables.features import FeatureReader
+from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS
 from retexo_fl.graph.sources.tables.opening import open_table
-from retexo_fl.graph.sources.tables.source import Column, Source, require_columns, shown
+from retexo_fl.graph.sources.tables.recipe_features import RecipeReader, class_labels
+from retexo_fl.graph.sources.tables.source import (
+    KEY_COLUMN,
+    LABEL_COLUMN,
+    SPLIT_COLUMN,
+    Column,
+    Complaints,
+    Source,
+    require_columns,
+    shown,
+    shown_text,
+)
 from retexo_fl.graph.sources.tables.table import NodeTable
+
+logger = logging.getLogger(__name__)
+
+#: Characters of names of columns that are not used.
+_MOST_UNUSED: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeColumns:
+    """How a table of nodes is read.
+
+    Attributes:
+        key: Name of the column of keys; empty for that of the recipe, or ``key``.
+        label: Name of the column of labels; empty for that of the recipe, or ``label``.
+        recipe: Makes features and classes of other columns; None for the documented ones.
+    """
+
+    key: str = ""
+    label: str = ""
+    recipe: FeatureRecipe | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The columns of keys and of labels.
+
+        Raises:
+            ConfigurationError: They are named otherwise than in the recipe.
+        """
+        if self.recipe is None:
+            return self.key or KEY_COLUMN, self.label or LABEL_COLUMN
+        told = (self.recipe.key_column, self.recipe.label_column)
+        for option, given, wanted in zip(
+            ("key-column", "label-column"), (self.key, self.label), told, strict=True
+        ):
+            if given not in ("", wanted):
+                raise ConfigurationError(
+                    f"{option}: got {shown(given)}; expected {shown(wanted)}, as in the recipe "
+                    f"{self.recipe.digest[:16]}"
+                )
+        return told
 
 
 def read_node_table(
     path: Path,
+    columns: NodeColumns | None = None,
     *,
     num_features: int | None = None,
     infer_features: bool = False,
     attributes: Sequence[str] = (),
 ) -> NodeTable:
-    """Read nodes with features and labels.
+    """Read nodes with features and labels; columns that have no use are logged.
 
     Args:
         path: A ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``), ``.parquet`` or ``.npz``
             file; the room's README documents its columns.
+        columns: Names of columns, and a recipe for the others; None for the documented ones.
         num_features: F that the file must have; sparse text needs it, other forms have their own.
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
@@ -35,28 +94,43 @@ def read_node_table(
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, a cell is not what
-            its column demands, or a key is there twice; one line names file, row and column.
+            its column demands, or a key is there twice; one line for each problem names file, row
+            and column.
+        ConfigurationError: Columns are named otherwise than in the recipe.
     """
+    columns = NodeColumns() if columns is None else columns
     source = open_table(path)
-    require_columns(source, ("key", "label", *attributes))
-    features = FeatureReader(
-        source, num_features=num_features, infer_features=infer_features, others=attributes
-    )
-    columns = _read(source, features, attributes)
-    keys = columns["key"]
-    if not len(keys):
+    key, label = columns.names
+    require_columns(source, (key, label, *attributes))
+    complaints = Complaints(source.path, source.place)
+    if columns.recipe is not None:
+        features: FeatureReader | RecipeReader = RecipeReader(source, columns.recipe, complaints)
+    else:
+        others = (*attributes, key, label)
+        features = FeatureReader(
+            source,
+            num_features=num_features,
+            infer_features=infer_features,
+            others=others,
+            complaints=complaints,
+        )
+    readers = _readers(source, columns, attributes)
+    found = _read(source, features, readers, complaints)
+    if not len(found["key"]):
         raise TableError(f"{path}: has no rows; expected at least one node")
-    _check_unique(source, keys)
-    labels = columns["label"]
-    split = _split(source, columns["split"], labels) if "split" in source.names else None
+    _check_unique(source, found["key"], complaints, name=key)
+    split = _split(found["split"], found["label"], complaints) if "split" in found else None
+    complaints.check()
+    _say_unused(source, {name for _, name, _ in readers}, features.columns)
     return NodeTable(
         source=str(path),
         place=source.place,
-        keys=keys,
-        features=features.finish(num_nodes=len(keys)),
-        labels=labels,
+        keys=found["key"],
+        features=features.finish(num_nodes=len(found["key"])),
+        labels=found["label"],
         split=split,
-        attributes={name: columns[f"text {name}"] for name in attributes},
+        attributes={name: found[f"text {name}"] for name in attributes},
+        recipe=columns.recipe,
     )
 
 
@@ -79,46 +153,75 @@ def read_text_column(path: Path, name: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _read(
-    source: Source, features: FeatureReader, attributes: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Return the arrays of ``key``, ``label``, ``split`` and, as ``text NAME``, the attributes."""
-    readers: list[tuple[str, str, Callable[[Column], np.ndarray]]] = [
-        ("key", "key", key_array),
-        ("label", "label", label_array),
+#: What an array is called, the column that it is made from, and how.
+_Reader = tuple[str, str, Callable[[Column], np.ndarray]]
+
+
+def _readers(source: Source, columns: NodeColumns, attributes: Sequence[str]) -> list[_Reader]:
+    """Return how ``key``, ``label``, ``split`` and, as ``text NAME``, the attributes are read."""
+    key, label = columns.names
+    labels: Callable[[Column], np.ndarray] = label_array
+    if columns.recipe is not None and columns.recipe.classes:
+        labels = partial(class_labels, classes=columns.recipe.classes)
+    readers: list[_Reader] = [
+        ("key", key, key_array),
+        ("label", label, labels),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
-    if "split" in source.names:
-        readers.append(("split", "split", split_codes))
+    if SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, label):
+        readers.append(("split", SPLIT_COLUMN, split_codes))
+    return readers
+
+
+def _say_unused(source: Source, read: set[str], features: Sequence[str]) -> None:
+    unused = [n for n in source.names if n not in read and n not in {*features, *SPARSE_ARRAYS}]
+    if unused:
+        named = shown_text(", ".join(map(shown, unused)), _MOST_UNUSED)
+        logger.warning("%s: not used: %s", source.path, named)
+
+
+def _read(
+    source: Source,
+    features: FeatureReader | RecipeReader,
+    readers: Sequence[_Reader],
+    complaints: Complaints,
+) -> dict[str, np.ndarray]:
     wanted = tuple(dict.fromkeys((*(name for _, name, _ in readers), *features.columns)))
     parts: dict[str, list[np.ndarray]] = {result: [] for result, _, _ in readers}
     first_row = 0
     for batch in source.batches(wanted):
         for result, name, reader in readers:
-            column = Column(source=source, name=name, first_row=first_row, cells=batch[name])
+            column = Column(
+                source=source,
+                name=name,
+                first_row=first_row,
+                cells=batch[name],
+                complaints=complaints,
+            )
             parts[result].append(reader(column))
         features.add(batch, first_row=first_row)
-        first_row += len(batch["key"])
+        first_row += len(batch[readers[0][1]])
     return {result: np.concatenate(found or [np.empty(0)]) for result, found in parts.items()}
 
 
-def _check_unique(source: Source, keys: np.ndarray) -> None:
+def _check_unique(source: Source, keys: np.ndarray, complaints: Complaints, *, name: str) -> None:
     order = np.argsort(keys, kind="stable")
-    again = order[1:][keys[order][1:] == keys[order][:-1]]
-    if len(again):
-        row = int(again.min())
+    again = np.sort(order[1:][keys[order][1:] == keys[order][:-1]])
+    # Keys that are empty have been reported as such.
+    again = again[keys[again] != b""]
+
+    def problem(row: int) -> str:
         first = int(np.flatnonzero(keys == keys[row])[0])
-        raise TableError(
-            f"{source.path}: {source.place(row)}: key: {shown(keys[row])} is already "
-            f"in {source.place(first)}; expected unique keys"
+        return (
+            f"{name}: {shown(keys[row])} is already in {source.place(first)}; expected unique keys"
         )
 
+    complaints.add_rows(again, problem)
 
-def _split(source: Source, codes: np.ndarray, labels: np.ndarray) -> Split:
-    unlabelled = np.flatnonzero((codes > 0) & (labels < 0))
-    if len(unlabelled):
-        raise TableError(
-            f"{source.path}: {source.place(int(unlabelled[0]))}: split: the node is unlabelled; "
-            "expected nothing, or a label"
-        )
+
+def _split(codes: np.ndarray, labels: np.ndarray, complaints: Complaints) -> Split:
+    complaints.add_rows(
+        np.flatnonzero((codes > 0) & (labels == -1)),
+        lambda _: "split: the node is unlabelled; expected nothing, or a label",
+    )
     return Split(train=codes == 1, val=codes == 2, test=codes == 3)

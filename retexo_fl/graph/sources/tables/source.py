@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
 from retexo_fl.errors import TableError
+from retexo_fl.units import counted
 
 #: Cells of a column as a format gives them: numbers or text as an array, or a list of ``str``,
 #: ``bytes``, ``int`` or ``float`` with None for what is absent. Lists of numbers are 2-d arrays.
 Cells: TypeAlias = np.ndarray | list[Any]
 
+#: Names of columns of nodes, where no others are given.
+KEY_COLUMN: Final = "key"
+LABEL_COLUMN: Final = "label"
+SPLIT_COLUMN: Final = "split"
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN = 60
+#: Problems of one table that are told in full; the others are counted.
+MOST_PROBLEMS: Final = 20
 
 
 class Source(Protocol):
@@ -41,6 +48,45 @@ class Source(Protocol):
         """Say where a row (from 0) stands in the file."""
 
 
+class Complaints:
+    """Problems of one table, collected so that its owner learns of all of them at once."""
+
+    def __init__(self, path: object, place: Callable[[int], str]) -> None:
+        """Collect problems of the table at ``path``, whose rows stand at ``place``."""
+        self._path = path
+        self._place = place
+        self._found: list[tuple[int, str]] = []
+        self._count = 0
+
+    def add(self, row: int, problem: str) -> None:
+        """Note a problem of a row (from 0)."""
+        self._count += 1
+        if len(self._found) < MOST_PROBLEMS:
+            self._found.append((row, problem))
+
+    def add_rows(self, rows: np.ndarray, problem: Callable[[int], str]) -> None:
+        """Note a problem of each of [k] rows; ``problem`` says what is wrong with one."""
+        told = max(0, MOST_PROBLEMS - len(self._found))
+        self._found += [(row, problem(row)) for row in rows[:told].tolist()]
+        self._count += len(rows)
+
+    def check(self) -> None:
+        """Raise what was collected, in the order of the rows.
+
+        Raises:
+            TableError: There is a problem; one line for each, the first :data:`MOST_PROBLEMS`.
+        """
+        if not self._count:
+            return
+        lines = [
+            f"{self._path}: {self._place(row)}: {problem}"
+            for row, problem in sorted(self._found, key=lambda found: found[0])
+        ]
+        if self._count > len(lines):
+            lines.append(f"{self._path}: {counted(self._count - len(lines), 'problem')} more")
+        raise TableError(*lines)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Column:
     """Consecutive cells of one column.
@@ -50,12 +96,24 @@ class Column:
         name: Of the column.
         first_row: Row of the first cell.
         cells: The cells.
+        complaints: Collects problems of cells; without, the first is an error.
     """
 
     source: Source
     name: str
     first_row: int
     cells: Cells
+    complaints: Complaints | None = None
+
+    def report(self, offset: int, problem: str) -> None:
+        """Note the problem of one cell; who reads the table raises all of them together.
+
+        Raises:
+            TableError: Nobody collects them.
+        """
+        if self.complaints is None:
+            self.fail(offset, problem)
+        self.complaints.add(self.first_row + offset, f"{self.name}: {problem}")
 
     def fail(self, offset: int, problem: str) -> NoReturn:
         """Raise the error about one cell.
@@ -84,16 +142,18 @@ def require_columns(source: Source, columns: Sequence[str]) -> None:
     """Check that columns exist.
 
     Raises:
-        TableError: One is missing; the message lists what the file has.
+        TableError: One is missing; the message lists all that are, and what the file has.
     """
-    for name in columns:
-        if name not in source.names:
-            there = ", ".join(map(repr, source.names[:12])) or "none"
-            more = ", ..." if len(source.names) > 12 else ""
-            raise TableError(
-                f"{source.path}: column {name!r} is missing; the file has {shown_text(there, 400)}"
-                f"{more}"
-            )
+    missing = dict.fromkeys(name for name in columns if name not in source.names)
+    if missing:
+        there = ", ".join(map(repr, source.names[:12])) or "none"
+        more = ", ..." if len(source.names) > 12 else ""
+        named = ", ".join(map(shown, missing))
+        are = "column {} is missing" if len(missing) == 1 else "columns {} are missing"
+        raise TableError(
+            f"{source.path}: {are.format(shown_text(named, 400))}; the file has "
+            f"{shown_text(there, 400)}{more}"
+        )
 
 
 def check_names(path: Path, names: Sequence[str]) -> tuple[str, ...]:

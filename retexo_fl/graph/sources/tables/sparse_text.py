@@ -32,34 +32,38 @@ def sparse_rows(column: Column, *, num_features: int) -> csr_array:
     """
     rows = [[] if cell is None else cell.split() for cell in column.cells]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    indices, values = _items(column, rows, total=int(lengths.sum()))
+    items = _items(column, rows, total=int(lengths.sum()))
+    if items is None:
+        return csr_array((len(rows), num_features), dtype=np.float32)
+    indices, values = items
     row_of = np.repeat(np.arange(len(rows)), lengths)
-    outside = np.flatnonzero((indices < 0) | (indices >= num_features))
-    if len(outside):
-        item = outside[0]
+    outside = (indices < 0) | (indices >= num_features)
+    for item in np.flatnonzero(outside).tolist():
         problem = f"has index {indices[item]}; expected 0 to {num_features - 1}"
-        column.fail(int(row_of[item]), problem)
+        column.report(int(row_of[item]), problem)
+    # What has been reported is never used, but must be a matrix until all has been read.
+    indices[outside] = 0
     with np.errstate(over="ignore"):
         data = values.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(data))
-    if len(wrong):
-        item = wrong[0]
+    for item in np.flatnonzero(~np.isfinite(data)).tolist():
         problem = f"index {indices[item]} is {values[item]}; expected a finite float32 number"
-        column.fail(int(row_of[item]), problem)
+        column.report(int(row_of[item]), problem)
     order = np.lexsort((indices, row_of))
     ordered = indices[order]
-    twice = np.flatnonzero((ordered[1:] == ordered[:-1]) & (row_of[1:] == row_of[:-1]))
-    if len(twice):
-        item = twice[0]
-        column.fail(int(row_of[item]), f"has index {ordered[item]} twice; expected it once")
+    twice = (ordered[1:] == ordered[:-1]) & (row_of[1:] == row_of[:-1])
+    twice &= ~outside[order][1:] & ~outside[order][:-1]
+    for item in np.flatnonzero(twice).tolist():
+        column.report(int(row_of[item]), f"has index {ordered[item]} twice; expected it once")
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     return csr_array(
         (data[order], ordered.astype(np.int32), indptr), shape=(len(rows), num_features)
     )
 
 
-def _items(column: Column, rows: list[list[str]], total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return [z] int64 indices and [z] float64 values of all items."""
+def _items(
+    column: Column, rows: list[list[str]], total: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return [z] int64 indices and [z] float64 values of all items; None if one was reported."""
     pairs = [item.partition(":") for item in chain.from_iterable(rows)]
     indices, values = np.empty(total, dtype=np.int64), np.empty(total)
     try:
@@ -69,11 +73,9 @@ def _items(column: Column, rows: list[list[str]], total: int) -> tuple[np.ndarra
     except (ValueError, OverflowError):
         readable = False
     if not readable:
-        row, item = next(
-            (row, item)
-            for row, items in enumerate(rows)
-            for item in items
-            if not _ITEM.fullmatch(item) or not is_number(item.partition(":")[2])
-        )
-        column.fail(row, f"got {shown(item)}; expected {_EXPECTED}")
+        for row, items in enumerate(rows):
+            for item in items:
+                if not _ITEM.fullmatch(item) or not is_number(item.partition(":")[2]):
+                    column.report(row, f"got {shown(item)}; expected {_EXPECTED}")
+        return None
     return indices, values

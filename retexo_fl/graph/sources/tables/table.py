@@ -11,6 +11,8 @@ import numpy as np
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
+from retexo_fl.graph.recipes.recipe import FeatureRecipe
+from retexo_fl.graph.sources.tables.source import Complaints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +35,24 @@ class Table:
         """
         raise TableError(f"{self.source}: {self.place(row)}: {problem}")
 
+    def complaints(self) -> Complaints:
+        """Return what collects problems of rows, to be raised together."""
+        return Complaints(self.source, self.place)
+
+    def check_rows(self, rows: np.ndarray, problem: Callable[[int], str]) -> None:
+        """Raise the errors about some rows.
+
+        Args:
+            rows: [k] integers; none of them is no problem.
+            problem: What is wrong with a row.
+
+        Raises:
+            TableError: There is a row; one line for each, of which each names file and row.
+        """
+        complaints = self.complaints()
+        complaints.add_rows(rows, problem)
+        complaints.check()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeTable(Table):
@@ -44,6 +64,7 @@ class NodeTable(Table):
         labels: [n] int64, -1 for unlabelled.
         split: Masks of labelled nodes, or None where the file has no column ``split``.
         attributes: The text columns that were asked for, each [n], dtype ``U``.
+        recipe: What made features and labels of the columns; None where they are as they stand.
     """
 
     keys: np.ndarray
@@ -51,6 +72,7 @@ class NodeTable(Table):
     labels: np.ndarray
     split: Split | None
     attributes: Mapping[str, np.ndarray]
+    recipe: FeatureRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -39,27 +39,36 @@ def test_edge_rows_are_those_of_the_ends(tmp_path: Path, fmt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edges", "told"),
+    "case",
     [
         (["a-b", "a-d"], "line 3: target: 'd' .*{nodes}; expected .*key.*"),
-        (["a-b", "A-d"], "line 3: source: 'A' .*{nodes}; expected .*key.*"),
+        (
+            ["a-b", "A-d"],
+            "line 3: source: 'A' .*{nodes}; expected .*key.*",
+            "line 3: target: 'd' .*{nodes}; expected .*key.*",
+        ),
         (["a-b", "c-c"], "line 3: 'c' .*; expected no self loop"),
         (
             ["a-b", "c-a", "ab-c", "a-b", "c-a"],
             "line 5: .*'a' and 'b' .*line 2; expected .*once",
+            "line 6: .*'c' and 'a' .*line 3; expected .*once",
         ),
         (
             ["c-a", "a-b", "b-a", "a-b"],
             "line 4: .*'a' and 'b' .*line 3; expected .*once",
+            "line 5: .*'a' and 'b' .*line 3; expected .*once",
         ),
         (["a-b", "-b"], "line 3: source: is empty; expected .*key.*"),
     ],
 )
-def test_edges_that_are_refused(tmp_path: Path, edges: list[str], told: str) -> None:
+def test_edges_that_are_refused(tmp_path: Path, case: tuple[Any, ...]) -> None:
+    edges, *told = case
     with pytest.raises(TableError) as caught:
         _edge_rows(tmp_path, *edges)
     path, nodes = (re.escape(str(tmp_path / name)) for name in ("edges.csv", "nodes.csv"))
-    assert re.fullmatch(f"{path}: {told.format(nodes=nodes)}", str(caught.value))
+    assert len(caught.value.problems) == len(told)
+    for line, problem in zip(told, caught.value.problems, strict=True):
+        assert re.fullmatch(f"{path}: {line.format(nodes=nodes)}", problem)
 
 
 def test_edges_of_other_formats_name_the_row(tmp_path: Path) -> None:
@@ -92,7 +101,9 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     assert told.startswith(f"{path}: column 'target' is missing; ")
     assert told.endswith(" 'source', 'targets'")
     path.write_text(",".join(f"column{place}" for place in range(100)))
-    with pytest.raises(TableError, match=r"'own' is missing; .* 'column11', \.\.\.$"):
+    with pytest.raises(
+        TableError, match=r"'own', 'foreign', 'peer' are missing; .* 'column11', \.\.\.$"
+    ):
         read_boundary_table(path)
 
 

@@ -30,10 +30,10 @@ def _nodes(tmp_path: Path, *lines: str, **arguments: Any) -> NodeTable:
 def _refused(tmp_path: Path, *lines: str, **arguments: Any) -> str:
     with pytest.raises(TableError) as caught:
         _nodes(tmp_path, *lines, **arguments)
-    told = str(caught.value)
-    assert told.startswith(f"{tmp_path}/nodes.csv: ")
-    assert "\n" not in told
-    return told.removeprefix(f"{tmp_path}/nodes.csv: ")
+    for problem in caught.value.problems:
+        assert problem.startswith(f"{tmp_path}/nodes.csv: ")
+        assert "\n" not in problem
+    return caught.value.problems[0].removeprefix(f"{tmp_path}/nodes.csv: ")
 
 
 def test_read_node_table_returns_what_the_lines_say(tmp_path: Path) -> None:

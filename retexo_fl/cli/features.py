@@ -1,0 +1,232 @@
+"""``retexo features summarise | fit``: a recipe for the columns of clients' tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer.core import TyperGroup
+
+from retexo_fl.cli.options import examples
+from retexo_fl.cli.sentences import complain, tell
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import write_whole
+from retexo_fl.units import format_count, format_counted
+
+if TYPE_CHECKING:
+    from retexo_fl.graph.recipes import FeatureRecipe, TableSummary
+    from retexo_fl.graph.recipes.summary import ColumnSummary
+    from retexo_fl.graph.sources.tables import ColumnChoice
+
+_SUMMARISE: Final = (
+    "retexo features summarise accounts.csv --key-column account --label-column fraud "
+    "--out north.json"
+)
+_FIT: Final = "retexo features fit north.json south.json --log balance --out recipe.toml"
+_FIT_TABLE: Final = (
+    "retexo features fit accounts.csv --key-column account --label-column fraud --drop branch "
+    "--out recipe.toml"
+)
+_Key = Annotated[str, typer.Option(help="Column of keys, if not 'key'.", metavar="NAME")]
+_Label = Annotated[str, typer.Option(help="Column of labels, if not 'label'.", metavar="NAME")]
+_Columns = Annotated[
+    str,
+    typer.Option(
+        help="Columns that become features; default all but key, label and split.", metavar="A,B"
+    ),
+]
+_Drop = Annotated[str, typer.Option(help="Columns that do not.", metavar="A,B")]
+_Categorical = Annotated[
+    str,
+    typer.Option(help="Columns whose numbers are names, such as postcodes.", metavar="A,B"),
+]
+
+
+def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
+    """Register the commands, as a group of class ``cls``."""
+    group = typer.Typer(
+        cls=cls,
+        no_args_is_help=True,
+        help="Make a recipe by which columns of nodes become features and classes at all clients.",
+        rich_markup_mode="rich",
+        epilog=examples(_SUMMARISE, _FIT),
+    )
+    group.command("summarise", epilog=examples(_SUMMARISE))(_summarise)
+    group.command("fit", epilog=examples(_FIT, _FIT_TABLE))(_fit)
+    app.add_typer(group, name="features")
+
+
+def _summarise(
+    table: Annotated[Path, typer.Argument(help="A client's nodes.", metavar="TABLE")],
+    *,
+    key_column: _Key = "",
+    label_column: _Label = "",
+    columns: _Columns = "",
+    drop: _Drop = "",
+    categorical: _Categorical = "",
+    out: Annotated[Path, typer.Option(help="New file for the summary (JSON).", metavar="FILE")],
+) -> None:
+    """Write what a recipe needs to know of one client's nodes, without any of its rows.
+
+    The file holds, for each column of numbers, how many there are, their sum and their sum of
+    squares, also of their logarithms; for each column of texts how often each text is there; the
+    texts of labels; no keys.
+    """
+    from retexo_fl.graph.sources.tables import summarise_table
+
+    _check_new(out)
+    choice = _choice(key_column, label_column, columns, drop, categorical)
+    summary = summarise_table(table, choice)
+    write_whole(out, [summary.to_json().encode()])
+    for name, column in sorted(summary.columns.items()):
+        tell(f"{name}: {_kind(column)}")
+    tell(f"{format_counted(summary.rows, 'node')} in {out}")
+
+
+def _fit(  # noqa: PLR0913 - a command's parameters are its options
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Summaries of all clients (.json), or tables of nodes.", metavar="FILE..."
+        ),
+    ],
+    *,
+    key_column: _Key = "",
+    label_column: _Label = "",
+    columns: _Columns = "",
+    drop: _Drop = "",
+    categorical: _Categorical = "",
+    log: Annotated[
+        str, typer.Option(help="Columns of numbers taken as logarithms.", metavar="A,B")
+    ] = "",
+    as_is: Annotated[
+        str, typer.Option(help="Columns of numbers that are not standardised.", metavar="A,B")
+    ] = "",
+    min_count: Annotated[
+        int,
+        typer.Option(
+            help="Nodes, over all clients, that a category needs for a feature of its own; rarer "
+            "ones share one.",
+            min=1,
+            metavar="N",
+        ),
+    ] = 10,
+    missing: Annotated[
+        str,
+        typer.Option(help="What stands for a missing number: mean, or constant:X.", metavar="SPEC"),
+    ] = "mean",
+    out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
+) -> None:
+    """Make the feature recipe that all clients share, from their summaries or from tables.
+
+    The same summaries, in any order, give the same file, byte for byte. Numbers are standardised,
+    texts become a feature for each category, text labels become classes.
+    """
+    from retexo_fl.graph.recipes import FitOptions, fit_recipe, merge_summaries
+
+    _check_new(out)
+    choice = _choice(key_column, label_column, columns, drop, categorical)
+    summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
+    options = FitOptions(
+        logarithms=_names(log),
+        as_is=_names(as_is),
+        least_count=min_count,
+        missing=_constant(missing),
+    )
+    recipe, told = fit_recipe(summary, options)
+    write_whole(out, [recipe.to_toml().encode()])
+    for sentence in told:
+        complain(sentence)
+    tell(_sentence(recipe, summary, out))
+
+
+def _kind(column: ColumnSummary) -> str:
+    """Return what a summary holds of a column."""
+    if column.too_many_texts:
+        return "more texts than categories would be, none of them in the summary"
+    if column.texts:
+        return f"{format_counted(len(column.texts), 'text')}, each with how often it is there"
+    if column.numbers.count:
+        return f"sums of {format_counted(column.numbers.count, 'number')}"
+    return "no values"
+
+
+def _summaries(
+    inputs: list[Path], choice: ColumnChoice, key_column: str, label_column: str
+) -> list[TableSummary]:
+    from retexo_fl.graph.recipes import read_summary
+    from retexo_fl.graph.sources.tables import summarise_table
+
+    seen: dict[Path, Path] = {}
+    for path in inputs:
+        if seen.setdefault(path.resolve(), path) is not path:
+            raise ConfigurationError(f"{path}: was given twice; expected each client's once")
+    summaries = []
+    for path in inputs:
+        if path.suffix.lower() != ".json":
+            summaries.append(summarise_table(path, choice))
+            continue
+        summary = read_summary(path)
+        for option, given, told in (
+            ("key-column", key_column, summary.key_column),
+            ("label-column", label_column, summary.label_column),
+        ):
+            if given not in ("", told):
+                raise ConfigurationError(
+                    f"{option}: got {given[:60]!r}; expected {told[:60]!r}, as in {path}"
+                )
+        if choice.columns or choice.categorical:
+            option = "columns" if choice.columns else "categorical"
+            raise ConfigurationError(
+                f"{option}: cannot be given with {path}, which is a summary already; expected it "
+                "with `retexo features summarise`"
+            )
+        summaries.append(summary.without(choice.drop))
+    return summaries
+
+
+def _choice(key: str, label: str, columns: str, drop: str, categorical: str) -> ColumnChoice:
+    from retexo_fl.graph.sources.tables import ColumnChoice
+
+    named = {name: value for name, value in (("key", key), ("label", label)) if value}
+    return ColumnChoice(
+        **named, columns=_names(columns), drop=_names(drop), categorical=_names(categorical)
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+
+
+def _constant(missing: str) -> float | None:
+    if missing == "mean":
+        return None
+    kind, _, number = missing.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    if kind != "constant" or not abs(value) < float("inf"):
+        raise ConfigurationError(
+            f"missing: got {missing[:60]!r}; expected mean, or constant:X with a finite number X"
+        )
+    return value
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise ConfigurationError(f"out: {out} exists; expected a new file")
+
+
+def _sentence(recipe: FeatureRecipe, summary: TableSummary, out: Path) -> str:
+    classes = ""
+    if recipe.classes:
+        named = ", ".join(recipe.classes[:12]) + (", ..." if len(recipe.classes) > 12 else "")
+        classes = f"; {format_count(len(recipe.classes))} classes: {named}"
+    return (
+        f"recipe {recipe.digest[:16]}: {format_counted(recipe.num_features, 'feature')} of "
+        f"{format_counted(len(recipe.numbers), 'column')} of numbers and "
+        f"{format_counted(len(recipe.categories), 'column')} of categories, of "
+        f"{format_counted(summary.rows, 'node')}{classes}\nin {out}"
+    )

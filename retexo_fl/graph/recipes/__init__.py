@@ -1,0 +1,16 @@
+"""Feature recipes: how columns of nodes become features and classes, alike at all clients."""
+
+from retexo_fl.graph.recipes.fitting import FitOptions, fit_recipe
+from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_recipe
+from retexo_fl.graph.recipes.summary import TableSummary, merge_summaries, read_summary
+
+__all__ = [
+    "RECIPE_NAME",
+    "FeatureRecipe",
+    "FitOptions",
+    "TableSummary",
+    "fit_recipe",
+    "merge_summaries",
+    "read_recipe",
+    "read_summary",
+]

@@ -1,0 +1,157 @@
+"""From the summary of all tables to a recipe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.recipes.recipe import CategoryColumn, FeatureRecipe, NumberColumn
+from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, TableSummary
+from retexo_fl.units import counted
+
+#: Categories of fewer nodes are merged: too few of them meet in training to tell anything.
+RARE: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """What is chosen when a recipe is made.
+
+    Attributes:
+        logarithms: Columns of numbers that are taken as logarithms.
+        as_is: Columns of numbers that are not standardised.
+        least_count: Nodes that a category needs for a feature of its own.
+        missing: Number that stands for a missing one; None for the mean of the column.
+    """
+
+    logarithms: tuple[str, ...] = ()
+    as_is: tuple[str, ...] = ()
+    least_count: int = RARE
+    missing: float | None = None
+
+
+def fit_recipe(
+    summary: TableSummary, options: FitOptions | None = None
+) -> tuple[FeatureRecipe, tuple[str, ...]]:
+    """Make a recipe of all clients' columns.
+
+    Columns of numbers are standardised, with an indicator where one is missing; columns of texts
+    become one feature for each category. A column whose cells are all alike, or are more different
+    texts than categories would be, is left out.
+
+    Args:
+        summary: Of all tables together.
+        options: What is chosen; None for the defaults.
+
+    Returns:
+        The recipe, and a sentence for each column that is left out or cut short.
+
+    Raises:
+        ConfigurationError: An option names a column that is not there or not of numbers, no column
+            is left, or the labels are texts of one class.
+    """
+    options = FitOptions() if options is None else options
+    _check_options(summary, options)
+    told: list[str] = []
+    numbers, categories = [], []
+    for name, column in sorted(summary.columns.items()):
+        if column.has_texts:
+            categories += _category(name, column, options, told)
+        else:
+            numbers += _number(name, column, options, told)
+    if not numbers and not categories:
+        raise ConfigurationError(
+            f"{summary.source}: no column becomes a feature"
+            + "".join(f"; {sentence}" for sentence in told[:5])
+            + "; expected at least one"
+        )
+    classes = tuple(sorted(summary.label.texts))
+    if len(classes) == 1:
+        raise ConfigurationError(
+            f"{summary.source}: {summary.label_column}: every label is {classes[0][:60]!r}; "
+            "expected at least two classes"
+        )
+    recipe = FeatureRecipe(
+        key_column=summary.key_column,
+        label_column=summary.label_column,
+        classes=classes,
+        numbers=tuple(numbers),
+        categories=tuple(categories),
+    )
+    return recipe, tuple(told)
+
+
+def _check_options(summary: TableSummary, options: FitOptions) -> None:
+    for option, names in (("log", options.logarithms), ("as-is", options.as_is)):
+        for name in names:
+            column = summary.columns.get(name)
+            if column is None or column.has_texts:
+                told = "no column" if column is None else "a column of texts"
+                numbers = [n for n, each in sorted(summary.columns.items()) if not each.has_texts]
+                there = ", ".join(map(repr, numbers[:12])) or "none"
+                raise ConfigurationError(
+                    f"{option}: {name[:60]!r} is {told} of {summary.source}; expected a column of "
+                    f"numbers; there is: {there}"
+                )
+
+
+def _number(
+    name: str, column: ColumnSummary, options: FitOptions, told: list[str]
+) -> list[NumberColumn]:
+    takes_logarithm = name in options.logarithms
+    moments = column.logarithms if takes_logarithm else column.numbers
+    missing = column.empty + sum(column.words.values())
+    if not moments.count:
+        told.append(f"{name}: left out, as no row has a value")
+        return []
+    deviation = moments.deviation
+    if deviation == 0 and not missing:
+        told.append(f"{name}: left out, as all rows have the same number")
+        return []
+    is_plain = name in options.as_is
+    return [
+        NumberColumn(
+            column=name,
+            logarithm=takes_logarithm,
+            mean=0.0 if is_plain else moments.mean,
+            deviation=1.0 if is_plain or deviation == 0 else deviation,
+            missing=_filled(column.numbers.mean, options) if is_plain else options.missing,
+            indicator=missing > 0,
+        )
+    ]
+
+
+def _filled(mean: float, options: FitOptions) -> float:
+    """Return what stands for a missing number in a column whose zero is not its mean."""
+    return mean if options.missing is None else options.missing
+
+
+def _category(
+    name: str, column: ColumnSummary, options: FitOptions, told: list[str]
+) -> list[CategoryColumn]:
+    if column.too_many_texts:
+        told.append(
+            f"{name}: left out, as it has more than {MOST_TEXTS:,} different texts, or long ones"
+        )
+        return []
+    # In a column of texts NA is a text: a country, for one.
+    counts = Counter(column.texts) + Counter(column.words)
+    if len(counts) == 1 and not column.empty:
+        told.append(f"{name}: left out, as all rows have the same text")
+        return []
+    values = sorted(text for text, count in counts.items() if count >= options.least_count)
+    rare = len(counts) - len(values)
+    if not values and not column.empty:
+        told.append(
+            f"{name}: left out, as none of its {counted(rare, 'text')} has "
+            f"{options.least_count} rows (--min-count)"
+        )
+        return []
+    if rare:
+        told.append(
+            f"{name}: {counted(rare, 'text')} of fewer than "
+            f"{options.least_count} rows count as other"
+        )
+    return [CategoryColumn(column=name, values=tuple(values), indicator=column.empty > 0)]

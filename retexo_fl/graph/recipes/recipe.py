@@ -1,0 +1,280 @@
+"""A feature recipe: from the columns of a table of nodes to features and classes; a TOML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import tomli_w
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import read_toml
+
+#: The name that the file has in and beside parts, and in a run.
+RECIPE_NAME: Final = "recipe.toml"
+#: Raised when the meaning of a recipe changes: a reader knows exactly one.
+RECIPE_VERSION: Final = 1
+_HEADING: Final = (
+    "# How columns of nodes become features and classes; the same file at every client.\n"
+)
+_DIGITS: Final = re.compile(r"[0-9a-f]{64}")
+_KEYS: Final = frozenset(
+    ("version", "digest", "key-column", "label-column", "classes", "numbers", "categories")
+)
+_OPTIONAL: Final = frozenset(("digest", "classes", "numbers", "categories"))
+_NUMBER_KEYS: Final = frozenset(
+    ("column", "logarithm", "mean", "deviation", "missing", "indicator")
+)
+_CATEGORY_KEYS: Final = frozenset(("column", "values", "indicator"))
+_MOST_TEXTS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberColumn:
+    """A column of numbers: one feature, and one more that says where a number is missing.
+
+    Attributes:
+        column: Its name.
+        logarithm: ``sign(v) log(1 + |v|)`` stands for a number v.
+        mean: Is subtracted, after the logarithm.
+        deviation: Above 0; what is left is divided by it.
+        missing: Number that stands for a missing one; None for the mean.
+        indicator: Whether the second feature is there: 1 where the number is missing, else 0.
+    """
+
+    column: str
+    logarithm: bool
+    mean: float
+    deviation: float
+    missing: float | None
+    indicator: bool
+
+    @property
+    def width(self) -> int:
+        """How many features it becomes."""
+        return 1 + self.indicator
+
+    def to_values(self) -> dict[str, Any]:
+        """Return its table in the file."""
+        values = {
+            "column": self.column,
+            "logarithm": self.logarithm,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "indicator": self.indicator,
+        }
+        return values if self.missing is None else {**values, "missing": self.missing}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryColumn:
+    """A column of categories: a feature for each, one for all others, perhaps one for none.
+
+    Attributes:
+        column: Its name.
+        values: Categories with a feature of their own, in the order of the features.
+        indicator: Whether the last feature is there: 1 where the category is missing, else 0.
+    """
+
+    column: str
+    values: tuple[str, ...]
+    indicator: bool
+
+    @property
+    def width(self) -> int:
+        """How many features it becomes."""
+        return len(self.values) + 1 + self.indicator
+
+    def to_values(self) -> dict[str, Any]:
+        """Return its table in the file."""
+        return {"column": self.column, "values": list(self.values), "indicator": self.indicator}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRecipe:
+    """How the columns of a table become features and classes.
+
+    Attributes:
+        key_column: Name of the column of keys.
+        label_column: Name of the column of labels.
+        classes: Names of the classes where labels are texts, by class; empty where they are
+            whole numbers.
+        numbers: Columns of numbers, in the order of their features.
+        categories: Columns of categories, whose features come after.
+    """
+
+    key_column: str
+    label_column: str
+    classes: tuple[str, ...]
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+
+    @property
+    def in_order(self) -> tuple[NumberColumn | CategoryColumn, ...]:
+        """All columns, in the order of their features."""
+        return (*self.numbers, *self.categories)
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return sum(column.width for column in self.in_order)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that become features."""
+        return tuple(column.column for column in self.in_order)
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits that name it: the SHA-256 of its content, without comments and layout."""
+        text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def to_toml(self) -> str:
+        """Return the text of the file; equal recipes are equal texts."""
+        values = self._values()
+        first = {"version": values.pop("version"), "digest": self.digest}
+        return _HEADING + tomli_w.dumps({**first, **values})
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "version": RECIPE_VERSION,
+            "key-column": self.key_column,
+            "label-column": self.label_column,
+        }
+        if self.classes:
+            values["classes"] = list(self.classes)
+        for name, columns in (("numbers", self.numbers), ("categories", self.categories)):
+            if columns:
+                values[name] = [column.to_values() for column in columns]
+        return values
+
+
+def read_recipe(path: Path) -> FeatureRecipe:
+    """Read a recipe.
+
+    Its key ``digest`` may be absent: whoever changes a recipe by hand leaves it out.
+
+    Raises:
+        ConfigurationError: It cannot be read, is of another version, a key is missing, unknown or
+            not as documented, or its digest is not that of its content.
+    """
+    values = read_toml(path)
+    if "version" in values and values["version"] != RECIPE_VERSION:
+        _fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
+    _check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)
+    recipe = FeatureRecipe(
+        key_column=_text(path, "key-column", values["key-column"]),
+        label_column=_text(path, "label-column", values["label-column"]),
+        classes=_texts(path, "classes", values.get("classes", [])),
+        numbers=tuple(_number(path, t) for t in _tables(path, "numbers", values)),
+        categories=tuple(_category(path, t) for t in _tables(path, "categories", values)),
+    )
+    if not recipe.columns:
+        _fail(path, "numbers, categories", [], "at least one column that becomes features")
+    names = (recipe.key_column, recipe.label_column, *recipe.columns)
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        _fail(path, "column", twice[0], "each column once")
+    if len(recipe.classes) == 1:
+        _fail(path, "classes", list(recipe.classes), "at least two, or none")
+    told = values.get("digest")
+    if told is not None and told != recipe.digest:
+        _fail(
+            path,
+            "digest",
+            told,
+            f"{recipe.digest[:16]}..., that of the file's content; leave the line out if it was "
+            "changed on purpose",
+        )
+    return recipe
+
+
+def named_recipe(digest: str) -> str:
+    """Return how errors name a recipe by its digest."""
+    return f"recipe {digest[:16]}" if digest else "no recipe"
+
+
+def _number(path: Path, values: Mapping[str, Any]) -> NumberColumn:
+    _check_keys(path, "numbers", values, _NUMBER_KEYS, optional=frozenset(("missing",)))
+    deviation = _float(path, "deviation", values["deviation"])
+    if deviation <= 0:
+        _fail(path, "deviation", deviation, "a number above 0")
+    missing = values.get("missing")
+    return NumberColumn(
+        column=_text(path, "column", values["column"]),
+        logarithm=_switch(path, "logarithm", values["logarithm"]),
+        mean=_float(path, "mean", values["mean"]),
+        deviation=deviation,
+        missing=None if missing is None else _float(path, "missing", missing),
+        indicator=_switch(path, "indicator", values["indicator"]),
+    )
+
+
+def _category(path: Path, values: Mapping[str, Any]) -> CategoryColumn:
+    _check_keys(path, "categories", values, _CATEGORY_KEYS)
+    return CategoryColumn(
+        column=_text(path, "column", values["column"]),
+        values=_texts(path, "values", values["values"]),
+        indicator=_switch(path, "indicator", values["indicator"]),
+    )
+
+
+def _tables(path: Path, key: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    tables = values.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        _fail(path, key, tables, f"tables [[{key}]]")
+    return tables
+
+
+def _check_keys(
+    path: Path,
+    where: str,
+    values: Mapping[str, object],
+    known: frozenset[str],
+    *,
+    optional: frozenset[str] = frozenset(),
+) -> None:
+    missing, unknown = sorted(known - optional - values.keys()), sorted(values.keys() - known)
+    if missing or unknown:
+        told = f"{missing[0]}: missing" if missing else f"{unknown[0][:60]}: unknown key"
+        raise ConfigurationError(f"{path}: {where}: {told}; expected {', '.join(sorted(known))}")
+
+
+def _text(path: Path, key: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        _fail(path, key, value, "a text")
+    return value
+
+
+def _texts(path: Path, key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_TEXTS:
+        _fail(path, key, value, f"a list of at most {_MOST_TEXTS} texts")
+    texts = tuple(_text(path, key, text) for text in value)
+    if len(set(texts)) < len(texts):
+        _fail(path, key, value, "each text once")
+    return texts
+
+
+def _switch(path: Path, key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        _fail(path, key, value, "true or false")
+    return value
+
+
+def _float(path: Path, key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        _fail(path, key, value, "a finite number")
+    return float(value)
+
+
+def _fail(path: Path, key: str, value: object, expected: str) -> NoReturn:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
+    raise ConfigurationError(f"{path}: {key}: got {shown}; expected {expected}")

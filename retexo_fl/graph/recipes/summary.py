@@ -1,0 +1,378 @@
+"""What a client tells of its table so that a recipe can be made: counts, moments, vocabularies."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.recipes.moments import Moments
+
+#: Raised when the meaning of a summary changes.
+SUMMARY_VERSION: Final = 1
+#: A column of more different texts is no column of categories, and its texts are not told.
+MOST_TEXTS: Final = 1000
+#: Far above a summary of thousands of columns.
+_MOST_BYTES: Final = 2**26
+_MOST_COUNT: Final = 2**48
+_FRACTION: Final = re.compile(r"-?[0-9]{1,1500}(?:/[0-9]{1,1500})?")
+_KEYS: Final = frozenset(
+    ("summary-version", "key-column", "label-column", "rows", "label", "columns")
+)
+_COLUMN_KEYS: Final = frozenset(
+    ("empty", "words", "number-like", "numbers", "logarithms", "texts", "too-many-texts")
+)
+_MOMENT_KEYS: Final = frozenset(("count", "sum", "sum-of-squares"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSummary:
+    """One column of one table, or of several together.
+
+    Attributes:
+        empty: Cells without anything.
+        words: Cells by word that stands for a missing number, such as ``NA``.
+        numbers: Moments of the cells; of none, if a cell is a text.
+        logarithms: Moments of :func:`~.moments.signed_logarithms` of the cells.
+        texts: Cells by text; of none, if the column is of numbers.
+        too_many_texts: There are more than :data:`MOST_TEXTS`, and ``texts`` is empty.
+    """
+
+    empty: int = 0
+    words: Mapping[str, int] = field(default_factory=dict)
+    numbers: Moments = field(default_factory=Moments)
+    logarithms: Moments = field(default_factory=Moments)
+    texts: Mapping[str, int] = field(default_factory=dict)
+    too_many_texts: bool = False
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether it is a column of texts."""
+        return self.too_many_texts or bool(self.texts)
+
+    def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        """Return the summary of both columns as one."""
+        texts = Counter(self.texts) + Counter(other.texts)
+        too_many = self.too_many_texts or other.too_many_texts or len(texts) > MOST_TEXTS
+        return ColumnSummary(
+            empty=self.empty + other.empty,
+            words=Counter(self.words) + Counter(other.words),
+            numbers=self.numbers + other.numbers,
+            logarithms=self.logarithms + other.logarithms,
+            texts={} if too_many else texts,
+            too_many_texts=too_many,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSummary:
+    """The column of labels.
+
+    Attributes:
+        numbers: Whether there are labels that are numbers, and none that is another text.
+        texts: Labels that are texts, without their counts.
+    """
+
+    numbers: bool = False
+    texts: frozenset[str] = frozenset()
+
+    def __add__(self, other: LabelSummary) -> LabelSummary:
+        """Return the summary of both columns as one."""
+        return LabelSummary(numbers=self.numbers or other.numbers, texts=self.texts | other.texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary:
+    """A table of nodes without its rows.
+
+    Attributes:
+        source: Where it comes from, for errors.
+        key_column: Name of the column of keys; of it nothing is told.
+        label_column: Name of the column of labels.
+        rows: Nodes.
+        label: What the labels are.
+        columns: By name.
+    """
+
+    source: str
+    key_column: str
+    label_column: str
+    rows: int
+    label: LabelSummary
+    columns: Mapping[str, ColumnSummary]
+
+    def without(self, names: Sequence[str]) -> TableSummary:
+        """Return the summary without some columns.
+
+        Raises:
+            ConfigurationError: It has no such column.
+        """
+        for name in names:
+            if name not in self.columns:
+                there = ", ".join(map(repr, sorted(self.columns)[:12])) or "none"
+                raise ConfigurationError(
+                    f"drop: {name[:60]!r} is no column of {self.source}; there is: {there}"
+                )
+        kept = {name: column for name, column in self.columns.items() if name not in names}
+        return replace(self, columns=kept)
+
+    def to_json(self) -> str:
+        """Return the text of the file; equal summaries are equal texts."""
+        values = {
+            "summary-version": SUMMARY_VERSION,
+            "key-column": self.key_column,
+            "label-column": self.label_column,
+            "rows": self.rows,
+            "label": {"numbers": self.label.numbers, "texts": sorted(self.label.texts)},
+            "columns": {name: _column_values(self.columns[name]) for name in sorted(self.columns)},
+        }
+        return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def merge_summaries(summaries: Sequence[TableSummary]) -> TableSummary:
+    """Return the summary of all tables as one; their order makes no difference.
+
+    Args:
+        summaries: At least one.
+
+    Raises:
+        ConfigurationError: They have other columns, or a column is of numbers in one and of texts
+            in another.
+    """
+    first = summaries[0]
+    for summary in summaries[1:]:
+        _check_same_columns(first, summary)
+    label = sum((summary.label for summary in summaries), LabelSummary())
+    if label.numbers and label.texts:
+        _fail_kinds(
+            first.label_column,
+            [
+                (summary.source, "numbers" if summary.label.numbers else "texts")
+                for summary in summaries
+                if summary.label.numbers or summary.label.texts
+            ],
+            advice="expected labels of one kind at all clients",
+        )
+    return TableSummary(
+        source=first.source if len(summaries) == 1 else f"{len(summaries)} tables",
+        key_column=first.key_column,
+        label_column=first.label_column,
+        rows=sum(summary.rows for summary in summaries),
+        label=label,
+        columns={name: _merged(name, summaries) for name in first.columns},
+    )
+
+
+def read_summary(path: Path) -> TableSummary:
+    """Read what :meth:`TableSummary.to_json` wrote, at whatever client.
+
+    Raises:
+        ConfigurationError: It cannot be read, is of another version, or no summary.
+    """
+    values = _read_json(path)
+    if values.get("summary-version") != SUMMARY_VERSION:
+        _fail(path, "summary-version", values.get("summary-version"), str(SUMMARY_VERSION))
+    _check_keys(path, "summary", values, _KEYS)
+    label = _object(path, "label", values["label"])
+    _check_keys(path, "label", label, frozenset(("numbers", "texts")))
+    texts = label["texts"]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        _fail(path, "label", texts, "a list of texts")
+    columns = _object(path, "columns", values["columns"])
+    return TableSummary(
+        source=str(path),
+        key_column=_text(path, "key-column", values["key-column"]),
+        label_column=_text(path, "label-column", values["label-column"]),
+        rows=_count(path, "rows", values["rows"]),
+        label=LabelSummary(
+            numbers=_switch(path, "label", label["numbers"]), texts=frozenset(texts)
+        ),
+        columns={name: _column(path, name, column) for name, column in columns.items()},
+    )
+
+
+def _merged(name: str, summaries: Sequence[TableSummary]) -> ColumnSummary:
+    merged = sum((summary.columns[name] for summary in summaries), ColumnSummary())
+    if merged.has_texts and merged.numbers.count:
+        kinds = [
+            (summary.source, "texts" if summary.columns[name].has_texts else "numbers")
+            for summary in summaries
+            if summary.columns[name].has_texts or summary.columns[name].numbers.count
+        ]
+        _fail_kinds(
+            name,
+            kinds,
+            advice=f"expected --categorical {name} or --drop {name} where summaries are made",
+        )
+    return merged
+
+
+def _check_same_columns(one: TableSummary, other: TableSummary) -> None:
+    for name, mine, others in (
+        ("key-column", one.key_column, other.key_column),
+        ("label-column", one.label_column, other.label_column),
+    ):
+        if mine != others:
+            raise ConfigurationError(
+                f"{other.source}: {name} is {others[:60]!r}, in {one.source} {mine[:60]!r}; "
+                "expected the same"
+            )
+    for here, there in ((one, other), (other, one)):
+        missing = sorted(here.columns.keys() - there.columns.keys())
+        if missing:
+            raise ConfigurationError(
+                f"{there.source}: column {missing[0][:60]!r} is missing, which {here.source} has; "
+                "expected the same columns at all clients, or --drop"
+            )
+
+
+def _fail_kinds(name: str, kinds: list[tuple[str, str]], *, advice: str) -> NoReturn:
+    numbers = next(source for source, kind in kinds if kind == "numbers")
+    texts = next(source for source, kind in kinds if kind == "texts")
+    raise ConfigurationError(
+        f"{name[:60]}: holds numbers in {numbers} and texts in {texts}; {advice}"
+    )
+
+
+def _column_values(column: ColumnSummary) -> dict[str, Any]:
+    """Return what differs from an empty column."""
+    values: dict[str, Any] = {"empty": column.empty}
+    if column.words:
+        values["words"] = dict(sorted(column.words.items()))
+    if column.numbers.count:
+        values["numbers"] = _moment_values(column.numbers)
+        values["logarithms"] = _moment_values(column.logarithms)
+    if column.too_many_texts:
+        values["too-many-texts"] = True
+    elif column.texts:
+        values["texts"] = dict(sorted(column.texts.items()))
+    return values
+
+
+def _moment_values(moments: Moments) -> dict[str, Any]:
+    return {
+        "count": moments.count,
+        "sum": str(moments.total),
+        "sum-of-squares": str(moments.squares),
+    }
+
+
+def _column(path: Path, name: str, value: object) -> ColumnSummary:
+    values = _object(path, name, value)
+    _check_keys(path, name, values, _COLUMN_KEYS, needed=frozenset(("empty",)))
+    texts = _counts(path, name, values.get("texts", {}))
+    if len(texts) > MOST_TEXTS:
+        _fail(path, name, f"{len(texts)} texts", f"at most {MOST_TEXTS}")
+    numbers = _moments(path, name, values.get("numbers"))
+    logarithms = _moments(path, name, values.get("logarithms"))
+    too_many = _switch(path, name, values.get("too-many-texts", False))
+    if numbers.count != logarithms.count or (numbers.count and (texts or too_many)):
+        _fail(path, name, "numbers and texts", "one of them")
+    return ColumnSummary(
+        empty=_count(path, name, values["empty"]),
+        words=_counts(path, name, values.get("words", {})),
+        numbers=numbers,
+        logarithms=logarithms,
+        texts=texts,
+        too_many_texts=too_many,
+    )
+
+
+def _moments(path: Path, name: str, value: object) -> Moments:
+    if value is None:
+        return Moments()
+    values = _object(path, name, value)
+    _check_keys(path, name, values, _MOMENT_KEYS)
+    moments = Moments(
+        count=_count(path, name, values["count"]),
+        total=_fraction(path, name, values["sum"]),
+        squares=_fraction(path, name, values["sum-of-squares"]),
+    )
+    # Cauchy and Schwarz: else a deviation would be the root of a negative number.
+    if moments.squares * moments.count < moments.total**2:
+        _fail(path, name, "a sum of squares that is too small", "that of numbers with this sum")
+    return moments
+
+
+def _fraction(path: Path, name: str, value: object) -> Fraction:
+    if not isinstance(value, str) or not _FRACTION.fullmatch(value):
+        _fail(path, name, value, "a fraction, such as 3/4")
+    numerator, _, denominator = value.partition("/")
+    try:
+        found = Fraction(int(numerator), int(denominator or "1"))
+        float(found)
+    except (ZeroDivisionError, OverflowError):
+        _fail(path, name, value, "a fraction of the range of float64")
+    return found
+
+
+def _counts(path: Path, name: str, value: object) -> dict[str, int]:
+    return {text: _count(path, name, count) for text, count in _object(path, name, value).items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a summary")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not JSON ({error}); expected a summary") from error
+    return _object(path, "summary", values)
+
+
+def _object(path: Path, name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _fail(path, name, value, "an object")
+    return value
+
+
+def _check_keys(
+    path: Path,
+    name: str,
+    values: Mapping[str, object],
+    known: frozenset[str],
+    *,
+    needed: frozenset[str] | None = None,
+) -> None:
+    missing = sorted((known if needed is None else needed) - values.keys())
+    unknown = sorted(values.keys() - known)
+    if missing or unknown:
+        told = f"{missing[0]!r} is missing" if missing else f"{unknown[0][:60]!r} is unknown"
+        raise ConfigurationError(
+            f"{path}: {name[:60]}: {told}; expected what `retexo features summarise` writes"
+        )
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        _fail(path, name, value, "a text")
+    return value
+
+
+def _switch(path: Path, name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        _fail(path, name, value, "true or false")
+    return value
+
+
+def _count(path: Path, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_COUNT:
+        _fail(path, name, value, "a whole number from 0")
+    return value
+
+
+def _fail(path: Path, name: str, value: object, expected: str) -> NoReturn:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
+    raise ConfigurationError(f"{path}: {name[:60]}: got {shown}; expected {expected}")

@@ -1,0 +1,213 @@
+"""From a table of nodes to its summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.errors import TableError
+from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
+from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, LabelSummary, TableSummary
+from retexo_fl.graph.sources.tables.cells import MOST_TEXT, is_number
+from retexo_fl.graph.sources.tables.gapped_cells import (
+    MISSING_WORDS,
+    checked_range,
+    is_in_range,
+    is_missing,
+    numbers_in,
+    plain_cells,
+    texts_of,
+)
+from retexo_fl.graph.sources.tables.opening import open_table
+from retexo_fl.graph.sources.tables.source import (
+    KEY_COLUMN,
+    LABEL_COLUMN,
+    SPLIT_COLUMN,
+    Column,
+    Complaints,
+    Source,
+    require_columns,
+)
+
+#: More classes than this are names or numbers that were taken for classes.
+_MOST_CLASSES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChoice:
+    """Which columns of a table a recipe is made for.
+
+    Attributes:
+        key: Column of keys.
+        label: Column of labels.
+        columns: Those that become features; empty for all but key, label and ``split``.
+        drop: Those that do not.
+        categorical: Those whose numbers are names, such as postcodes.
+    """
+
+    key: str = KEY_COLUMN
+    label: str = LABEL_COLUMN
+    columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+
+
+def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
+    """Read a table of nodes and return its counts, moments and vocabularies.
+
+    Args:
+        path: A ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``), ``.parquet`` or ``.npz``
+            file; none of its columns needs a particular name.
+        choice: Of its columns.
+
+    Raises:
+        TableError: It cannot be read or is damaged, a column is missing, or a number is not finite
+            as float32; one line for each problem.
+    """
+    source = open_table(path)
+    require_columns(
+        source, (choice.key, choice.label, *choice.columns, *choice.drop, *choice.categorical)
+    )
+    names = _features(source, choice)
+    tallies = {name: _Tally(as_text=name in choice.categorical) for name in names}
+    label = _LabelTally()
+    complaints = Complaints(source.path, source.place)
+    rows = 0
+    for batch in source.batches(tuple(dict.fromkeys((choice.key, choice.label, *names)))):
+        for name in (choice.label, *names):
+            column = Column(
+                source=source,
+                name=name,
+                first_row=rows,
+                cells=batch[name],
+                complaints=complaints,
+            )
+            tally: _Tally | _LabelTally = label if name == choice.label else tallies[name]
+            tally.add(column)
+        rows += len(batch[choice.key])
+    columns = {name: tally.finish() for name, tally in tallies.items()}
+    complaints.check()
+    if not rows:
+        raise TableError(f"{path}: has no rows; expected at least one node")
+    return TableSummary(
+        source=str(path),
+        key_column=choice.key,
+        label_column=choice.label,
+        rows=rows,
+        label=label.finish(path, choice.label),
+        columns=columns,
+    )
+
+
+def _features(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
+    if choice.columns:
+        return tuple(name for name in choice.columns if name not in choice.drop)
+    others = {choice.key, choice.label, SPLIT_COLUMN, *choice.drop}
+    return tuple(name for name in source.names if name not in others)
+
+
+class _Tally:
+    """One column, batch by batch."""
+
+    def __init__(self, *, as_text: bool) -> None:
+        self._as_text = as_text
+        self._is_text = as_text
+        self._empty = 0
+        self._words: Counter[str] = Counter()
+        self._numbers = Moments()
+        self._logarithms = Moments()
+        #: Batches with numbers that are out of range; no problem in a column of texts.
+        self._out_of_range: list[tuple[Column, np.ndarray]] = []
+        #: Of every cell that is a text, and of numbers that are written out, until there are too
+        #: many: a text further down makes texts of them.
+        self._texts: Counter[str] = Counter()
+        self._too_many = False
+
+    def add(self, column: Column) -> None:
+        """Take the next cells."""
+        found = texts_of(column) if self._as_text else plain_cells(column)
+        if isinstance(found, np.ndarray):
+            self._add_numbers(column, found)
+            return
+        counts = Counter(found)
+        self._empty += counts.pop("", 0)
+        self._words.update({word: counts.pop(word) for word in MISSING_WORDS & counts.keys()})
+        values = None if self._is_text else numbers_in(found)
+        if values is not None:
+            self._add_moments(column, values)
+        else:
+            self._is_text = self._is_text or not all(map(is_number, counts))
+        self._note(counts)
+
+    def finish(self) -> ColumnSummary:
+        """Return the summary of the column."""
+        if not self._is_text:
+            for column, values in self._out_of_range:
+                checked_range(column, values)
+            return ColumnSummary(
+                empty=self._empty,
+                words=self._words,
+                numbers=self._numbers,
+                logarithms=self._logarithms,
+            )
+        too_many = self._too_many or len(self._texts) > MOST_TEXTS
+        return ColumnSummary(
+            empty=self._empty,
+            words=self._words,
+            texts={} if too_many else self._texts,
+            too_many_texts=too_many,
+        )
+
+    def _add_numbers(self, column: Column, values: np.ndarray) -> None:
+        self._empty += int(np.count_nonzero(np.isnan(values)))
+        self._add_moments(column, values)
+
+    def _add_moments(self, column: Column, values: np.ndarray) -> None:
+        if not is_in_range(values):
+            self._out_of_range.append((column, values))
+        there = values[np.isfinite(values)]
+        self._numbers += Moments.of(there)
+        self._logarithms += Moments.of(signed_logarithms(there))
+
+    def _note(self, counts: Counter[str]) -> None:
+        if self._too_many:
+            return
+        self._texts.update(counts)
+        longest = max(map(len, counts), default=0)
+        if len(self._texts) > MOST_TEXTS or longest > MOST_TEXT:
+            self._too_many = True
+            self._texts.clear()
+
+
+class _LabelTally:
+    """The column of labels, batch by batch."""
+
+    def __init__(self) -> None:
+        self._texts: set[str] = set()
+        self._numbers = False
+
+    def add(self, column: Column) -> None:
+        """Take the next cells."""
+        found = plain_cells(column)
+        if isinstance(found, np.ndarray):
+            self._numbers = self._numbers or bool(np.isfinite(found).any())
+        elif len(self._texts) <= _MOST_CLASSES:
+            self._texts |= {text for text in found if not is_missing(text)}
+
+    def finish(self, path: Path, name: str) -> LabelSummary:
+        """Return what the labels are.
+
+        Raises:
+            TableError: There are more texts than there could be classes.
+        """
+        if all(map(is_number, self._texts)):
+            return LabelSummary(numbers=self._numbers or bool(self._texts))
+        if len(self._texts) > _MOST_CLASSES:
+            raise TableError(
+                f"{path}: {name}: has more than {_MOST_CLASSES} different texts; expected classes"
+            )
+        return LabelSummary(texts=frozenset(self._texts))
