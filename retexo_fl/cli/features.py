@@ -228,5 +228,12 @@ def _sentence(recipe: FeatureRecipe, summary: TableSummary, out: Path) -> str:
         f"recipe {recipe.digest[:16]}: {format_counted(recipe.num_features, 'feature')} of "
         f"{format_counted(len(recipe.numbers), 'column')} of numbers and "
         f"{format_counted(len(recipe.categories), 'column')} of categories, of "
-        f"{format_counted(summary.rows, 'node')}{classes}\nin {out}"
+        f"{format_counted(summary.rows, 'node')}{classes}\nin {out}\n"
+        f"peers.toml: {_peers_keys(recipe)}"
     )
+
+
+def _peers_keys(recipe: FeatureRecipe) -> str:
+    """Return what a peers file says of the recipe."""
+    classes = f"classes = {len(recipe.classes)}, " if recipe.classes else ""
+    return f'{classes}features = {recipe.num_features}, recipe = "{recipe.digest}"'

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from retexo_fl.errors import RetexoError
+from retexo_fl.errors import RetexoError, TableError
 from tests.fuzz.mutation import mutated
 
 #: CPU seconds that one input may take.
@@ -160,7 +160,8 @@ def _outcome(read: Callable[[bytes], object], data: bytes, *, is_good: bool) -> 
     except RetexoError as error:
         if is_good:
             return f"a good input is refused: {error}"
-        return f"an error of several lines: {error}" if "\n" in str(error) else None
+        lines = error.problems if isinstance(error, TableError) else (str(error),)
+        return f"an error of several lines: {error}" if "\n" in "".join(lines) else None
     except TooSlow:
         return f"takes more than {MOST_CPU_S:g} CPU seconds\n{traceback.format_exc(limit=-6)}"
     except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import ssl
 import tomllib
@@ -18,6 +19,7 @@ from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import config_values, make_config, read_config_file
 from retexo_fl.errors import InputError
 from retexo_fl.graph.parts.peers import peers_of, read_peers
+from retexo_fl.graph.recipes import fit_recipe, read_recipe, read_summary
 from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic
 from retexo_fl.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.simulation.links import read_links
@@ -44,6 +46,29 @@ server = "4g"
 client-1 = "wan-50ms"
 "0>2" = "bluetooth"
 """
+_RECIPE = b"""version = 1
+key-column = "account"
+label-column = "fraud"
+classes = ["no", "yes"]
+
+[[numbers]]
+column = "age"
+logarithm = false
+mean = 40.5
+deviation = 10.25
+missing = 0.0
+indicator = true
+
+[[categories]]
+column = "country"
+values = ["AT", "DE"]
+indicator = false
+"""
+_SUMMARY = b"""{"summary-version": 1, "key-column": "account", "label-column": "fraud", "rows": 30,
+"label": {"numbers": false, "texts": ["no", "yes"]}, "columns": {"country": {"empty": 3, "words":
+{"NA": 10}, "texts": {"DE": 17}}, "name": {"empty": 0, "too-many-texts": true}, "age": {"empty": 2,
+"numbers": {"count": 28, "sum": "2269/2", "sum-of-squares": "196000/3"},
+"logarithms": {"count": 28, "sum": "105", "sum-of-squares": "400"}}}}"""
 _PLACES = (
     *(b"tcp://10.0.0.1:7411", b"tcp://[::1]:7411", b"udp://10.0.0.1:7412", b"10.0.0.1:7413"),
     *(b"bluetooth://AA:BB:CC:DD:EE:FF/7", b"bluetooth://any", b"[::1]:9092", b"host.name:80"),
@@ -160,6 +185,22 @@ def _setting_targets(folder: Path) -> list[Target]:
             seeds=[peers],
             made=_odd_toml(peers),
             read=of_file(folder / "peers.toml", read_peers),
+            cases=6_600,
+        ),
+        replace(
+            settings,
+            name="feature-recipe",
+            seeds=[_RECIPE],
+            made=_odd_toml(_RECIPE),
+            read=of_file(folder / "recipe.toml", read_recipe),
+            cases=6_600,
+        ),
+        replace(
+            settings,
+            name="feature-summary",
+            seeds=[_SUMMARY],
+            made=lambda rng: json.dumps(with_odd_value(rng, json.loads(_SUMMARY))).encode(),
+            read=of_file(folder / "summary.json", lambda path: fit_recipe(read_summary(path))),
             cases=6_600,
         ),
         replace(

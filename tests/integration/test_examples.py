@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from tests.support.cli import environment
+from tests.support.cli import CommandLine, environment
 from tests.support.commands import ROOT
 
+BRANCHES = ("north", "south", "west")
 PLAIN = ("examples/unified_training.py", "--epochs", "2", "--batch-size", "128")
 SMALL = ("--dataset", "synthetic:nodes=1000,edges=5000,classes=4")
 PYG = ("examples/unified_pyg.py", "--epochs", "2", "--nodes", "400", "--batch-size", "64")
@@ -89,3 +94,84 @@ def test_without_pyg_one_line_says_what_to_install() -> None:
     done = run("-c", WITHOUT_PYG)
     assert done.returncode == 1
     assert done.stderr == "PyTorch Geometric is not installed: pip install torch_geometric\n"
+
+
+# ---- a bank -------------------------------------------------------------------------------------
+
+BANK = ("examples/fraud/make_bank.py", "--accounts", "800", "--transfers", "3200")
+FRAUD = ROOT / "examples" / "fraud" / "README.md"
+
+
+def test_bank_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    for out, seed in (("one", "3"), ("two", "3"), ("other", "4")):
+        told = lines_of(*BANK, "--seed", seed, "--out", str(tmp_path / out))
+        assert told[0].startswith("800 accounts (8 of 800 labelled ones are fraud), 3,200 transf")
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    for name in names:
+        content = (tmp_path / "one" / name).read_bytes()
+        assert content == (tmp_path / "two" / name).read_bytes()
+        assert content != (tmp_path / "other" / name).read_bytes()
+    transfers = _rows(tmp_path / "one" / "transfers.csv")
+    pairs = {(row["source"], row["target"]) for row in transfers}
+    links = {(row["source"], row["target"]) for row in _rows(tmp_path / "one" / "links.csv")}
+    # Directed and repeated, over all branches, and every link has one.
+    assert len(pairs) < len(transfers) == 3200
+    assert {tuple(sorted(pair)) for pair in pairs} == links
+    assert any((two, one) in pairs for one, two in pairs)
+    accounts = _rows(tmp_path / "one" / "accounts.csv")
+    branches = [_rows(tmp_path / "one" / f"{name}-accounts.csv") for name in BRANCHES]
+    assert sorted(chain(*branches), key=lambda row: row["account"]) == accounts
+    assert any(not row["age"] for row in accounts)
+    done = run(*BANK, "--out", str(tmp_path / "one"))
+    assert done.returncode == 2
+    assert "one exists; expected a new folder" in done.stderr
+
+
+def test_labels_of_a_share_of_the_bank(tmp_path: Path) -> None:
+    lines_of(*BANK, "--labelled", "0.05", "--out", str(tmp_path / "bank"))
+    labels = [row["fraud"] for row in _rows(tmp_path / "bank" / "accounts.csv")]
+    assert 20 <= sum(map(bool, labels)) <= 60
+
+
+def test_commands_of_the_bank_lead_from_tables_to_predictions(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FRAUD.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    lines_of(*BANK, "--out", str(tmp_path / "bank"))
+    monkeypatch.chdir(tmp_path)
+    retexo = CommandLine(capfd)
+    done, told = set(), ""
+    for command in commands:
+        if command[0] == "python":
+            assert command == ["python", BANK[0], "--out", "bank"]
+            continue
+        assert command[0] == "retexo"
+        if command[1:3] == ["partition", "local"] and not Path("peers.toml").exists():
+            Path("peers.toml").write_text(_peers(text, told))
+        short = ("--rounds", "2", "--quiet") if command[1] == "run" else ()
+        told = retexo.done(*command[1:], *short)
+        done.add(command[1])
+    assert done == {"run", "report", "predict", "features", "partition"}
+    retexo.done(
+        *("features", "fit", "bank/accounts.csv", "--key-column", "account"),
+        *("--label-column", "fraud", "--drop", "branch", "--out", "whole.toml"),
+    )
+    assert Path("whole.toml").read_bytes() == Path("recipe.toml").read_bytes()
+    predicted = _rows(Path("predicted/predictions-0.csv"))
+    assert len(predicted) == 800
+    assert list(predicted[0]) == ["key", "class", "p_no", "p_yes"]
+    assert sum(len(_rows(path)) for path in Path("parts").glob("predictions-*.csv")) == 800
+
+
+def _peers(text: str, told: str) -> str:
+    """Return the guide's peers file with the width of the smaller bank's recipe."""
+    (peers,) = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (width,) = re.findall(r"features = (\d+)", told)
+    return str(re.sub(r"features = \d+", f"features = {width}", peers))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -14,6 +14,7 @@ import pytest
 from retexo_fl.config import make_config
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import find_partitions, open_partition
+from retexo_fl.graph.recipes import read_recipe
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.cli import CommandLine
 from tests.support.runs import model_bytes
@@ -114,7 +115,12 @@ def test_three_clients_fit_the_recipe_of_the_whole_table_byte_for_byte(retexo: C
         out = f"again-{order}.toml"
         told = retexo.done("features", "fit", *inputs, *NAMES, *options, "--out", out)
         assert Path(out).read_bytes() == recipe
-    assert told.endswith("of 90 nodes; 2 classes: no, yes\nin again-1.toml\n")
+    width = read_recipe(Path("recipe.toml")).num_features
+    digest = read_recipe(Path("recipe.toml")).digest
+    assert told.endswith(
+        "of 90 nodes; 2 classes: no, yes\nin again-1.toml\n"
+        f'peers.toml: classes = 2, features = {width}, recipe = "{digest}"\n'
+    )
     # No row can be read off a summary: neither a key nor a number is in it.
     text = Path("north.json").read_text()
     for row in _bank().accounts:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ _NUMBER_KEYS: Final = frozenset(
 )
 _CATEGORY_KEYS: Final = frozenset(("column", "values", "indicator"))
 _MOST_TEXTS: Final = 100_000
+_MOST: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +270,8 @@ def _switch(path: Path, key: str, value: object) -> bool:
 
 
 def _float(path: Path, key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
+        # Beside nan and inf, whole numbers that no float holds.
         _fail(path, key, value, "a finite number")
     return float(value)
 
