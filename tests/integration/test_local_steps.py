@@ -101,6 +101,7 @@ def test_a_loss_that_is_a_mean_ends_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_a_metric_of_ones_own_selects_the_weights(tmp_path: Path, model: str) -> None:
     keys = {**KEYS, "rounds": 12, "layers": 1, "model": model, "dtype": "float64", "metric": METRIC}
+    keys |= {"split": "random-unstratified:0.2/0.1/0.7"}
     run = train(tmp_path / "run", **keys)
     values = {e["round"]: e["val_metric"] for e in events_of(run) if e["event"] == "round"}
     stage = result_of(run)["stages"][0]
