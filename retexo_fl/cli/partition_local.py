@@ -66,7 +66,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     folder = out / part_name(client)
     check_new_folder(folder)
     tables = ClientTables(
-        nodes=read_node_table(nodes, num_features=agreed.num_features),
+        nodes=read_node_table(nodes, num_features=agreed.num_features, task=agreed.task),
         edges=None if edges is None else read_edge_table(edges),
         boundary=None if boundary is None else read_boundary_table(boundary),
     )

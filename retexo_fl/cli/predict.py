@@ -152,6 +152,7 @@ def _checked(
     from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.federation.trained_model import read_trained_model
+    from retexo_fl.graph.labels import check_task
 
     if values.get("engine") == "deployment":
         raise ConfigurationError(
@@ -164,6 +165,7 @@ def _checked(
         features=parts[0].num_features, classes=parts[0].num_classes, source=str(partitions)
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
+        check_task(part.labels, model.config.task, source=str(path))
         check_keys(part.node_keys, form, source=str(path))
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
@@ -266,15 +268,18 @@ def _facts(inference: Inference) -> dict[str, Any]:
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
     from retexo_fl.client.prediction_files import predictions_name
+    from retexo_fl.graph.labels import REGRESSION
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
+    # There are no right answers of numbers.
+    is_regression = inference.model.config.task == REGRESSION
     test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
     ending = Path(predictions_name(0, inference.form)).suffix
     lines = [
         f"predicted       {nodes} of {clients}",
-        f"test accuracy   {_accuracy(test)}",
+        *([] if is_regression else [f"test accuracy   {_accuracy(test)}"]),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         f"predictions     {inference.out / f'predictions-*{ending}'}",

@@ -82,8 +82,8 @@ class HelloAnswer:
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
         label_uses: (C,) by class the uses that it has nodes of: 1 train, 2 validation, 4 test,
             added.
-        label_sums: (C,) train nodes by class, where the loss depends on those of all clients; else
-            empty.
+        label_sums: Over train nodes, where the loss depends on the labels of all clients
+            (:func:`.label_sums`); else empty.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
     """
@@ -265,8 +265,8 @@ class TrainRequest(Request["TrainAnswer"]):
     """Validate ``weights``, flat and as the update codec encodes them, and return an update.
 
     ``steps`` are those that the codec encodes the update by; None where it needs none.
-    ``label_facts`` are what follows for the loss from ``label_sums`` of all clients: the weight of
-    each class; empty where nothing does.
+    ``label_facts`` are what follows for the loss from ``label_sums`` of all clients: weights of
+    classes or labels, mean and scale of numbers; empty where nothing does.
     """
 
     ticket: Ticket = field(metadata=FLAT)
@@ -331,7 +331,7 @@ class EvaluateAnswer:
     Attributes:
         examples: Nodes; the next three are sums over them.
         metric: Of a metric other than accuracy; none without one.
-        confusion: Of the test, nodes by class and predicted class, row by row.
+        report: Of the test, what its report is made of (:func:`.report_sums`).
         own: Of the test, with ``per-client-metrics``, the client's own figure; empty where its
             nodes leave that undefined.
         traffic: Of exchanges that the evaluation took.
@@ -342,7 +342,7 @@ class EvaluateAnswer:
     loss_sum: float
     correct: int
     metric: Sums = field(default_factory=Sums)
-    confusion: Sums = field(default_factory=Sums)
+    report: Sums = field(default_factory=Sums)
     own: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
@@ -358,11 +358,13 @@ class PredictRequest(Request["PredictAnswer"]):
         ticket: The last stage.
         weights: (P,) of the last stage.
         form: Form of the file: ``csv``, ``parquet`` or ``npz``.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     form: str
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,17 +32,33 @@ _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
-    """What a client predicts for its N inner nodes and C classes, in the order of its part.
+    """What a client predicts for its N inner nodes, in the order of its part.
 
     Attributes:
         keys: [N] bytes, dtype ``S``.
-        classes: [N] int64 class with the largest logit.
-        probabilities: [N, C] float32 or float64, softmax of the logits.
+        answers: [N] int64 classes, [N, L] int64 whether labels apply, or [N] numbers.
+        probabilities: [N, C] float32 or float64, of classes or labels; None of numbers.
     """
 
     keys: np.ndarray
-    classes: np.ndarray
-    probabilities: np.ndarray
+    answers: np.ndarray
+    probabilities: np.ndarray | None = None
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return [N] numbers by the name of their column, in order, after the key."""
+        if self.probabilities is None:
+            return {"value": self.answers}
+        shares = {f"p{c}": column for c, column in enumerate(self.probabilities.T)}
+        if self.answers.ndim == 1:
+            return {"class": self.answers, **shares}
+        return {**{f"label{c}": column for c, column in enumerate(self.answers.T)}, **shares}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything by the names that arrays have in a file."""
+        if self.probabilities is None:
+            return {"key": self.keys, "value": self.answers}
+        name = "class" if self.answers.ndim == 1 else "labels"
+        return {"key": self.keys, name: self.answers, "probability": self.probabilities}
 
 
 def predictions_name(client: int, form: str) -> str:
@@ -118,23 +134,21 @@ def _spreadsheet_csv(predictions: Predictions) -> Iterator[bytes]:
 def _csv(
     predictions: Predictions, *, escape: Callable[[str], str] = lambda text: text
 ) -> Iterator[bytes]:
-    num_classes = predictions.probabilities.shape[1]
-    names = ",".join(("key", "class", *(f"p{c}" for c in range(num_classes))))
-    yield f"{names}\n".encode()
+    columns = predictions.columns()
+    yield f"{','.join(('key', *columns))}\n".encode()
+    line = ",".join(("%s", *(_number_form(column.dtype) for column in columns.values()))) + "\n"
+    for rows in _row_ranges(predictions):
+        keys = (_field(escape(key.decode())) for key in predictions.keys[rows].tolist())
+        numbers = (column[rows].tolist() for column in columns.values())
+        yield "".join(line % row for row in zip(keys, *numbers, strict=True)).encode()
+
+
+def _number_form(dtype: np.dtype) -> str:
+    if dtype.kind != "f":
+        return "%d"
     # Nine digits tell every float32 from its neighbours, and are formatted three times as fast as
     # the shortest form that does; for float64 the shortest is as fast as any.
-    form = "%.9g" if predictions.probabilities.dtype == np.float32 else "%r"
-    line = ",".join(("%s", "%d", *[form] * num_classes)) + "\n"
-    for rows in _row_ranges(predictions):
-        columns = zip(
-            predictions.keys[rows].tolist(),
-            predictions.classes[rows].tolist(),
-            predictions.probabilities[rows].tolist(),
-            strict=True,
-        )
-        yield "".join(
-            line % (_field(escape(key.decode())), chosen, *row) for key, chosen, row in columns
-        ).encode()
+    return "%.9g" if dtype == np.float32 else "%r"
 
 
 def _no_formula(text: str) -> str:
@@ -153,30 +167,27 @@ def _parquet(predictions: Predictions) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
-    probabilities = predictions.probabilities
-    number = pyarrow.float32() if probabilities.dtype == np.float32 else pyarrow.float64()
-    names = [f"p{c}" for c in range(probabilities.shape[1])]
-    columns = [("key", pyarrow.string()), ("class", pyarrow.int32())]
-    schema = pyarrow.schema([*columns, *((name, number) for name in names)])
+    kinds = {"f4": pyarrow.float32(), "f8": pyarrow.float64(), "i8": pyarrow.int32()}
+    columns = predictions.columns()
+    forms = [(name, kinds[column.dtype.str[1:]]) for name, column in columns.items()]
+    schema = pyarrow.schema([("key", pyarrow.string()), *forms])
     file = io.BytesIO()
     with parquet.ParquetWriter(file, schema) as writer:
         for rows in _row_ranges(predictions):
             keys = [key.decode() for key in predictions.keys[rows].tolist()]
             arrays = [
                 pyarrow.array(keys, pyarrow.string()),
-                pyarrow.array(predictions.classes[rows], pyarrow.int32()),
-                *(pyarrow.array(np.ascontiguousarray(p)) for p in probabilities[rows].T),
+                *(
+                    pyarrow.array(np.ascontiguousarray(columns[name][rows]), form)
+                    for name, form in forms
+                ),
             ]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
     yield file.getvalue()
 
 
 def _npz(predictions: Predictions) -> Iterator[bytes]:
-    arrays = {
-        "key": predictions.keys,
-        "class": predictions.classes,
-        "probability": predictions.probabilities,
-    }
+    arrays = predictions.arrays()
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -21,6 +21,8 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
+from retexo_fl.graph.labels import check_task
+from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
@@ -40,6 +42,7 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         ConfigurationError: It cannot be split as asked.
     """
     graph = _load_graph(config, quiet=quiet)
+    check_task(graph.labels, config.task, source=f"data set {graph.name!r}")
     assignment = assign_nodes(
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
@@ -65,9 +68,17 @@ def count_attribute_clients(config: RunConfig) -> int | None:
 def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     attributes = attribute_names(config.partitioner)
     if config.nodes:
-        return read_table_graph(Path(config.nodes), Path(config.edges), attributes=attributes)
+        return read_table_graph(
+            Path(config.nodes), Path(config.edges), attributes=attributes, task=config.task
+        )
     with _found_in(config) as data_dir:
-        return load_dataset(config.dataset, data_dir=data_dir, attributes=attributes, quiet=quiet)
+        return load_dataset(
+            config.dataset,
+            data_dir=data_dir,
+            attributes=attributes,
+            quiet=quiet,
+            task=config.task,
+        )
 
 
 @contextmanager
@@ -118,6 +129,8 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         raise ConfigurationError(
             f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {folder}"
         )
+    for part in parts:
+        check_task(part.labels, config.task, source=f"{folder / part_name(part.client)}")
     if not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts

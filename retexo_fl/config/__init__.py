@@ -2,6 +2,7 @@
 
 from retexo_fl.config.checks import DATA_PATH_KEYS, shown
 from retexo_fl.config.file import read_config_file
+from retexo_fl.config.goals import GOALS
 from retexo_fl.config.keys import Scalar
 from retexo_fl.config.profiles import (
     FITTED,
@@ -31,6 +32,7 @@ __all__ = [
     "DATA_PATH_KEYS",
     "DEVICES",
     "FITTED",
+    "GOALS",
     "LINK",
     "LINKS",
     "LINK_EXPECTED",

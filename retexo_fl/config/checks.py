@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.config.goals import check_goal
 from retexo_fl.config.keys import KeyInfo
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
@@ -54,6 +55,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    check_goal(values)
     _check_lean(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -33,12 +34,21 @@ class LayerFacts:
     Attributes:
         stage: Stage index; 0 for a basis.
         features: Width of the input features that the model was trained on.
-        classes: Number of classes.
+        classes: Number of classes, or of labels; 1 of numbers.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
     """
 
     stage: int
     features: int
     classes: int
+    label_facts: tuple[float, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return them as they stand in a file: those of classes as ever."""
+        values = asdict(self)
+        if not values["label_facts"]:
+            del values["label_facts"]
+        return values
 
 
 def layer_path(run: Path, stage: int) -> Path:
@@ -58,7 +68,7 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
         CheckpointError: It could not be written.
     """
     tensors = {name: np.ascontiguousarray(item) for name, item in tensors.items()}
-    text = _text({"version": LAYER_VERSION, **asdict(facts)})
+    text = _text({"version": LAYER_VERSION, **facts.values()})
     metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
     replace_file(path, save(tensors, metadata=metadata))
 
@@ -95,11 +105,15 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
-    if set(values) != {item.name for item in fields(LayerFacts)} or not all(
-        type(value) is int and value >= 0 for value in values.values()
+    facts = values.pop("label_facts", [])
+    if (
+        set(values) != {item.name for item in fields(LayerFacts)} - {"label_facts"}
+        or not all(type(value) is int and value >= 0 for value in values.values())
+        or not isinstance(facts, list)
+        or not all(type(fact) is float and math.isfinite(fact) for fact in facts)
     ):
         raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
-    return LayerFacts(**values), tensors
+    return LayerFacts(**values, label_facts=tuple(facts)), tensors
 
 
 def _text(values: Mapping[str, Any]) -> str:

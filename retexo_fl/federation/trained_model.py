@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_layer_file,
 )
+from retexo_fl.graph.labels import CLASSES, REGRESSION
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
@@ -40,6 +41,7 @@ class TrainedModel:
         shape: Sizes of the model.
         weights: (P,) of each stage.
         basis: Of the features, as it travels; None without one.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
     """
 
     run: Path
@@ -47,6 +49,7 @@ class TrainedModel:
     shape: ModelShape
     weights: tuple[np.ndarray, ...]
     basis: np.ndarray | None = None
+    label_facts: tuple[float, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -62,6 +65,9 @@ class TrainedModel:
             **shape,
             "feature_normalisation": self.config.feature_normalisation,
             "drops_edges": self.config.traits.drops_edges,
+            # Of classes it is named as before there were other labels.
+            **({} if self.config.task == CLASSES else {"task": self.config.task}),
+            **({"label_facts": self.label_facts} if self.label_facts else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
@@ -131,13 +137,25 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     first = layers[0][0]
     shape = ModelShape.of(config, inputs=first.features, classes=first.classes)
     for stage, (facts, tensors) in enumerate(layers):
-        expected = LayerFacts(stage=stage, features=first.features, classes=first.classes)
+        expected = replace(first, stage=stage)
         _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
     basis = _read_basis(run, config, shape) if shape.has_basis else None
-    return TrainedModel(run=run, config=config, shape=shape, weights=weights, basis=basis)
+    if len(first.label_facts) != (2 if config.task == REGRESSION else 0):
+        raise RunDirectoryError(
+            f"{layer_path(run, 0)}: has {len(first.label_facts)} numbers of labels; expected mean "
+            "and scale with task regression, else none"
+        )
+    return TrainedModel(
+        run=run,
+        config=config,
+        shape=shape,
+        weights=weights,
+        basis=basis,
+        label_facts=first.label_facts,
+    )
 
 
 def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:

@@ -244,7 +244,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
         **{"local-steps": "2", "local-optimizer": "sgd", "local-learning-rate": "0.75"},
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
-        **{"links": "delay:5ms", "boundary-plan": "cover"},
+        **{"links": "delay:5ms", "boundary-plan": "cover", "class-weights": "1,2"},
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
         **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
         **{
@@ -260,7 +260,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         # Where there is no such GPU, the client computes by itself.
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
-    only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
+    only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"sampler", "optimizer", "row-bits", "basis-rows"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))

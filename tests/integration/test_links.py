@@ -36,6 +36,8 @@ def cora() -> dict[str, Any]:
     return {
         **{"dataset": "cora", "data_dir": cora_dir(), "clients": CLIENTS, "model": "gcn"},
         **{"hidden": 16, "rounds": ROUNDS, "layers": STAGES},
+        # One client's updates are the longest in every round, so that sums of maxima are simple.
+        "split": "random-unstratified:0.2/0.1/0.7",
     }
 
 

@@ -16,6 +16,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
+from retexo_fl.graph.labels import CLASSES, KINDS, REGRESSION
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
 from retexo_fl.units import counted
 
@@ -25,8 +26,8 @@ _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
 _MOST_COMPARED: Final = 10_000
-_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "clients")
-_OPTIONAL: Final = ("sparse-features",)
+_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "task", "clients")
+_OPTIONAL: Final = ("sparse-features", "task")
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
     "# What all clients of this partitioning agree on; the same file at every client.\n"
@@ -40,10 +41,11 @@ class Peers:
     Attributes:
         source: The file, for errors.
         clients: Names by client index.
-        num_classes: C of the whole graph.
+        num_classes: Outputs of a model: C classes of the whole graph, L labels, or one number.
         num_features: F of every client.
         sparse_features: Whether parts store their features as CSR.
         partitioning: 64 hex digits that all parts carry.
+        task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
     """
 
     source: str
@@ -52,6 +54,7 @@ class Peers:
     num_features: int
     sparse_features: bool
     partitioning: str
+    task: str = CLASSES
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -75,6 +78,7 @@ class Peers:
             "classes": self.num_classes,
             "features": self.num_features,
             "sparse-features": self.sparse_features,
+            **({} if self.task == CLASSES else {"task": self.task}),
             "clients": list(self.clients),
         }
         return _HEADING + tomli_w.dumps(values)
@@ -94,6 +98,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         num_features=first.num_features,
         sparse_features=not isinstance(first.features, np.ndarray),
         partitioning=first.partitioning,
+        task=first.task,
     )
 
 
@@ -116,6 +121,14 @@ def read_peers(path: Path) -> Peers:
         "sparse-features": values.get("sparse-features", False),
         "clients": _names(path, values["clients"]),
     }
+    task = values.get("task", CLASSES)
+    if task not in KINDS:
+        _fail(path, "task", task, f"one of {', '.join(KINDS)}")
+    if task == REGRESSION and agreed["classes"] != 1:
+        _fail(path, "classes", agreed["classes"], "1 with task regression")
+    if task != CLASSES:
+        # As the file was named before there were others.
+        agreed["task"] = task
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
@@ -128,6 +141,7 @@ def read_peers(path: Path) -> Peers:
         num_features=values["features"],
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
+        task=task,
     )
 
 

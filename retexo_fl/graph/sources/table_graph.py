@@ -9,6 +9,7 @@ import numpy as np
 
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.tables import (
     edge_rows,
@@ -18,19 +19,22 @@ from retexo_fl.graph.sources.tables import (
 )
 
 
-def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()) -> Graph:
+def read_table_graph(
+    nodes: Path, edges: Path, *, attributes: Sequence[str] = (), task: str = CLASSES
+) -> Graph:
     """Read a graph; its nodes keep the order of the table.
 
     Args:
         nodes: Table of keys, labels, features and, if there is one, the split.
         edges: Table of undirected edges, each once, in any order and orientation.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
+        task: What labels are for, as :func:`.read_node_table` has it.
 
     Raises:
         TableError: A table cannot be read, or its rows contradict each other.
         DatasetError: The tables make no graph that can be trained on.
     """
-    table = read_node_table(nodes, infer_features=True, attributes=attributes)
+    table = read_node_table(nodes, infer_features=True, attributes=attributes, task=task)
     given = EdgeListGraph(
         name=bare_name(nodes),
         edges=edge_rows(table, read_edge_table(edges)),

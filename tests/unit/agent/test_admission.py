@@ -30,7 +30,9 @@ UPDATES = Limits(allow_algorithms=ANY_ALGORITHM)
 @pytest.fixture(scope="module")
 def part() -> GraphPartition:
     """Return the second of two, of the digits, with 180 train nodes."""
-    return with_train_nodes(make_parts(make_config({"clients": 2}))[1], 180)
+    return with_train_nodes(
+        make_parts(make_config({"clients": 2, "split": "random-unstratified:0.2/0.1/0.7"}))[1], 180
+    )
 
 
 @pytest.fixture(autouse=True)

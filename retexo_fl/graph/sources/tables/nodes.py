@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.graph import Split
-from retexo_fl.graph.sources.tables.cells import key_array, label_array, split_codes, text_array
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION, labelled
+from retexo_fl.graph.sources.tables.cells import (
+    flag_array,
+    key_array,
+    label_array,
+    split_codes,
+    target_array,
+    text_array,
+)
 from retexo_fl.graph.sources.tables.features import FeatureReader
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import Column, Source, require_columns, shown
 from retexo_fl.graph.sources.tables.table import NodeTable
+
+_LABEL: Final = "label"
+#: A bound on numbers, so that a name does not decide how much memory is taken.
+_NUMBERED: Final = re.compile(rf"{_LABEL}_(0|[1-9][0-9]{{0,3}})")
+_LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
+    {CLASSES: label_array, MULTI_LABEL: flag_array, REGRESSION: target_array}
+)
 
 
 def read_node_table(
@@ -22,6 +40,7 @@ def read_node_table(
     num_features: int | None = None,
     infer_features: bool = False,
     attributes: Sequence[str] = (),
+    task: str = CLASSES,
 ) -> NodeTable:
     """Read nodes with features and labels.
 
@@ -32,22 +51,27 @@ def read_node_table(
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
         attributes: Text columns to be read beside the documented ones.
+        task: What labels are for: the column ``label`` holds ``classes``, or numbers for
+            ``regression``; for ``multi-label`` the columns ``label_0``, ``label_1``, ... hold 0, 1
+            or nothing.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, a cell is not what
             its column demands, or a key is there twice; one line names file, row and column.
     """
     source = open_table(path)
-    require_columns(source, ("key", "label", *attributes))
+    labels_of = _label_columns(source, task)
+    require_columns(source, ("key", *labels_of, *attributes))
     features = FeatureReader(
         source, num_features=num_features, infer_features=infer_features, others=attributes
     )
-    columns = _read(source, features, attributes)
+    columns = _read(source, features, attributes, dict.fromkeys(labels_of, _LABEL_READERS[task]))
     keys = columns["key"]
     if not len(keys):
         raise TableError(f"{path}: has no rows; expected at least one node")
     _check_unique(source, keys)
-    labels = columns["label"]
+    found = [columns[name] for name in labels_of]
+    labels = np.stack(found, axis=1) if task == MULTI_LABEL else found[0]
     split = _split(source, columns["split"], labels) if "split" in source.names else None
     return NodeTable(
         source=str(path),
@@ -79,13 +103,25 @@ def read_text_column(path: Path, name: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def _label_columns(source: Source, task: str) -> tuple[str, ...]:
+    """Return the names of the columns that hold labels, in the order of the labels."""
+    if task != MULTI_LABEL:
+        return (_LABEL,)
+    numbers = [int(found[1]) for name in source.names if (found := _NUMBERED.fullmatch(name))]
+    # Without any, the first is reported as missing; likewise one between others.
+    return tuple(f"{_LABEL}_{number}" for number in range(max(numbers, default=0) + 1))
+
+
 def _read(
-    source: Source, features: FeatureReader, attributes: Sequence[str]
+    source: Source,
+    features: FeatureReader,
+    attributes: Sequence[str],
+    labels: Mapping[str, Callable[[Column], np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``key``, ``label``, ``split`` and, as ``text NAME``, the attributes."""
+    """Return the arrays of ``key``, labels, ``split`` and, as ``text NAME``, the attributes."""
     readers: list[tuple[str, str, Callable[[Column], np.ndarray]]] = [
         ("key", "key", key_array),
-        ("label", "label", label_array),
+        *((name, name, reader) for name, reader in labels.items()),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
     if "split" in source.names:
@@ -115,7 +151,7 @@ def _check_unique(source: Source, keys: np.ndarray) -> None:
 
 
 def _split(source: Source, codes: np.ndarray, labels: np.ndarray) -> Split:
-    unlabelled = np.flatnonzero((codes > 0) & (labels < 0))
+    unlabelled = np.flatnonzero((codes > 0) & ~labelled(labels))
     if len(unlabelled):
         raise TableError(
             f"{source.path}: {source.place(int(unlabelled[0]))}: split: the node is unlabelled; "
