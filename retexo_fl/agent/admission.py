@@ -19,6 +19,7 @@ from retexo_fl.config import RunConfig, client_plugins, config_values, make_conf
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.labels import check_task
 from retexo_fl.units import counted, format_bytes
 
 _JUDGED: Final = ("validation", "test")
@@ -45,6 +46,7 @@ def admit(
         config = make_config(asked)
         if not predicts:
             check_algorithm(config_values(config))
+        check_task(part.labels, config.task, source="its part")
         _check_names(config, limits)
         _check_updates(config, int(part.train_mask.sum()), limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})

@@ -18,7 +18,7 @@ from retexo_fl.units import format_count, format_counted
 _PANELS = {
     "Graph": (
         *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
-        *("clients", "partitioner", "split", "seed"),
+        *("clients", "partitioner", "split", "task", "seed"),
     )
 }
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.

@@ -109,6 +109,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             nodes,
             NodeColumns(key=key_column, label=label_column, recipe=recipe),
             num_features=agreed.num_features,
+            task=agreed.task,
         ),
         edges=None if edges is None else read_edge_table(edges),
         boundary=None if boundary is None else read_boundary_table(boundary),

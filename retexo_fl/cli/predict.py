@@ -178,7 +178,7 @@ def _parts_of_tables(values: Values, model: TrainedModel, out: Path | None, fold
         trained = config_values(model.config)
         given = {**{key: trained[key] for key in ("key-column", "label-column")}, **given}
     part = make_whole_part(
-        make_config({**given, "clients": 1}),
+        make_config({**given, "clients": 1, "task": model.config.task}),
         features=model.shape.features_before_basis or model.shape.inputs,
         classes=model.shape.classes,
     )
@@ -210,6 +210,7 @@ def _checked(
     """Check everything that can be known before a client is asked."""
     from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
+    from retexo_fl.graph.labels import check_task
 
     if values.get("engine") == "deployment":
         raise ConfigurationError(
@@ -224,6 +225,7 @@ def _checked(
         source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
+        check_task(part.labels, model.config.task, source=str(path))
         check_keys(part.node_keys, form, source=str(path))
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
@@ -327,15 +329,18 @@ def _facts(inference: Inference) -> dict[str, Any]:
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
     from retexo_fl.client.prediction_files import predictions_name
+    from retexo_fl.graph.labels import REGRESSION
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
+    # There are no right answers of numbers.
+    is_regression = inference.model.config.task == REGRESSION
     test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
     ending = Path(predictions_name(0, inference.form)).suffix
     lines = [
         f"predicted       {nodes} of {clients}",
-        f"test accuracy   {_accuracy(test)}",
+        *([] if is_regression else [f"test accuracy   {_accuracy(test)}"]),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         f"predictions     {inference.out / f'predictions-*{ending}'}",

@@ -283,9 +283,11 @@ def _summary(result: Result, run_path: Path) -> str:
 def _figures(result: Result) -> list[str]:
     """Return how good the model is: by the metric that was chosen, and by accuracy."""
     accuracy, metric = result.test_accuracy, result.metric
-    if accuracy is None:
-        return ["test accuracy   no test nodes"]
-    lines = [f"test accuracy   {accuracy:.4f}"]
+    if not any(row.test for row in result.client_table):
+        name = "accuracy" if metric is None else printable(metric.name)
+        return [f"{f'test {name}':<15} no test nodes"]
+    # There are no right answers of numbers.
+    lines = [] if accuracy is None else [f"test accuracy   {accuracy:.4f}"]
     if metric is not None:
         value = "undefined on these nodes" if metric.value is None else f"{metric.value:.4f}"
         lines.insert(0, f"{f'test {printable(metric.name)}':<15} {value}")

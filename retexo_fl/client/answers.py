@@ -49,6 +49,6 @@ def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:
         loss_sum=tally.loss_sum,
         correct=tally.correct,
         metric=Sums.of(tally.metric_sums),
-        confusion=Sums.of(tally.confusion),
+        report=Sums.of(tally.report_sums),
         own=own,
     )

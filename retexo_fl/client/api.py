@@ -82,8 +82,8 @@ class HelloAnswer:
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
         label_uses: (C,) by class the uses that it has nodes of: 1 train, 2 validation, 4 test,
             added.
-        label_sums: (C,) train nodes by class, where the loss depends on those of all clients; else
-            empty.
+        label_sums: Over train nodes, where the loss depends on the labels of all clients
+            (:func:`.label_sums`); else empty.
         recipe: Digest of the feature recipe that its part was made by; empty without one.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
@@ -289,8 +289,8 @@ class TrainRequest(Request["TrainAnswer"]):
         weights: (P,) as the update codec encodes them; with SCAFFOLD, from the second round of a
             stage on, (2 P,): the weights, then what the client adds to each of its gradients.
         steps: Those that the codec encodes the update by; None where it needs none.
-        label_facts: What follows for the loss from ``label_sums`` of all clients: the weight of
-            each class; empty where nothing does.
+        label_facts: What follows for the loss from ``label_sums`` of all clients: weights of
+            classes or labels, mean and scale of numbers; empty where nothing does.
     """
 
     ticket: Ticket = field(metadata=FLAT)
@@ -355,7 +355,7 @@ class EvaluateAnswer:
     Attributes:
         examples: Nodes; the next three are sums over them.
         metric: Of a metric other than accuracy; none without one.
-        confusion: Of the test, nodes by class and predicted class, row by row.
+        report: Of the test, what its report is made of (:func:`.report_sums`).
         own: Of the test, with ``per-client-metrics``, the client's own figure; empty where its
             nodes leave that undefined.
         traffic: Of exchanges that the evaluation took.
@@ -366,7 +366,7 @@ class EvaluateAnswer:
     loss_sum: float
     correct: int
     metric: Sums = field(default_factory=Sums)
-    confusion: Sums = field(default_factory=Sums)
+    report: Sums = field(default_factory=Sums)
     own: tuple[float, ...] = ()
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
@@ -382,11 +382,13 @@ class PredictRequest(Request["PredictAnswer"]):
         ticket: The last stage.
         weights: (P,) of the last stage.
         form: Form of the file: ``csv``, ``parquet`` or ``npz``.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     form: str
+    label_facts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

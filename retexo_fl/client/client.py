@@ -46,7 +46,7 @@ from retexo_fl.client.api import (
     chain_digest,
 )
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
-from retexo_fl.client.prediction import count_right, predict_nodes
+from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.prediction_files import write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
@@ -64,12 +64,13 @@ from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttemp
 from retexo_fl.exchange import Vectors, row_codec
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
-from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_sums
-from retexo_fl.training.class_balance import class_counts, classes_by_use
+from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
@@ -170,7 +171,7 @@ class GraphClient(Answering):
             vectors_out=self._plan.num_send,
             vectors_in=self._plan.num_receive,
             label_uses=classes_by_use(self._labels_by_use(), part.num_classes),
-            label_sums=self._label_sums(),
+            label_sums=label_sums(self._config, self._labels_by_use()["train"], part.num_classes),
             recipe=part.recipe_digest,
         )
 
@@ -180,12 +181,6 @@ class GraphClient(Answering):
             use: np.asarray(nodes.labels[getattr(nodes, use)])
             for use in ("train", "validation", "test")
         }
-
-    def _label_sums(self) -> tuple[float, ...]:
-        """Return what the loss needs to know of all clients' labels, or nothing."""
-        if self._config.class_weights != "balanced":
-            return ()
-        return class_counts(self._labels_by_use()["train"], self._shape.classes)
 
     def basis(self, request: BasisRequest) -> BasisAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -206,7 +201,7 @@ class GraphClient(Answering):
         if known.directions.shape[1]:
             return self._basis_answer(request, direction_sums(rows, known), len(train))
         labels = np.asarray(self._nodes.labels[train])
-        sums = label_sums(rows, known.mean, labels, self._shape.classes)
+        sums = label_products(rows, known.mean, labels, self._shape.classes)
         return self._basis_answer(request, sums, len(train))
 
     def _basis_rows(self, ticket: Ticket) -> Features:
@@ -398,7 +393,8 @@ class GraphClient(Answering):
         """Return this client's own figure of the test, where the run asks for it."""
         if not self._config.per_client_metrics or nodes != "test":
             return ()
-        value = Score.of(found, self._made.recipe.metric).value
+        of_numbers = self._config.task == REGRESSION
+        value = Score.of(found, self._made.recipe.metric, counts_right=not of_numbers).value
         return () if value is None else (value,)
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
@@ -411,10 +407,11 @@ class GraphClient(Answering):
                 f"stage {request.ticket.stage}: got a request for predictions; expected the last "
                 "stage, and a folder to write them to"
             )
-        predictions = predict_nodes(self._partition, trainer.logits(request.weights))
+        outputs = trainer.logits(request.weights)
+        predictions = predict_nodes(self._partition, outputs, request.label_facts)
         write_predictions(self._predictions, self._partition.client, predictions, request.form)
         self._forget()
-        return count_right(self._nodes, predictions.classes)
+        return count_right_nodes(self._nodes, outputs)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""
@@ -423,15 +420,23 @@ class GraphClient(Answering):
 
     def _follow_labels(self, request: TrainRequest | EvaluateRequest) -> None:
         """Train by the loss that follows from all clients' labels."""
-        facts, is_balanced = request.label_facts, self._config.class_weights == "balanced"
-        expected = self._shape.classes if is_balanced else 0
-        if len(facts) != expected or any(not 0 <= weight < math.inf for weight in facts):
+        facts = self._checked_facts(request.label_facts)
+        if self._made.follow_labels(facts):
+            self._drop_trainers()
+
+    def _checked_facts(self, facts: tuple[float, ...]) -> tuple[float, ...]:
+        expected = facts_length(self._config, self._shape.classes)
+        # A mean may be negative; a scale, and weights, not.
+        least = [-math.inf, 0.0] if self._config.task == REGRESSION else [0.0] * expected
+        if len(facts) != expected or any(
+            not (math.isfinite(fact) and fact >= bound)
+            for fact, bound in zip(facts, least, strict=True)
+        ):
             raise LocalProtocolError(
                 f"label-facts has {counted(len(facts), 'number')}; expected {expected} finite ones "
-                "from 0, as class-weights says"
+                "that can be weights, or mean and scale of labels"
             )
-        if self._made.weigh_classes(facts):
-            self._drop_trainers()
+        return facts
 
     def _drop_trainers(self) -> None:
         self._trainers.clear()

@@ -1,4 +1,4 @@
-"""From the logits of a client's nodes to its predictions, and how many of them are right."""
+"""From a model's outputs for a client's nodes to predictions, and how many of them are right."""
 
 from __future__ import annotations
 
@@ -7,51 +7,69 @@ import torch
 
 from retexo_fl.client.api import PredictAnswer
 from retexo_fl.client.prediction_files import Predictions
-from retexo_fl.errors import TrainingDiverged
+from retexo_fl.errors import LocalProtocolError, TrainingDiverged
 from retexo_fl.graph import GraphPartition
+from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets
 
 
-def predict_nodes(partition: GraphPartition, logits: torch.Tensor) -> Predictions:
-    """Return class and probabilities of every inner node.
+def predict_nodes(
+    partition: GraphPartition, outputs: torch.Tensor, label_facts: tuple[float, ...]
+) -> Predictions:
+    """Return what a model says of every inner node.
 
-    The class is that of the largest logit, as in the training's test: where two probabilities are
-    rounded to the same value, the first of them need not be it.
+    A class is that of the largest logit, as in the training's test: where two probabilities are
+    rounded to the same value, the first of them need not be it. A label is predicted where its
+    logit is above 0.
 
     Args:
         partition: The client's part, N inner nodes.
-        logits: (N, C) of its inner nodes.
+        outputs: (N, C) of its inner nodes.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
 
     Raises:
-        TrainingDiverged: A logit is not finite.
+        TrainingDiverged: An output is not finite.
+        LocalProtocolError: A regression comes without mean and scale.
     """
-    broken = torch.nonzero(~torch.isfinite(logits).all(dim=1))
+    broken = torch.nonzero(~torch.isfinite(outputs).all(dim=1))
     if len(broken):
         raise TrainingDiverged(
             f"client {partition.client}: the logits of row {int(broken[0])} are not finite; "
             "check its features"
         )
+    keys = np.asarray(partition.node_keys)
+    match partition.task:
+        case "regression":
+            if len(label_facts) != 2:
+                raise LocalProtocolError("label-facts: expected mean and scale of a regression")
+            mean, scale = label_facts
+            numbers = (mean + scale * outputs[:, 0].double()).to(outputs.dtype)
+            return Predictions(keys=keys, answers=numbers.numpy())
+        case "multi-label":
+            answers, probabilities = (outputs > 0).to(torch.int64), torch.sigmoid(outputs)
+        case _:
+            answers, probabilities = outputs.argmax(dim=1), torch.softmax(outputs, dim=1)
     return Predictions(
-        keys=np.asarray(partition.node_keys),
-        classes=logits.argmax(dim=1).numpy(),
-        probabilities=torch.softmax(logits, dim=1).numpy(),
+        keys=keys,
+        answers=answers.numpy(),
+        probabilities=probabilities.numpy(),
         names=partition.class_names,
     )
 
 
-def count_right(nodes: NodeSets, classes: np.ndarray) -> PredictAnswer:
-    """Return how many labelled nodes of each use have been predicted rightly.
+def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor) -> PredictAnswer:
+    """Return how many labelled nodes of each use have been predicted rightly; 0 of numbers.
 
     Args:
         nodes: The client's nodes by use.
-        classes: [N] int64 predicted class of each inner node.
+        outputs: (N, C) of its inner nodes.
     """
 
     def right(rows: np.ndarray) -> int:
-        return int(np.count_nonzero(classes[rows] == nodes.labels[rows]))
+        return int(count_right(outputs[rows], label_tensor(nodes.labels[rows])))
 
     return PredictAnswer(
-        nodes=len(classes),
+        nodes=len(outputs),
         train=len(nodes.train),
         train_correct=right(nodes.train),
         validation=len(nodes.validation),

@@ -32,26 +32,40 @@ _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
-    """What a client predicts for its N inner nodes and C classes, in the order of its part.
+    """What a client predicts for its N inner nodes, in the order of its part.
 
     Attributes:
         keys: [N] bytes, dtype ``S``.
-        classes: [N] int64 class with the largest logit.
-        probabilities: [N, C] float32 or float64, softmax of the logits.
+        answers: [N] int64 classes, [N, L] int64 whether labels apply, or [N] numbers.
+        probabilities: [N, C] float32 or float64, of classes or labels; None of numbers.
         names: Of the C classes; empty where they have none but their numbers.
     """
 
     keys: np.ndarray
-    classes: np.ndarray
-    probabilities: np.ndarray
+    answers: np.ndarray
+    probabilities: np.ndarray | None = None
     names: tuple[str, ...] = ()
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of probabilities: ``p0``, ... or ``p_NAME`` of each class."""
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return [N] numbers by the name of their column, in order, after the key."""
+        if self.probabilities is None:
+            return {"value": self.answers}
+        shares = self.probabilities.T
         if self.names:
-            return tuple(f"p_{name}" for name in self.names)
-        return tuple(f"p{c}" for c in range(self.probabilities.shape[1]))
+            named = {f"p_{name}": column for name, column in zip(self.names, shares, strict=True)}
+        else:
+            named = {f"p{c}": column for c, column in enumerate(shares)}
+        if self.answers.ndim == 1:
+            return {"class": self.answers, **named}
+        return {**{f"label{c}": column for c, column in enumerate(self.answers.T)}, **named}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything by the names that arrays have in a file."""
+        if self.probabilities is None:
+            return {"key": self.keys, "value": self.answers}
+        name = "class" if self.answers.ndim == 1 else "labels"
+        arrays = {"key": self.keys, name: self.answers, "probability": self.probabilities}
+        return {**arrays, "class_name": np.array(self.names)} if self.names else arrays
 
 
 def predictions_name(client: int, form: str) -> str:
@@ -127,24 +141,27 @@ def _spreadsheet_csv(predictions: Predictions) -> Iterator[bytes]:
 def _csv(
     predictions: Predictions, *, escape: Callable[[str], str] = lambda text: text
 ) -> Iterator[bytes]:
-    names = ",".join(("key", "class", *map(_field, predictions.columns)))
-    yield f"{names}\n".encode()
+    columns = predictions.columns()
+    yield f"{','.join(map(_field, ('key', *columns)))}\n".encode()
+    names = [_field(escape(name)) for name in predictions.names]
+    forms = {name: _number_form(column.dtype) for name, column in columns.items()}
+    if names:
+        forms["class"] = "%s"
+    line = ",".join(("%s", *forms.values())) + "\n"
+    for rows in _row_ranges(predictions):
+        keys = (_field(escape(key.decode())) for key in predictions.keys[rows].tolist())
+        cells = {name: column[rows].tolist() for name, column in columns.items()}
+        if names:
+            cells["class"] = [names[c] for c in cells["class"]]
+        yield "".join(line % row for row in zip(keys, *cells.values(), strict=True)).encode()
+
+
+def _number_form(dtype: np.dtype) -> str:
+    if dtype.kind != "f":
+        return "%d"
     # Nine digits tell every float32 from its neighbours, and are formatted three times as fast as
     # the shortest form that does; for float64 the shortest is as fast as any.
-    form = "%.9g" if predictions.probabilities.dtype == np.float32 else "%r"
-    line = ",".join(("%s", "%s", *[form] * len(predictions.columns))) + "\n"
-    classes = [_field(escape(name)) for name in predictions.names]
-    for rows in _row_ranges(predictions):
-        columns = zip(
-            predictions.keys[rows].tolist(),
-            predictions.classes[rows].tolist(),
-            predictions.probabilities[rows].tolist(),
-            strict=True,
-        )
-        yield "".join(
-            line % (_field(escape(key.decode())), classes[chosen] if classes else chosen, *row)
-            for key, chosen, row in columns
-        ).encode()
+    return "%.9g" if dtype == np.float32 else "%r"
 
 
 def _no_formula(text: str) -> str:
@@ -163,38 +180,36 @@ def _parquet(predictions: Predictions) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
-    probabilities = predictions.probabilities
-    number = pyarrow.float32() if probabilities.dtype == np.float32 else pyarrow.float64()
-    kind = pyarrow.string() if predictions.names else pyarrow.int32()
-    columns = [("key", pyarrow.string()), ("class", kind)]
-    schema = pyarrow.schema([*columns, *((name, number) for name in predictions.columns)])
+    kinds = {"f4": pyarrow.float32(), "f8": pyarrow.float64(), "i8": pyarrow.int32()}
+    columns = predictions.columns()
+    forms = {name: kinds[column.dtype.str[1:]] for name, column in columns.items()}
+    if predictions.names:
+        forms["class"] = pyarrow.string()
+    schema = pyarrow.schema([("key", pyarrow.string()), *forms.items()])
     file = io.BytesIO()
     with parquet.ParquetWriter(file, schema) as writer:
         for rows in _row_ranges(predictions):
             keys = [key.decode() for key in predictions.keys[rows].tolist()]
             arrays = [
                 pyarrow.array(keys, pyarrow.string()),
-                pyarrow.array(_named(predictions, rows), kind),
-                *(pyarrow.array(np.ascontiguousarray(p)) for p in probabilities[rows].T),
+                *(
+                    pyarrow.array(_cells(predictions, name, column[rows]), forms[name])
+                    for name, column in columns.items()
+                ),
             ]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
     yield file.getvalue()
 
 
-def _named(predictions: Predictions, rows: slice) -> np.ndarray | list[str]:
-    """Return the classes of rows, by name where they have names."""
-    classes = predictions.classes[rows]
-    return [predictions.names[c] for c in classes] if predictions.names else classes
+def _cells(predictions: Predictions, name: str, column: np.ndarray) -> np.ndarray | list[str]:
+    """Return rows of a column as a file holds them: classes by name, where they have names."""
+    if name == "class" and predictions.names:
+        return [predictions.names[c] for c in column]
+    return np.ascontiguousarray(column)
 
 
 def _npz(predictions: Predictions) -> Iterator[bytes]:
-    arrays = {
-        "key": predictions.keys,
-        "class": predictions.classes,
-        "probability": predictions.probabilities,
-    }
-    if predictions.names:
-        arrays["class_name"] = np.array(predictions.names)
+    arrays = predictions.arrays()
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -24,6 +24,8 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
+from retexo_fl.graph.labels import check_task, labelled
+from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
     RECIPE_NAME,
     FeatureRecipe,
@@ -54,6 +56,7 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         ConfigurationError: It cannot be split as asked.
     """
     graph = _load_graph(config, quiet=quiet)
+    check_task(graph.labels, config.task, source=f"data set {graph.name!r}")
     assignment = assign_nodes(
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
@@ -65,7 +68,7 @@ def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphP
     """Return the graph of two tables as one part that is predicted, and not trained on.
 
     Args:
-        config: Names the tables, and how their columns are used.
+        config: Names the tables, how their columns are used, and the task.
         features: F of the model.
         classes: C of the model.
 
@@ -82,9 +85,10 @@ def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphP
         Path(config.edges),
         _node_columns(config, ()),
         widths=(features, classes),
+        task=config.task,
     )
     none = np.zeros(graph.num_nodes, dtype=bool)
-    unsplit = Split(train=none, val=none, test=graph.labels >= 0)
+    unsplit = Split(train=none, val=none, test=labelled(graph.labels))
     split = unsplit if graph.published_split is None else graph.published_split
     return cut_graph(graph, none.astype(np.int32), split)[0]
 
@@ -109,9 +113,15 @@ def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     if config.nodes:
         columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)
-        return read_table_graph(nodes, edges, columns, attributes=attributes)
+        return read_table_graph(nodes, edges, columns, attributes=attributes, task=config.task)
     with _found_in(config) as data_dir:
-        return load_dataset(config.dataset, data_dir=data_dir, attributes=attributes, quiet=quiet)
+        return load_dataset(
+            config.dataset,
+            data_dir=data_dir,
+            attributes=attributes,
+            quiet=quiet,
+            task=config.task,
+        )
 
 
 def _node_columns(config: RunConfig, attributes: Sequence[str]) -> NodeColumns:
@@ -196,6 +206,8 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         raise ConfigurationError(
             f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {folder}"
         )
+    for part in parts:
+        check_task(part.labels, config.task, source=f"{folder / part_name(part.client)}")
     if not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts

@@ -90,16 +90,16 @@ class ClientTrainers:
         self._devices = None
         return True
 
-    def weigh_classes(self, class_weights: tuple[float, ...]) -> bool:
-        """Take over (C,) weights that follow from all clients' labels, if there are any.
+    def follow_labels(self, facts: tuple[float, ...]) -> bool:
+        """Take over what follows for the loss from all clients' labels, if anything does.
 
         Returns:
             Whether trainers must be made anew.
         """
-        if not class_weights or class_weights == self.recipe.class_weights:
+        if not facts or facts == self.recipe.label_facts:
             return False
         self.close()
-        self.recipe = Recipe.of(self._config, class_weights)
+        self.recipe = Recipe.of(self._config, facts)
         return True
 
     def stage(self, stage: int, inputs: StageInput, *, predicts: bool = False) -> LayerTrainer:

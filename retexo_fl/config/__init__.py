@@ -2,6 +2,7 @@
 
 from retexo_fl.config.checks import AUTO_FEATURES, DATA_PATH_KEYS, shown
 from retexo_fl.config.file import read_config_file
+from retexo_fl.config.goals import GOALS
 from retexo_fl.config.keys import Scalar
 from retexo_fl.config.profiles import (
     FITTED,
@@ -32,6 +33,7 @@ __all__ = [
     "DATA_PATH_KEYS",
     "DEVICES",
     "FITTED",
+    "GOALS",
     "LINK",
     "LINKS",
     "LINK_EXPECTED",

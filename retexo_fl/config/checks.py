@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS
+from retexo_fl.config.goals import AUTO, check_goal
 from retexo_fl.config.keys import KeyInfo
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
@@ -63,6 +64,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"{counted(values['heads'], 'head')}; "
             "expected a multiple of heads"
         )
+    check_goal(values)
     _check_steps(values)
     _check_lean(values)
     _check_solver(values)
@@ -132,13 +134,18 @@ def _check_solver(values: Mapping[str, Any]) -> None:
     """Check what a last layer that is solved for cannot do."""
     if values["solver"] == "rounds":
         return
-    expected = {"algorithm": "lazy", "loss": "cross-entropy", "aggregator": "mean"}
-    expected |= {"class-weights": "none"}
-    for key, value in expected.items():
-        if values[key] != value:
+    expected = {
+        "algorithm": ("lazy",),
+        "task": ("classes",),
+        "loss": ("cross-entropy", AUTO),
+        "aggregator": ("mean",),
+        "class-weights": ("none",),
+    }
+    for key, fitting in expected.items():
+        if values[key] not in fitting:
             raise ConfigurationError(
                 f"solver: {values['solver']} does not go with {key} {shown(values[key])}; expected "
-                f"rounds, or {key} {value}"
+                f"rounds, or {key} {fitting[0]}"
             )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
 from retexo_fl.config.checks import check_alone, check_together, shown
+from retexo_fl.config.goals import GOALS, loss_name, metric_name
 from retexo_fl.config.keys import (
     KeyInfo,
     Scalar,
@@ -89,6 +90,11 @@ class RunConfig:
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
     split: str = formed(
         "random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT, metavar="SPEC"
+    )
+    task: str = one_of(
+        "classes",
+        "What labels are: one class a node, several labels a node, or numbers.",
+        *GOALS,
     )
     feature_normalisation: str = one_of(
         "none", "Scaling of the input features.", "none", "row", "l2"
@@ -194,7 +200,12 @@ class RunConfig:
         "along it by learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
     )
-    loss: str = formed("cross-entropy", "Loss, a sum over nodes.", LOSS, metavar="SPEC")
+    loss: str = formed(
+        "auto",
+        "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
+        LOSS,
+        metavar="SPEC",
+    )
     class_weights: str = formed(
         "none",
         "Weights of train nodes in the loss by class: none, as many nodes over those of the class "
@@ -203,9 +214,9 @@ class RunConfig:
         metavar="SPEC",
     )
     metric: str = formed(
-        "accuracy",
+        "auto",
         "Metric by which the best weights are selected on the validation nodes, and that is "
-        "reported.",
+        "reported; auto: accuracy, of several labels roc-auc, of a regression rmse.",
         METRIC,
         metavar="SPEC",
     )
@@ -359,6 +370,16 @@ class RunConfig:
         for key, value in config_values(self).items():
             check_value(key, value)
         check_together(config_values(self))
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, where ``loss`` leaves it to the task."""
+        return loss_name(self.task, self.loss)
+
+    @property
+    def metric_name(self) -> str:
+        """The metric, where ``metric`` leaves it to the task."""
+        return metric_name(self.task, self.metric)
 
     @property
     def traits(self) -> Algorithm:

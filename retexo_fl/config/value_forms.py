@@ -74,11 +74,11 @@ AGGREGATOR: Final = ValueForm(
 )
 
 LOSS: Final = ValueForm(
-    pattern=re.compile(r"cross-entropy|focal:(?=\.?\d)\d?(\.\d{0,6})?", re.ASCII),
+    pattern=re.compile(r"auto|cross-entropy|squared|focal:(?=\.?\d)\d?(\.\d{0,6})?", re.ASCII),
     names=frozenset({"focal"}),
-    expected="one of cross-entropy, focal:GAMMA with a number below 10 such as 2, or "
-    "module:attribute",
-    brief="cross-entropy, focal:GAMMA, or module:attribute",
+    expected="one of auto, cross-entropy, focal:GAMMA with a number below 10 such as 2, squared, "
+    "or module:attribute",
+    brief="auto, cross-entropy, focal:GAMMA, squared, or module:attribute",
 )
 
 #: Not all of them zero.
@@ -93,7 +93,8 @@ CLASS_WEIGHTS: Final = ValueForm(
 
 #: Names of metrics that need no more than a name; those of one class have its number behind them.
 METRIC_NAMES: Final = (
-    *("accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision", "log-loss"),
+    *("auto", "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision"),
+    *("log-loss", "rmse", "mae", "r2"),
 )
 _OF_ONE_CLASS: Final = ("f1", "recall", "precision")
 _METRICS: Final = ", ".join([*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS)])

@@ -228,6 +228,7 @@ def _score(values: Mapping[str, Any]) -> Score:
         metric=None if metric is None else float(metric),
         by_metric=bool(values.get("by_metric", metric is not None)),
         lower_is_better=bool(values.get("lower_is_better", False)),
+        counts_right=bool(values.get("counts_right", True)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a training has to know of all clients' labels, from their hellos."""
+"""What a training has to know of all clients' labels, from their hellos; what the user should."""
 
 from __future__ import annotations
 
@@ -10,50 +10,48 @@ import numpy as np
 from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError
-from retexo_fl.training.class_balance import (
+from retexo_fl.federation.asking import named
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
+from retexo_fl.training.label_facts import (
     absent_classes,
-    balanced_weights,
+    facts_of,
     given_weights,
+    label_sums_length,
     only_prediction,
 )
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.units import counted
 
 
-def check_goal(config: RunConfig, classes: int) -> None:
-    """Check that a run's metric and weights fit so many classes.
+def check_goal(config: RunConfig, outputs: int) -> None:
+    """Check that a run's metric and weights fit so many classes, labels or numbers.
 
     Raises:
         ConfigurationError: They do not; the message names the key.
     """
-    metric = make_metric(config.metric)
-    if metric is not None and (reason := metric.unfit_for(classes)):
-        raise ConfigurationError(f"metric: {config.metric}: {reason}")
+    metric = make_metric(config.metric_name, config.task)
+    if metric is not None and (reason := metric.unfit_for(outputs)):
+        raise ConfigurationError(f"metric: {config.metric_name}: {reason}")
     weights = given_weights(config)
-    if weights and len(weights) != classes:
+    if weights and len(weights) != outputs:
+        what = "label" if config.task == MULTI_LABEL else "class"
         raise ConfigurationError(
-            f"class-weights: got {counted(len(weights), 'number')}; expected {classes}, one for "
-            "each class"
+            f"class-weights: got {counted(len(weights), 'number')}; expected {outputs}, one for "
+            f"each {what}"
         )
 
 
 def label_facts(config: RunConfig, hellos: Sequence[HelloAnswer]) -> tuple[float, ...]:
-    """Return what clients are to know of all labels: class weights, or nothing.
-
-    Sums are added in client order.
+    """Return what clients are to know of all labels, or nothing.
 
     Raises:
-        RemoteProtocolError: A client did not say how many train nodes it has of each class.
+        RemoteProtocolError: A client's sums over its labels are none.
     """
-    if config.class_weights != "balanced":
-        return ()
     for hello in hellos:
-        if not hello.label_sums:
-            raise RemoteProtocolError(
-                f"client {hello.client}: label-sums is missing; expected its train nodes by class"
-            )
-    counts = np.sum([hello.label_sums for hello in hellos], axis=0)
-    return balanced_weights(np.asarray(counts))
+        with named(hello.client):
+            _check_sums(config, hello)
+    sums = np.sum([hello.label_sums for hello in hellos], axis=0)
+    return facts_of(config, np.asarray(sums), sum(hello.train for hello in hellos))
 
 
 def label_warnings(hellos: Sequence[HelloAnswer]) -> tuple[str, ...]:
@@ -61,9 +59,33 @@ def label_warnings(hellos: Sequence[HelloAnswer]) -> tuple[str, ...]:
     return absent_classes([hello.label_uses for hello in hellos])
 
 
-def prediction_warnings(confusion: np.ndarray) -> tuple[str, ...]:
-    """Return what the user should know of the test, from its (C * C,) counts, if there are any."""
-    if not confusion.size:
+def prediction_warnings(config: RunConfig, report_sums: np.ndarray) -> tuple[str, ...]:
+    """Return what the user should know of the test, from its sums."""
+    if config.task != CLASSES or not report_sums.size:
         return ()
-    classes = math.isqrt(confusion.size)
-    return only_prediction(confusion.reshape(classes, classes))
+    classes = math.isqrt(report_sums.size)
+    return only_prediction(report_sums.reshape(classes, classes))
+
+
+def _check_sums(config: RunConfig, hello: HelloAnswer) -> None:
+    """Check that sums over train nodes are of as many as there are."""
+    sums, expected = hello.label_sums, label_sums_length(config, hello.classes)
+    if len(sums) != expected:
+        found = counted(len(sums), "number")
+        raise RemoteProtocolError(f"label-sums has {found}; expected {expected}")
+    if config.task == REGRESSION:
+        if not all(map(math.isfinite, sums)) or sums[1] < 0:
+            raise RemoteProtocolError(
+                f"label-sums is {list(sums)}; expected a finite sum, and one of squares"
+            )
+        return
+    known = np.asarray(sums)
+    if config.task == MULTI_LABEL:
+        known = known.reshape(2, -1).sum(axis=0) if len(sums) else known
+        fits = (known <= hello.train).all()
+    else:
+        fits = not len(sums) or known.sum() == hello.train
+    if not fits or any(count < 0 for count in sums):
+        raise RemoteProtocolError(
+            f"label-sums add up to {known.tolist()}; expected counts of {hello.train} train nodes"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,15 +34,26 @@ class LayerFacts:
     Attributes:
         stage: Stage index; 0 for a basis.
         features: Width of the input features that the model was trained on.
-        classes: Number of classes.
+        classes: Number of classes, or of labels; 1 of numbers.
         recipe: Digest of the recipe that made the input features; empty, and not in the file,
             without one.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on; else
+            empty, and not in the file.
     """
 
     stage: int
     features: int
     classes: int
     recipe: str = ""
+    label_facts: tuple[float, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return them as they stand in a file: without what is empty."""
+        values = asdict(self)
+        for name in ("recipe", "label_facts"):
+            if not values[name]:
+                del values[name]
+        return values
 
 
 def layer_path(run: Path, stage: int) -> Path:
@@ -61,10 +73,7 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
         CheckpointError: It could not be written.
     """
     tensors = {name: np.ascontiguousarray(item) for name, item in tensors.items()}
-    values = asdict(facts)
-    if not facts.recipe:
-        del values["recipe"]
-    text = _text({"version": LAYER_VERSION, **values})
+    text = _text({"version": LAYER_VERSION, **facts.values()})
     metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
     replace_file(path, save(tensors, metadata=metadata))
 
@@ -101,12 +110,16 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
-    recipe = values.pop("recipe", "")
-    if set(values) != {"stage", "features", "classes"} or not all(
-        type(value) is int and value >= 0 for value in values.values()
+    recipe, facts = values.pop("recipe", ""), values.pop("label_facts", [])
+    if (
+        set(values) != {"stage", "features", "classes"}
+        or not all(type(value) is int and value >= 0 for value in values.values())
+        or not isinstance(recipe, str)
+        or not isinstance(facts, list)
+        or not all(type(fact) is float and math.isfinite(fact) for fact in facts)
     ):
         raise CheckpointError(f"{path}: damaged (expected numbers of stage, features and classes)")
-    return LayerFacts(**values, recipe=recipe), tensors
+    return LayerFacts(**values, recipe=recipe, label_facts=tuple(facts)), tensors
 
 
 def _text(values: Mapping[str, Any]) -> str:

@@ -6,20 +6,23 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
 import retexo_fl
 from retexo_fl.client.api import HelloAnswer
-from retexo_fl.config import RunConfig
+from retexo_fl.config import GOALS, RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
 from retexo_fl.report import write_report
 from retexo_fl.run_log.result import (
     ClientRow,
+    LabelRow,
     MetricValue,
     Network,
     Plan,
@@ -27,6 +30,7 @@ from retexo_fl.run_log.result import (
     StageResult,
 )
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
@@ -47,7 +51,7 @@ class TrainingOutcome:
         shape: Sizes of the model.
         answers: The hello of each client.
         test: The selected model on the test nodes of all clients.
-        confusion: (C * C,) test nodes by class and predicted class; empty for too many classes.
+        report_sums: Of the test (:func:`~retexo_fl.training.judging.report_sums`).
         own_figures: By client, its own figure of the test, where they were asked for.
         network: What the grid modelled of the network in the last attempt; None where nothing was.
     """
@@ -56,7 +60,7 @@ class TrainingOutcome:
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
     test: Score
-    confusion: np.ndarray
+    report_sums: np.ndarray
     own_figures: Mapping[int, float]
     network: Network | None = None
 
@@ -80,10 +84,13 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         engine=config.engine,
         test_accuracy=outcome.test.accuracy,
         val_accuracy=last.score.accuracy,
-        micro_f1=outcome.test.accuracy,
+        micro_f1=outcome.test.accuracy if config.task == CLASSES else None,
         metric=_metric(config, outcome.test),
-        confusion=_confusion(outcome),
-        warnings=(*label_warnings(outcome.answers), *prediction_warnings(outcome.confusion)),
+        **_test_report(outcome),
+        warnings=(
+            *label_warnings(outcome.answers),
+            *prediction_warnings(config, outcome.report_sums),
+        ),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
         volumes=job.ledger.totals(),
         seconds={
@@ -119,18 +126,23 @@ def _stage_row(config: RunConfig, stage: StageOutcome) -> StageResult:
 
 def _metric(config: RunConfig, score: Score) -> MetricValue | None:
     """Return the metric by which weights were selected, where it is not accuracy."""
-    if config.metric == "accuracy":
+    if config.metric_name == "accuracy":
         return None
-    return MetricValue(name=config.metric, value=score.metric)
+    return MetricValue(name=config.metric_name, value=score.metric)
 
 
-def _confusion(outcome: TrainingOutcome) -> tuple[tuple[int, ...], ...]:
-    """Return the matrix, or nothing where nothing was counted."""
-    if not outcome.confusion.size:
-        return ()
-    classes = outcome.shape.classes
-    rows = outcome.confusion.reshape(classes, classes).astype(np.int64).tolist()
-    return tuple(map(tuple, rows))
+def _test_report(outcome: TrainingOutcome) -> dict[str, Any]:
+    """Return what the sums of the test say, by fields of the result; nothing without any."""
+    sums, task = outcome.report_sums, outcome.config.task
+    if not sums.size:
+        return {}
+    if task == REGRESSION:
+        metrics = {name: make_metric(name, task) for name in GOALS[task].metrics}
+        return {"errors": {name: m.value(sums) for name, m in metrics.items() if m is not None}}
+    rows = sums.reshape(-1, outcome.shape.classes).astype(np.int64)
+    if task == MULTI_LABEL:
+        return {"labels": tuple(LabelRow(*counts) for counts in rows.T.tolist())}
+    return {"confusion": tuple(map(tuple, rows.tolist()))}
 
 
 def _client_rows(

@@ -27,6 +27,7 @@ from retexo_fl.federation.rounds.checked_answers import check_predicted
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.trained_model import TrainedModel
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.events import (
     Answered,
@@ -48,11 +49,13 @@ class PredictionOutcome:
         answers: What each client wrote, by client index.
         missing: Vectors that exchanges were closed without.
         ledger: Bytes that moved.
+        counts_right: Whether answers are right or wrong: not so of numbers.
     """
 
     answers: Mapping[int, PredictAnswer]
     missing: int
     ledger: TrafficLedger
+    counts_right: bool = True
 
     def facts(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
@@ -61,13 +64,19 @@ class PredictionOutcome:
             "labelled": {
                 use: {
                     "nodes": sum(getattr(a, use) for a in self.answers.values()),
-                    "right": sum(getattr(a, f"{use}_correct") for a in self.answers.values()),
+                    "right": self._right(use),
                 }
                 for use in ("train", "validation", "test")
             },
             "missing_rows": self.missing,
             "bytes": self.ledger.totals(),
         }
+
+    def _right(self, use: str) -> int | None:
+        if not self.counts_right:
+            return None
+        counts: list[int] = [getattr(a, f"{use}_correct") for a in self.answers.values()]
+        return sum(counts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +136,12 @@ class PredictionLoop:
         answers = self._predict(messenger, clients, job)
         nodes = sum(answer.nodes for answer in answers.values())
         self.tell(Predicted(nodes=nodes, bytes_payload=self._moved_bytes))
-        return PredictionOutcome(answers=answers, missing=missing, ledger=self._ledger)
+        return PredictionOutcome(
+            answers=answers,
+            missing=missing,
+            ledger=self._ledger,
+            counts_right=self.config.task != REGRESSION,
+        )
 
     def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
         """Run the exchange of a stage; return how many vectors it was closed without."""
@@ -148,7 +162,10 @@ class PredictionLoop:
     ) -> dict[int, PredictAnswer]:
         last = self.model.shape.layers - 1
         request = PredictRequest(
-            ticket=self.model.ticket(job, last), weights=self.model.weights[last], form=self.form
+            ticket=self.model.ticket(job, last),
+            weights=self.model.weights[last],
+            form=self.form,
+            label_facts=self.model.label_facts,
         )
         asked = Ask.of(clients.hellos, request, stage=last, purpose="predict")
         answers: dict[int, PredictAnswer] = {}

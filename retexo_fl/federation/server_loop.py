@@ -50,6 +50,7 @@ from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.federation.stage_loop import StageLoop
 from retexo_fl.federation.strategy import Joined, LazyMessagePassing
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.run_log.events import (
     ExchangeClosed,
     Finished,
@@ -110,7 +111,7 @@ class ServerLoop:
                 attempt=self.job.attempt,
                 clients=self.config.clients,
                 stages=self._strategy.stages,
-                metric=self.config.metric,
+                metric=self.config.metric_name,
                 warnings=label_warnings(self._joined.federation.answers),
                 absent=self._never_there,
             )
@@ -132,7 +133,7 @@ class ServerLoop:
             shape=self._joined.schedule.shape,
             answers=self._joined.federation.answers,
             test=test,
-            confusion=self._strategy.training.confusion,
+            report_sums=self._strategy.training.report_sums,
             own_figures=self._strategy.training.own_figures,
             network=network_facts(self.grid),
         )
@@ -282,6 +283,7 @@ class ServerLoop:
     def _record_stage(self, outcome: StageOutcome) -> None:
         """Write a finished stage's layers, and say how it ended."""
         schedule = self._joined.schedule
+        scale = self.job.label_facts if self.config.task == REGRESSION else ()
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
             facts = LayerFacts(
@@ -289,6 +291,7 @@ class ServerLoop:
                 features=shape.features,
                 classes=shape.classes,
                 recipe=self._joined.federation.recipe,
+                label_facts=scale,
             )
             self.run.write_layer(facts, tensors)
         self.run.record(
@@ -310,7 +313,7 @@ class ServerLoop:
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
-                warnings=prediction_warnings(self._strategy.training.confusion),
+                warnings=prediction_warnings(self.config, self._strategy.training.report_sums),
                 bytes_payload=self._payload_bytes(),
             )
         )

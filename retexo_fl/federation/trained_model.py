@@ -25,6 +25,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_layer_file,
 )
+from retexo_fl.graph.labels import CLASSES, REGRESSION
 from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
@@ -42,6 +43,7 @@ class TrainedModel:
         weights: (P,) of each stage.
         basis: Of the features, as it travels; None without one.
         recipe: Digest of the recipe that made the input features; empty without one.
+        label_facts: Of a regression, mean and scale of the labels that it was trained on.
     """
 
     run: Path
@@ -50,6 +52,7 @@ class TrainedModel:
     weights: tuple[np.ndarray, ...]
     basis: np.ndarray | None = None
     recipe: str = ""
+    label_facts: tuple[float, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -65,6 +68,9 @@ class TrainedModel:
             **shape,
             "feature_normalisation": self.config.feature_normalisation,
             "drops_edges": self.config.traits.drops_edges,
+            # Of classes it is named as before there were other labels.
+            **({} if self.config.task == CLASSES else {"task": self.config.task}),
+            **({"label_facts": self.label_facts} if self.label_facts else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
@@ -145,8 +151,19 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
     basis = _read_basis(run, config, shape) if shape.has_basis else None
+    if len(first.label_facts) != (2 if config.task == REGRESSION else 0):
+        raise RunDirectoryError(
+            f"{layer_path(run, 0)}: has {len(first.label_facts)} numbers of labels; expected mean "
+            "and scale with task regression, else none"
+        )
     return TrainedModel(
-        run=run, config=config, shape=shape, weights=weights, basis=basis, recipe=first.recipe
+        run=run,
+        config=config,
+        shape=shape,
+        weights=weights,
+        basis=basis,
+        recipe=first.recipe,
+        label_facts=first.label_facts,
     )
 
 

@@ -188,12 +188,12 @@ class ArrayChecks:
                 name, f"row {row} is {labels[row]}; expected -1 (unlabelled) to {num_classes - 1}"
             )
 
-    def masks(self, masks: Mapping[str, np.ndarray], labels: np.ndarray) -> None:
-        """Check masks: booleans, one for each node, disjoint, on labelled nodes only."""
-        taken = np.zeros(len(labels), dtype=bool)
+    def masks(self, masks: Mapping[str, np.ndarray], labelled: np.ndarray) -> None:
+        """Check masks: booleans, one for each node, disjoint, on ``labelled`` nodes only."""
+        taken = np.zeros(len(labelled), dtype=bool)
         for name, mask in masks.items():
-            self.form(name, mask, kinds="b", shape=(len(labels),))
-            unlabelled = np.flatnonzero(mask & (labels < 0))
+            self.form(name, mask, kinds="b", shape=(len(labelled),))
+            unlabelled = np.flatnonzero(mask & ~labelled)
             if len(unlabelled):
                 self.fail(name, f"row {unlabelled[0]} is unlabelled; expected labelled nodes only")
             twice = np.flatnonzero(mask & taken)

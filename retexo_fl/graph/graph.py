@@ -10,9 +10,10 @@ from typing import Final, Self
 import numpy as np
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.checks import ArrayChecks, largest_label
+from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
+from retexo_fl.graph.labels import check_labels, count_outputs, labelled, stored_labels, task_of
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
 
@@ -58,8 +59,8 @@ class EdgeListGraph:
         name: Name of the data set.
         edges: [2, E] integers, each undirected edge once, in any order.
         features: [N, F] float32.
-        labels: [N] integers, -1 for unlabelled.
-        num_classes: C, or None for the largest label plus one.
+        labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
+        num_classes: C, or None for the largest label plus one; not read of other labels.
         node_keys: [N] bytes, or None for the decimal node indices.
         split: The published split, or None.
         attributes: [N] text or integers by name, which a graph may be cut by.
@@ -89,8 +90,8 @@ class Graph:
         indptr: [N + 1] int64: node u's neighbours are ``indices[indptr[u]:indptr[u + 1]]``.
         indices: [2E] integers, both directions of each edge, ascending in each row; no self loop.
         features: [N, F] float32, dense or CSR.
-        labels: [N] int64, -1 for unlabelled.
-        num_classes: C.
+        labels: [N] int64 classes, [N, L] int8 labels or [N] float64 numbers.
+        num_classes: Outputs of a model: C classes, L labels, or one number.
         train_mask: [N] bool of the published split, or None.
         val_mask: As ``train_mask``.
         test_mask: As ``train_mask``.
@@ -131,8 +132,8 @@ class Graph:
             edges: [2, E] integers below N, each edge once, in any order and orientation.
             name: Name of the data set.
             features: [N, F] float32, dense or CSR with sorted columns.
-            labels: [N] integers, -1 for unlabelled.
-            num_classes: C; None for the largest label plus one.
+            labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
+            num_classes: C; None for the largest label plus one; not read of other labels.
             node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
             split: The published split, if there is one.
             attributes: [N] text or integers by name, which the graph may be cut by.
@@ -165,12 +166,22 @@ class Graph:
             indptr=indptr,
             indices=indices,
             features=given.features,
-            labels=given.labels.astype(np.int64),
+            labels=stored_labels(given.labels),
             num_classes=num_classes,
             attributes=attribute_texts(names.source, given.attributes, num_nodes=num_nodes),
             recipe=given.recipe,
             **masks,
         )
+
+    @property
+    def task(self) -> str:
+        """What its labels are for: ``classes``, ``multi-label`` or ``regression``."""
+        return task_of(self.labels)
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """[N] bool: of which nodes a label is known."""
+        return labelled(self.labels)
 
     @property
     def num_nodes(self) -> int:
@@ -209,20 +220,13 @@ class Graph:
 def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     """Check all arrays; return the number of classes and the node keys."""
     checks = ArrayChecks(source=names.source, error=DatasetError)
-    checks.form(names.labels, given.labels, kinds="iu", shape=(None,))
+    num_classes = count_outputs(checks, names.labels, given.labels, num_classes=given.num_classes)
     num_nodes = len(given.labels)
-    largest = largest_label(given.labels)
-    if largest < 0 and given.num_classes is None:
-        checks.fail(names.labels, "no node is labelled; expected classes from 0")
-    if given.num_classes is None and largest >= num_nodes:
-        row = int(given.labels.argmax())
-        checks.fail(names.labels, f"row {row} is {largest}; expected fewer classes than nodes")
-    num_classes = largest + 1 if given.num_classes is None else given.num_classes
-    checks.labels(names.labels, given.labels, num_classes=num_classes)
+    check_labels(checks, names.labels, given.labels, outputs=num_classes)
     checks.edges(names.edges, given.edges, num_nodes=num_nodes)
     checks.features(names.features, given.features, num_nodes=num_nodes)
     if given.split is not None:
-        checks.masks(given.split.named(), given.labels)
+        checks.masks(given.split.named(), labelled(given.labels))
     keys = decimal_keys(num_nodes) if given.node_keys is None else given.node_keys
     check_keys(checks, "node_keys", keys, num_nodes=num_nodes)
     return num_classes, keys

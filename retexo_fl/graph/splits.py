@@ -11,6 +11,7 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph, Split
+from retexo_fl.graph.labels import CLASSES, KINDS
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable
 from retexo_fl.units import counted
@@ -52,7 +53,8 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
         graph: The whole graph.
         assignment: [N] client of each node; only ``per-client-class`` looks at it.
         split: ``published``: the data set's own. ``random:TRAIN/VAL/TEST``: shares of the labelled
-            nodes of each class, which depend on the seed alone, not on the partitioning.
+            nodes of each class, which depend on the seed alone, not on the partitioning; of all
+            labelled nodes where labels are no classes.
             ``random-unstratified:TRAIN/VAL/TEST``: likewise, whatever the classes are.
             ``per-client-class:TRAIN/VAL/TEST``: the same shares of each class of each client.
             ``module:attribute``: a :class:`SplitFunction`.
@@ -79,9 +81,15 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     if kind not in _DRAWS:
         raise ConfigurationError(f"split: got {split!r}; expected published, {_FORMS}")
     shares = parse_shares(split, text)
-    labelled = np.flatnonzero(graph.labels >= 0)
+    labelled = np.flatnonzero(graph.labelled)
+    is_of_classes = graph.task == CLASSES
+    if kind == "per-client-class" and not is_of_classes:
+        raise ConfigurationError(
+            f"split: {split} does not fit the labels of data set {graph.name!r}, which are "
+            f"{KINDS[graph.task]}; expected random:TRAIN/VAL/TEST"
+        )
     generator = seeded_generator(seed, _DRAWS[kind])
-    if kind == "random-unstratified":
+    if kind == "random-unstratified" or not is_of_classes:
         cells = np.zeros(len(labelled), dtype=np.int64)
     else:
         cells = graph.labels[labelled]
@@ -98,7 +106,7 @@ def _published(graph: Graph) -> Split:
             f"split: data set {graph.name!r} has no published split; expected {_FORMS}"
         )
     checks = ArrayChecks(source=graph.name, error=DatasetError)
-    checks.masks(published.named(), graph.labels)
+    checks.masks(published.named(), graph.labelled)
     return published
 
 
@@ -114,7 +122,7 @@ def _of_plugin(graph: Graph, assignment: np.ndarray, split: str, seed: int) -> S
             checks.fail(name, f"got {type(mask).__name__}; expected an array of booleans")
         if not mask.any():
             checks.fail(name, "no node is in it; expected at least one")
-    checks.masks(found.named(), graph.labels)
+    checks.masks(found.named(), graph.labelled)
     return found
 
 

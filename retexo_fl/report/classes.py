@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.report import markup
 from retexo_fl.report.read import RunRecord
+from retexo_fl.run_log.result import LabelRow
 from retexo_fl.units import UNKNOWN
 
 #: Above this many classes the matrix is left out, and the table of classes stands alone.
@@ -15,26 +17,38 @@ CLASSES_SHOWN: Final = 20
 
 
 def classes_section(run: RunRecord) -> str:
-    """Return recall and precision of each class, and the confusion matrix if it is readable."""
-    matrix = () if run.result is None else run.result.confusion
+    """Return recall and precision by class or label with the confusion matrix, or errors."""
+    result = run.result
+    if result is None:
+        return ""
+    if result.labels:
+        return markup.section("classes", "Labels", _table("label", result.labels))
+    if result.errors:
+        rows = [[markup.words(name), markup.number(v)] for name, v in result.errors.items()]
+        return markup.section("classes", "Errors", markup.table("Errors", ("", "test"), rows))
+    matrix = result.confusion
     if not matrix or any(len(row) != len(matrix) for row in matrix):
         return ""
     counts = np.array(matrix)
-    hits, labelled, predicted = np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0)
-    rows = [
+    found = zip(np.diagonal(counts), counts.sum(axis=0), counts.sum(axis=1), strict=True)
+    classes = [LabelRow(*map(int, numbers)) for numbers in found]
+    return markup.section("classes", "Classes", _table("class", classes), _matrix(counts))
+
+
+def _table(what: str, rows: Sequence[LabelRow]) -> str:
+    lines = [
         [
-            markup.name(c),
-            markup.count(int(labelled[c])),
-            markup.count(int(predicted[c])),
-            _ratio(int(hits[c]), int(labelled[c])),
-            _ratio(int(hits[c]), int(predicted[c])),
-            _ratio(2 * int(hits[c]), int(labelled[c] + predicted[c])),
+            markup.name(number),
+            markup.count(row.positive),
+            markup.count(row.predicted),
+            _ratio(row.hits, row.positive),
+            _ratio(row.hits, row.predicted),
+            _ratio(2 * row.hits, row.positive + row.predicted),
         ]
-        for c in range(len(counts))
+        for number, row in enumerate(rows)
     ]
-    columns = ("class", "test nodes", "predicted", "recall", "precision", "F1")
-    table = markup.table("Classes", columns, rows, sortable=True)
-    return markup.section("classes", "Classes", table, _matrix(counts))
+    columns = (what, "test nodes", "predicted", "recall", "precision", "F1")
+    return markup.table(f"Test by {what}", columns, lines, sortable=True)
 
 
 def _matrix(counts: np.ndarray) -> str:

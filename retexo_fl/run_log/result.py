@@ -37,6 +37,15 @@ class ClientRow:
     test_metric: float | None = field(default=None, metadata=OMITTED)
 
 
+@dataclass(frozen=True, slots=True)
+class LabelRow:
+    """Test nodes with one of several labels: predicted rightly, predicted, and with the label."""
+
+    hits: int
+    predicted: int
+    positive: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValue:
     """A metric other than accuracy by which weights were selected."""
@@ -126,10 +135,13 @@ class Result:
             took effect.
         test_accuracy: Of the selected model on all test nodes; None without any.
         val_accuracy: Of the last stage's best round.
-        micro_f1: Equal to the accuracy: with one label a node, every false positive is another
-            class's false negative.
+        micro_f1: Of classes equal to the accuracy: with one label a node, every false positive is
+            another class's false negative; else None.
         metric: On the test nodes, where it is not accuracy.
-        confusion: (C, C) test nodes by class, each by predicted class; empty for too many classes.
+        confusion: (C, C) test nodes by class, each by predicted class; empty for too many classes,
+            and where labels are no classes.
+        labels: Of several labels a node, the test by label; else empty.
+        errors: Of a regression, the test's errors by name; else empty.
         warnings: What the user should know of labels and predictions, a line each.
         stages: In order.
         volumes: By measure and kind, in bytes.
@@ -157,6 +169,8 @@ class Result:
     micro_f1: float | None
     metric: MetricValue | None = field(default=None, metadata=OMITTED)
     confusion: tuple[tuple[int, ...], ...] = field(default=(), metadata=OMITTED)
+    labels: tuple[LabelRow, ...] = field(default=(), metadata=OMITTED)
+    errors: Mapping[str, float | None] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     stages: tuple[StageResult, ...]
     volumes: Mapping[str, ByKind] = field(metadata=key("bytes"))

@@ -6,9 +6,10 @@ least squares has them::
 
     V_1 = orth(Z' Y),   V_(b+1) = orth(Z' Z V_b), each orthogonal to those before
 
-Y are the labels as (train nodes, C) indicators. A client adds up its own nodes' part of each
-product; the server adds the clients' parts, makes V orthonormal and sends it back. What a node is
-then known by is ``(x - m) V s`` with one scale s, which gives coordinates a mean square near 1.
+Y are the labels as (train nodes, C) indicators, or numbers as they are, since Z has no mean. A
+client adds up its own nodes' part of each product; the server adds the clients' parts, makes V
+orthonormal and sends it back. What a node is then known by is ``(x - m) V s`` with one scale s,
+which gives coordinates a mean square near 1.
 
 Source: Wold, Ruhe, Wold and Dunn, SIAM J. Sci. Stat. Comput. 5 (1984), in block form; Golub and Van
 Loan, Matrix Computations, section 10.3.6.
@@ -25,6 +26,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.graph.features import Features
+from retexo_fl.training.judging import indicators
 from retexo_fl.updates.grid import Grid
 
 #: Directions that add less than this share of all sums hold rounding alone.
@@ -134,11 +136,11 @@ def feature_sums(rows: Features) -> np.ndarray:
     return np.asarray(rows.sum(axis=0, dtype=np.float64)).reshape(-1)
 
 
-def label_sums(rows: Features, mean: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return ``Z' Y``: (F, C) float64 of (n, F) train rows with (n,) labels."""
-    indicators = np.zeros((len(labels), classes))
-    indicators[np.arange(len(labels)), labels] = 1.0
-    return _centred_product(rows, mean, indicators)
+def label_products(
+    rows: Features, mean: np.ndarray, labels: np.ndarray, classes: int
+) -> np.ndarray:
+    """Return ``Z' Y``: (F, C) float64 of (n, F) train rows with n labels."""
+    return _centred_product(rows, mean, indicators(labels, classes))
 
 
 def direction_sums(rows: Features, block: Basis) -> np.ndarray:
@@ -190,7 +192,7 @@ class BasisBuilder:
         return Basis(mean=self._mean, directions=self._blocks[-1] if self._blocks else nothing)
 
     def add(self, sums: np.ndarray) -> None:
-        """Make the next block of (F, c) :func:`label_sums` or :func:`direction_sums`."""
+        """Make the next block of (F, c) :func:`label_products` or :func:`direction_sums`."""
         if self._blocks:
             # Of the train nodes' coordinates in the last block.
             self._squares += float(np.sum(self._blocks[-1] * sums))

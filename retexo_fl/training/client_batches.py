@@ -39,7 +39,7 @@ def make_sampled_trainer(
         graph: The client's.
         whole: Judges weights.
         devices: The client's.
-        recipe: Weights of classes, and local steps.
+        recipe: What is known of labels, and local steps.
         client: Index.
 
     Raises:
@@ -48,8 +48,9 @@ def make_sampled_trainer(
     settings = SampledSettings(
         shape=whole.shape,
         choice=SamplerChoice.of(config, client=client),
-        loss=config.loss,
-        class_weights=recipe.class_weights,
+        loss=config.loss_name,
+        task=config.task,
+        label_facts=recipe.label_facts,
         dropout=config.dropout,
         seed=config.seed,
         buffers=1 + devices.ahead,
@@ -86,7 +87,7 @@ def client_graph(inputs: StageInput, nodes: NodeSets) -> ClientGraph:
         adjacency=adjacency,
         rows=np.ascontiguousarray(rows),
         hashes=np.asarray(inputs.own_hashes),
-        labels=np.asarray(nodes.labels, np.int64),
+        labels=np.asarray(nodes.labels),
         # Whatever the devices are: the order decides which nodes make a mini-batch.
         train=adjacency.near_together(nodes.train),
     )

@@ -22,6 +22,7 @@ from retexo_fl.devices.pool import OpenTask
 from retexo_fl.devices.task import Share
 from retexo_fl.devices.timings import StepSums
 from retexo_fl.errors import RetexoError
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
@@ -59,7 +60,7 @@ class DevicePlan:
         devices: The client's.
         client: Index, for its log.
         balance: ``dynamic`` or ``static``.
-        loss: ``loss`` of the configuration; likewise ``metric`` and ``dropout``.
+        loss: ``loss`` of the configuration; likewise ``metric``, ``task`` and ``dropout``.
         seed: Of the training.
     """
 
@@ -68,6 +69,7 @@ class DevicePlan:
     balance: str
     loss: str
     metric: str
+    task: str = CLASSES
     dropout: float
     seed: int
 
@@ -78,8 +80,9 @@ class DevicePlan:
             devices=devices,
             client=client,
             balance=config.balance,
-            loss=config.loss,
-            metric=config.metric,
+            loss=config.loss_name,
+            metric=config.metric_name,
+            task=config.task,
             dropout=config.dropout,
             seed=config.seed,
         )
@@ -116,7 +119,8 @@ class DeviceStage(LayerTrainer):
             stage=stage,
             loss=plan.loss,
             metric=plan.metric,
-            class_weights=recipe.class_weights,
+            task=plan.task,
+            label_facts=recipe.label_facts,
             dropout=plan.dropout,
             seed=plan.seed,
         )

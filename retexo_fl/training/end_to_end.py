@@ -23,6 +23,7 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.boundary_rows import BoundaryRows
 from retexo_fl.training.boundary_sampling import BoundaryDraw, BoundarySampling
+from retexo_fl.training.judging import label_tensor
 from retexo_fl.training.layer_pass import LayerPass
 from retexo_fl.training.layer_trainer import NodeSets
 from retexo_fl.training.linear_step import all_finite
@@ -234,7 +235,7 @@ class EndToEndTrainer:
         return nodes
 
     def _labels(self, which: str) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(self._nodes.labels[self._rows(which)], np.int64))
+        return label_tensor(self._nodes.labels[self._rows(which)])
 
     def _no_rows(self) -> torch.Tensor:
         return torch.empty(0, dtype=self._inputs.dtype)

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
 from retexo_fl.plugins import is_plugin, load_callable
 
-#: From (R, C) logits and (R,) int64 classes to the sum of all rows' losses, a scalar tensor. A mean
-#: would weigh a node by the size of its client.
+#: From (R, C) logits and (R,) int64 classes, or what else a task has (:mod:`.judging`), to the sum
+#: of all rows' losses, a scalar tensor. A mean would weigh a node by the size of its client.
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -66,25 +67,83 @@ class ClassWeighted:
         return total
 
 
-def make_loss(name: str, class_weights: tuple[float, ...] = ()) -> Loss:
-    """Return the loss called ``name``: ``cross-entropy``, ``focal:GAMMA``, ``module:attribute``.
+@dataclass(frozen=True, slots=True)
+class OfLabels:
+    """Binary cross entropy of each known label, over L: the mean over labels where all are known.
+
+    Attributes:
+        gamma: As of :class:`Focal`; 0 for cross entropy.
+        weights: (L,) by which positives of each label count; empty for none.
+    """
+
+    gamma: float
+    weights: tuple[float, ...] = ()
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the sum over (R, L) logits and (R, L) labels, -1 for unknown."""
+        known, positive = labels >= 0, labels == 1
+        likelihood = F.logsigmoid(torch.where(positive, logits, -logits))
+        losses = -likelihood
+        if self.gamma:
+            missed = -torch.expm1(likelihood.clamp(max=-torch.finfo(logits.dtype).tiny))
+            losses = missed**self.gamma * losses
+        if self.weights:
+            weights = torch.tensor(self.weights, dtype=logits.dtype, device=logits.device)
+            losses = torch.where(positive, weights * losses, losses)
+        return torch.where(known, losses, losses.new_zeros(())).sum() / labels.shape[1]
+
+
+def squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squared errors of (R, 1) outputs and (R,) numbers."""
+    return ((outputs[:, 0] - labels) ** 2).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Standardised:
+    """A loss of numbers in units in which train nodes' labels have a mean of 0, a deviation of 1.
+
+    Attributes:
+        loss: Of (R, 1) outputs and (R,) labels in these units.
+        mean: Of the labels.
+        scale: Their standard deviation.
+    """
+
+    loss: Loss
+    mean: float
+    scale: float
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the sum over (R, 1) outputs and (R,) labels in units of their own."""
+        return self.loss(outputs, ((labels - self.mean) / self.scale).to(outputs.dtype))
+
+
+def make_loss(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -> Loss:
+    """Return the loss called ``name``: a built-in one, or ``module:attribute``.
 
     Args:
-        name: Of the loss.
-        class_weights: (C,), or empty for none.
+        name: Of the loss; it fits the task.
+        task: What labels are.
+        facts: Of labels: (C,) weights of classes or labels, mean and scale of numbers, or nothing.
 
     Raises:
         PluginError: There is no such loss.
     """
-    loss = _named(name)
-    return ClassWeighted(loss, class_weights) if class_weights else loss
+    if task == REGRESSION:
+        mean, scale = facts or (0.0, 1.0)
+        return Standardised(squared if name == "squared" else _plugin(name), mean, scale)
+    kind, _, gamma = name.partition(":")
+    is_focal = kind == "focal" and not is_plugin(name)
+    if task == MULTI_LABEL and not is_plugin(name):
+        return OfLabels(float(gamma) if is_focal else 0.0, facts)
+    loss: Loss = Focal(float(gamma)) if is_focal else _of_classes(name)
+    return ClassWeighted(loss, facts) if facts else loss
 
 
-def _named(name: str) -> Loss:
-    if name == "cross-entropy":
-        return cross_entropy
-    if name.startswith("focal:") and not is_plugin(name):
-        return Focal(float(name.partition(":")[2]))
+def _of_classes(name: str) -> Loss:
+    return cross_entropy if name == "cross-entropy" else _plugin(name)
+
+
+def _plugin(name: str) -> Loss:
     if not is_plugin(name):
         raise PluginError(f"loss {name!r}: expected a built-in name, or module:attribute")
     found: Loss = load_callable("loss", name, "logits", "labels")

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from retexo_fl.errors import PluginError
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.plugins import load_callable
+from retexo_fl.training.judging import label_counts, number_sums
 
 
 class Metric(ABC):
@@ -31,8 +33,8 @@ class Metric(ABC):
         """Return a (k,) vector whose sum over all nodes decides the metric.
 
         Args:
-            logits: (R, C); R may be 0.
-            labels: (R,) int64 classes.
+            logits: (R, C); R may be 0. Of a regression (R, 1) numbers in the units of the labels.
+            labels: (R,) int64 classes; (R, L) int64 of 0, 1 and -1; or (R,) float64 numbers.
         """
 
     @abstractmethod
@@ -53,8 +55,12 @@ class Metric(ABC):
         return None
 
 
-def make_metric(name: str) -> Metric | None:
+def make_metric(name: str, task: str = CLASSES) -> Metric | None:
     """Return the metric called ``name``, or None for ``accuracy``, which is always counted.
+
+    Args:
+        name: Of the metric; it fits the task.
+        task: What labels are.
 
     Raises:
         PluginError: ``module:attribute`` names no factory of a :class:`Metric`.
@@ -63,6 +69,8 @@ def make_metric(name: str) -> Metric | None:
         return None
     if name in _NAMED:
         return _NAMED[name]()
+    if name in _RANKINGS:
+        return _RANKINGS[name](task)
     kind, _, target = name.partition(":")
     if kind in _OF_ONE_CLASS and target.isdecimal():
         return _OF_ONE_CLASS[kind](int(target))
@@ -110,13 +118,11 @@ def metric_value(metric: Metric, totals: np.ndarray) -> float | None:
 
 
 class _ByClass(Metric):
-    """Base of metrics of three counts of each class: hits, predictions and labels."""
+    """Base of metrics of three counts of each class or label: hits, predictions and positives."""
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the (3 C,) counts."""
-        predicted, classes = logits.argmax(dim=1), logits.shape[1]
-        counted = (labels[predicted == labels], predicted, labels)
-        return torch.cat([torch.bincount(nodes, minlength=classes) for nodes in counted])
+        return label_counts(logits, labels).reshape(-1)
 
     def length(self, outputs: int) -> int:
         """Return 3 C."""
@@ -197,10 +203,14 @@ class LogLoss(Metric):
     lower_is_better = True
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the sum and the number of rows."""
-        likelihood = torch.log_softmax(logits.double(), dim=1)
-        picked = likelihood.gather(1, labels[:, None])
-        return torch.stack([-picked.sum(), torch.tensor(float(len(labels)), dtype=torch.float64)])
+        """Return the sum and the number of rows, or of known labels."""
+        wide = logits.double()
+        if labels.ndim == 2:
+            known = labels >= 0
+            likelihood = torch.nn.functional.logsigmoid(torch.where(labels == 1, wide, -wide))
+            return torch.stack([-likelihood[known].sum(), known.sum().double()])
+        picked = torch.log_softmax(wide, dim=1).gather(1, labels[:, None])
+        return torch.stack([-picked.sum(), wide.new_tensor(float(len(labels)))])
 
     def value(self, totals: np.ndarray) -> float:
         """See :class:`Metric`."""
@@ -226,19 +236,24 @@ class _Ranking(Metric):
     """Base of metrics of how classes are ranked: counts of positives and negatives by score.
 
     The score of a class is the logit of its probability against all others: with two classes the
-    difference of both logits, and then the second class alone is ranked. Scores are counted in
+    difference of both logits, and then the second class alone is ranked. Of several labels it is
+    each one's own logit, of nodes where the label is known. Scores are counted in
     :data:`BINS` bins of equal width from -REACH to REACH; a bin begins at its lower edge. Scores in
     one bin count as equal, so what is computed is exact for scores at the edges of bins.
     """
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the (K, 2, BINS) counts as one vector: of K classes negatives, then positives."""
-        scores = _against_rest(logits)
-        classes = torch.arange(scores.shape[1]) if scores.shape[1] > 1 else torch.tensor([1])
-        positive = (labels[:, None] == classes).to(torch.int64)
+        if labels.ndim == 2:
+            scores, positive, known = logits.double(), labels == 1, labels >= 0
+        else:
+            scores = _against_rest(logits)
+            classes = torch.arange(scores.shape[1]) if scores.shape[1] > 1 else torch.tensor([1])
+            positive = labels[:, None] == classes
+            known = torch.ones_like(positive)
         places = ((scores + REACH) * (BINS / (2 * REACH))).floor().clamp(0, BINS - 1)
         rows = 2 * torch.arange(scores.shape[1]) + positive
-        found = (rows * BINS + places.to(torch.int64)).reshape(-1)
+        found = (rows * BINS + places.to(torch.int64))[known]
         return torch.bincount(found, minlength=scores.shape[1] * 2 * BINS)
 
     def value(self, totals: np.ndarray) -> float | None:
@@ -251,15 +266,19 @@ class _Ranking(Metric):
         ]
         return float(np.mean(values)) if values else None
 
+    def __init__(self, task: str) -> None:
+        self._of_classes = task == CLASSES
+
     def unfit_for(self, outputs: int) -> str | None:
         """See :class:`Metric`."""
-        if 2 <= outputs <= MOST_RANKED:
+        least, what = (2, "classes") if self._of_classes else (1, "labels")
+        if least <= outputs <= MOST_RANKED:
             return None
-        return f"there are {outputs} classes; expected 2 to {MOST_RANKED}"
+        return f"there are {outputs} {what}; expected {least} to {MOST_RANKED}"
 
     def length(self, outputs: int) -> int:
         """See :class:`Metric`."""
-        return (1 if outputs == 2 else outputs) * 2 * BINS
+        return (1 if outputs == 2 and self._of_classes else outputs) * 2 * BINS
 
     @staticmethod
     @abstractmethod
@@ -304,14 +323,67 @@ def _against_rest(logits: torch.Tensor) -> torch.Tensor:
     return wide - torch.stack(rest, dim=1)
 
 
+# ---- of numbers ---------------------------------------------------------------------------------
+
+
+class _OfNumbers(Metric):
+    """Base of metrics of a regression: of :func:`.number_sums`, in the units of the labels."""
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the (6,) sums."""
+        return number_sums(logits, labels)
+
+    def length(self, outputs: int) -> int:
+        """See :class:`Metric`."""
+        del outputs
+        return 6
+
+
+class RootMeanSquaredError(_OfNumbers):
+    """The root of the mean squared error."""
+
+    lower_is_better = True
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        count, *_, squares = totals
+        return math.sqrt(max(squares, 0.0) / count)
+
+
+class MeanAbsoluteError(_OfNumbers):
+    """The mean size of the error."""
+
+    lower_is_better = True
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        count, _, _, _, sizes, _ = totals
+        return float(sizes / count)
+
+
+class R2(_OfNumbers):
+    """The share of the labels' variance that is explained; undefined where they are all equal."""
+
+    def value(self, totals: np.ndarray) -> float | None:
+        """See :class:`Metric`."""
+        count, total, squares, _, _, left = totals
+        spread = squares - total**2 / count
+        # Rounding leaves something of nothing.
+        return 1 - left / spread if spread > 1e-12 * squares else None
+
+
 _NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
     {
         "balanced-accuracy": BalancedAccuracy,
         "macro-f1": MacroF1,
-        "roc-auc": RocAuc,
-        "average-precision": AveragePrecision,
         "log-loss": LogLoss,
+        "rmse": RootMeanSquaredError,
+        "mae": MeanAbsoluteError,
+        "r2": R2,
     }
+)
+_RANKINGS: Final[Mapping[str, Callable[[str], Metric]]] = MappingProxyType(
+    {"roc-auc": RocAuc, "average-precision": AveragePrecision}
 )
 _OF_ONE_CLASS: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
     {"f1": F1, "recall": Recall, "precision": Precision}

@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import torch
 
 from retexo_fl.config import RunConfig
-from retexo_fl.training.class_balance import given_weights
 from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
-from retexo_fl.training.losses import Loss, cross_entropy, make_loss
+from retexo_fl.training.label_facts import given_weights
+from retexo_fl.training.losses import Loss, Standardised, cross_entropy, make_loss
 from retexo_fl.training.metrics import Metric, make_metric
 
 _OPTIMIZERS: Final[dict[str, type[FlatAdam | FlatSgd]]] = {"adam": FlatAdam, "sgd": FlatSgd}
@@ -49,39 +50,45 @@ class Recipe:
 
     Attributes:
         loss: Summed over nodes.
-        class_weights: (C,) by which it weighs classes; empty for none.
+        label_facts: What it knows of all clients' labels (:func:`.make_loss`); may be empty.
         metric: Selects the best weights; None for accuracy.
         local: Steps of a round.
     """
 
     loss: Loss = cross_entropy
-    class_weights: tuple[float, ...] = ()
+    label_facts: tuple[float, ...] = ()
     metric: Metric | None = None
     local: LocalSteps = LocalSteps()
 
     @classmethod
-    def of(cls, config: RunConfig, class_weights: tuple[float, ...] = ()) -> Recipe:
+    def of(cls, config: RunConfig, label_facts: tuple[float, ...] = ()) -> Recipe:
         """Read the recipe of a configuration; the same object for all clients of a process.
 
         Args:
             config: Of the run.
-            class_weights: (C,) that the configuration leaves to the clients' labels; empty before
-                they are known.
+            label_facts: What the configuration leaves to the clients' labels; empty before that is
+                known.
 
         Raises:
             PluginError: Its loss or metric cannot be used.
         """
-        return _read(config, class_weights)
+        return _read(config, label_facts)
+
+    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return (R, C) outputs in the units of labels: those of classes and labels as they are."""
+        if not isinstance(self.loss, Standardised):
+            return outputs
+        return self.loss.mean + self.loss.scale * outputs.double()
 
 
 # Trying a loss takes longer than making the rest of a client.
 @lru_cache(maxsize=4)
-def _read(config: RunConfig, class_weights: tuple[float, ...]) -> Recipe:
-    weights = class_weights or given_weights(config)
+def _read(config: RunConfig, label_facts: tuple[float, ...]) -> Recipe:
+    facts = label_facts or given_weights(config)
     return Recipe(
-        loss=make_loss(config.loss, weights),
-        class_weights=weights,
-        metric=make_metric(config.metric),
+        loss=make_loss(config.loss_name, config.task, facts),
+        label_facts=facts,
+        metric=make_metric(config.metric_name, config.task),
         local=LocalSteps(
             count=config.local_steps,
             optimizer=config.local_optimizer,

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from retexo_fl.layers.base import GraphLayer, StageInput, places_on
+from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.sample import Block, Sample
+from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.losses import Loss, check_loss, cross_entropy
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
 from retexo_fl.transfers import onto
@@ -35,7 +36,7 @@ class SampledBatch:
 
     Attributes:
         rows: (S, D) input rows, on the model's device.
-        labels: (B,) int64 classes of the roots, there too.
+        labels: Of the B roots, as :mod:`.judging` has them, there too.
         makers: What makes the batch of each layer from its input rows.
     """
 
@@ -78,7 +79,7 @@ class SampledModel:
         Args:
             shape: Of the model.
             hashes: (N,) uint64, keyed randomness of all nodes.
-            labels: (N,) classes of all nodes.
+            labels: Of all N nodes, as stored.
             loss: Summed over roots.
             device: Where to compute; the CPU if None.
         """
@@ -115,7 +116,7 @@ class SampledModel:
             inputs = self._stage_input(block, self._hashes[nodes])
             makers.append(_maker(layer, inputs, degrees, targets))
             nodes, degrees = sample.layer_nodes[m], block.degrees
-        labels = places_on(self._labels[sample.roots], self._device)
+        labels = onto(label_tensor(self._labels[sample.roots]), self._device)
         return SampledBatch(rows=rows, labels=labels, makers=tuple(makers))
 
     def sums(
@@ -156,7 +157,7 @@ class SampledModel:
         parameters = [item for stage in self._stages for item in stage.parameters()]
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         self._flat.release()
-        correct = (logits.detach().argmax(dim=1) == batch.labels).sum()
+        correct = count_right(logits.detach(), batch.labels)
         return torch.cat([part.reshape(-1) for part in parts]), loss.detach(), correct
 
     def _logits(self, batch: SampledBatch, dropout: KeyedDropout) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from retexo_fl.devices.task import Share, ShareSums
 from retexo_fl.errors import DeviceFailed
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.sampling.base import Sampler
@@ -37,7 +38,8 @@ class SampledSettings:
         shape: Of the model.
         choice: The sampler.
         loss: Name of the loss.
-        class_weights: (C,) by which it weighs classes; empty for none.
+        task: What labels are.
+        label_facts: What the loss knows of all clients' labels; may be empty.
         dropout: Rate.
         seed: Of the training.
         buffers: Mini-batches that are in memory at once.
@@ -47,7 +49,8 @@ class SampledSettings:
     shape: ModelShape
     choice: SamplerChoice
     loss: str
-    class_weights: tuple[float, ...] = ()
+    task: str = CLASSES
+    label_facts: tuple[float, ...] = ()
     dropout: float
     seed: int
     buffers: int
@@ -62,7 +65,7 @@ class ClientGraph:
         adjacency: Edges between its N nodes.
         rows: (N, D) features.
         hashes: (N,) uint64.
-        labels: (N,) int64.
+        labels: Of all N, as stored.
         train: (T,) int64 train nodes.
     """
 
@@ -179,7 +182,7 @@ def make_sampled_task(
         settings.shape,
         hashes=graph.hashes,
         labels=graph.labels,
-        loss=make_loss(settings.loss, settings.class_weights),
+        loss=make_loss(settings.loss, settings.task, settings.label_facts),
         device=device,
     )
     store = FeatureStore(graph.rows)

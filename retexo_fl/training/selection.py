@@ -24,6 +24,7 @@ class Score:
             it undefined.
         by_metric: Whether a metric other than accuracy decides.
         lower_is_better: Of that metric.
+        counts_right: Whether answers are right or wrong: not so of numbers.
     """
 
     count: int
@@ -32,9 +33,10 @@ class Score:
     metric: float | None = None
     by_metric: bool = False
     lower_is_better: bool = False
+    counts_right: bool = True
 
     @classmethod
-    def of(cls, found: Tally, metric: Metric | None) -> Self:
+    def of(cls, found: Tally, metric: Metric | None, *, counts_right: bool = True) -> Self:
         """Return the score of all nodes that were counted."""
         value = None
         if metric is not None and found.metric_sums.size:
@@ -46,6 +48,7 @@ class Score:
             metric=value,
             by_metric=metric is not None,
             lower_is_better=metric is not None and metric.lower_is_better,
+            counts_right=counts_right,
         )
 
     @property
@@ -55,12 +58,12 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """Share classified rightly, or None without nodes."""
-        return self.correct / self.count if self.count else None
+        """Share of right answers; None without nodes, and of numbers."""
+        return self.correct / self.count if self.count and self.counts_right else None
 
     @property
     def loss(self) -> float | None:
-        """Mean cross entropy, or None without nodes."""
+        """Mean loss, or None without nodes."""
         return self.loss_sum / self.count if self.count else None
 
     def beats(self, other: Score) -> bool:
@@ -89,7 +92,7 @@ def add_answer(total: Tally, answer: Tally) -> Tally:
     Raises:
         RemoteProtocolError: The answer's sums are of another length than those before.
     """
-    for name in ("metric_sums", "confusion"):
+    for name in ("metric_sums", "report_sums"):
         sums, expected = len(getattr(answer, name)), len(getattr(total, name))
         if sums and expected and sums != expected:
             raise RemoteProtocolError(

@@ -15,6 +15,7 @@ import torch
 from retexo_fl.layers.aggregate import AggregatedInput
 from retexo_fl.layers.base import moved
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.judging import label_tensor
 from retexo_fl.training.linear_step import LinearBatch, all_finite, is_linear
 from retexo_fl.training.losses import check_loss, cross_entropy
 from retexo_fl.training.recipe import Recipe
@@ -31,7 +32,7 @@ _CPU: Final = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSets:
-    """Inner nodes of one client by use, each (n,) int64, ascending; labels (N,) int64."""
+    """Inner nodes of one client by use, each (n,) int64, ascending; labels of all N as stored."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -167,10 +168,7 @@ class StagePass:
             self._batches[which] = [
                 _LabelledBatch(
                     rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
-                    labels=onto(
-                        torch.from_numpy(np.asarray(self._nodes.labels[rows], np.int64)),
-                        facts.device,
-                    ),
+                    labels=onto(label_tensor(self._nodes.labels[rows]), facts.device),
                 )
                 for rows in chunks(nodes)
             ]

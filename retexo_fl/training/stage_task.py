@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from retexo_fl.devices.task import Share, ShareSums
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.losses import make_loss
 from retexo_fl.training.metrics import make_metric
@@ -47,7 +48,8 @@ class StageSettings:
         shape: Of the model.
         stage: Stage index.
         loss: Name of the loss; likewise ``metric``.
-        class_weights: (C,) by which the loss weighs classes; empty for none.
+        task: What labels are.
+        label_facts: What the loss knows of all clients' labels; may be empty.
         dropout: Rate.
         seed: Of the training.
     """
@@ -56,7 +58,8 @@ class StageSettings:
     stage: int
     loss: str
     metric: str
-    class_weights: tuple[float, ...] = ()
+    task: str = CLASSES
+    label_facts: tuple[float, ...] = ()
     dropout: float
     seed: int
 
@@ -96,8 +99,8 @@ class StageTask:
         model = StageModel(settings.shape, settings.stage)
         dtype = getattr(torch, settings.shape.dtype)
         recipe = Recipe(
-            loss=make_loss(settings.loss, settings.class_weights),
-            metric=make_metric(settings.metric),
+            loss=make_loss(settings.loss, settings.task, settings.label_facts),
+            metric=make_metric(settings.metric, settings.task),
         )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)
@@ -163,13 +166,13 @@ def unit_tally(unit: int, numbers: Mapping[str, float], count: int) -> Tally:
         loss_sum=numbers[unit_number(unit, "loss")],
         correct=int(numbers[unit_number(unit, "correct")]),
         metric_sums=_sums(unit, numbers, "metric"),
-        confusion=_sums(unit, numbers, "confusion"),
+        report_sums=_sums(unit, numbers, "report"),
     )
 
 
 def _tally_numbers(unit: int, found: Tally) -> dict[str, float]:
     told = {"loss": found.loss_sum, "correct": float(found.correct)}
-    for name, sums in (("metric", found.metric_sums), ("confusion", found.confusion)):
+    for name, sums in (("metric", found.metric_sums), ("report", found.report_sums)):
         # Most of many sums are zero.
         told |= {f"{name}-{place}": sums[place] for place in np.flatnonzero(sums).tolist()}
         told[f"{name}-length"] = len(sums)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Final
 
 import numpy as np
 import torch
 
+from retexo_fl.training.judging import NOTHING, count_right, report_sums
 from retexo_fl.training.metrics import metric_sums
 from retexo_fl.training.recipe import Recipe
-
-_NONE: Final = np.zeros(0)
-#: More classes have no confusion matrix.
-MOST_CONFUSED: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,17 +19,17 @@ class Tally:
     Attributes:
         count: Labelled nodes of the set.
         loss_sum: Sum of their losses.
-        correct: How many were classified rightly.
+        correct: How many are right (:func:`.count_right`).
         metric_sums: (k,) float64, what a metric other than accuracy adds up; empty without one.
-        confusion: (C * C,) float64, nodes by class and, within it, by predicted class; empty where
-            it was not asked for.
+        report_sums: (k,) float64, what a report of the test is made of (:func:`.report_sums`);
+            empty of other nodes.
     """
 
     count: int = 0
     loss_sum: float = 0.0
     correct: int = 0
-    metric_sums: np.ndarray = field(default_factory=lambda: _NONE)
-    confusion: np.ndarray = field(default_factory=lambda: _NONE)
+    metric_sums: np.ndarray = field(default_factory=lambda: NOTHING)
+    report_sums: np.ndarray = field(default_factory=lambda: NOTHING)
 
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of both sets together."""
@@ -42,7 +38,7 @@ class Tally:
             loss_sum=self.loss_sum + other.loss_sum,
             correct=self.correct + other.correct,
             metric_sums=_added(self.metric_sums, other.metric_sums),
-            confusion=_added(self.confusion, other.confusion),
+            report_sums=_added(self.report_sums, other.report_sums),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -107,35 +103,22 @@ class LayerUpdate:
 
 
 @torch.no_grad()
-def tally(logits: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: str) -> Tally:
-    """Judge (R, C) logits of nodes with (R,) int64 labels; without any, no loss is asked.
+def tally(outputs: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: str) -> Tally:
+    """Judge (R, C) outputs of nodes with R labels; without any, no loss is asked.
 
     Args:
-        logits: Of the nodes.
-        labels: Of the nodes.
+        outputs: Of the nodes.
+        labels: Of the nodes, as :mod:`.judging` has them.
         recipe: Loss and metric.
-        which: Use of the nodes; those of the ``test`` are counted by class and predicted class.
+        which: Use of the nodes; of the ``test`` a report is made.
     """
     if not len(labels):
         return Tally()
-    predicted = logits.argmax(dim=1)
-    metric, classes = recipe.metric, logits.shape[1]
-    has_matrix = confusion_length(classes, which, len(labels)) > 0
+    metric, answers = recipe.metric, recipe.in_units(outputs)
     return Tally(
         count=len(labels),
-        loss_sum=float(recipe.loss(logits, labels)),
-        correct=int((predicted == labels).sum()),
-        metric_sums=_NONE if metric is None else metric_sums(metric, logits, labels),
-        confusion=_confusion(labels, predicted, classes) if has_matrix else _NONE,
+        loss_sum=float(recipe.loss(outputs, labels)),
+        correct=int(count_right(outputs, labels)),
+        metric_sums=NOTHING if metric is None else metric_sums(metric, answers, labels),
+        report_sums=report_sums(answers, labels) if which == "test" else NOTHING,
     )
-
-
-def confusion_length(classes: int, which: str, count: int) -> int:
-    """Return how many counts :attr:`Tally.confusion` has, of so many nodes of a use."""
-    return classes**2 if which == "test" and count and classes <= MOST_CONFUSED else 0
-
-
-def _confusion(labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> np.ndarray:
-    places = labels * classes + predicted
-    found: np.ndarray = torch.bincount(places, minlength=classes**2).double().numpy()
-    return found

@@ -261,7 +261,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         # Where there is no such GPU, the client computes by itself.
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
-    only_default = {"algorithm", "aggregator", "engine", "partitions", "nodes", "edges"}
+    only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"features", "key-column", "label-column"}
     only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}

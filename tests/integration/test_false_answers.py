@@ -97,7 +97,7 @@ def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:
         (api.EVALUATE.message_type, "num-examples", 2**40, RemoteProtocolError),
         (api.EVALUATE.message_type, "correct", 10**9, RemoteProtocolError),
         (api.EVALUATE.message_type, "loss-sum", math.nan, TrainingDiverged),
-        (api.EVALUATE.message_type, "confusion-length", 2**40, RemoteProtocolError),
+        (api.EVALUATE.message_type, "report-length", 2**40, RemoteProtocolError),
         (api.EVALUATE.message_type, "own", [0.5, 0.5], RemoteProtocolError),
     ],
 )

@@ -68,7 +68,7 @@ def test_given_weights_that_are_the_balanced_ones_train_the_same(
         {"devices": "cpu:2"},
         {"algorithm": "drop", "sampler": "full", "batch_nodes": 8},
         {"local_steps": 3},
-        {"loss": "tests.unit.training.test_class_balance:smoothed"},
+        {"loss": "tests.unit.training.test_label_facts:smoothed"},
     ],
     ids=lambda keys: next(iter(keys)),
 )

@@ -18,7 +18,7 @@ from retexo_fl.graph import write_partitions
 LAYERS = tuple(key_infos()["model"].brief.removesuffix(", or module:attribute").split(", "))
 
 #: Keys of a training on what :func:`write_small` wrote, but for ``data_dir``.
-SMALL: dict[str, Any] = {"dataset": "small", "split": "random:0.4/0.3/0.3"}
+SMALL: dict[str, Any] = {"dataset": "small", "split": "random-unstratified:0.4/0.3/0.3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,6 @@ def write_rare(folder: Path) -> Path:
     ends = rng.integers(0, NODES, (2, 2 * NODES))
     kept = (labels[ends[0]] == labels[ends[1]]) | (rng.random(ends.shape[1]) < 0.3)
     edges = np.unique(np.sort(ends[:, kept & (ends[0] != ends[1])], axis=0), axis=1)
-    features = rng.normal(size=(NODES, 4)) + 0.8 * labels[:, None]
+    features = rng.normal(size=(NODES, 4)) + 0.5 * labels[:, None]
     np.savez(folder / "rare.npz", edge_index=edges, y=labels, x=features.astype(np.float32))
     return folder

@@ -30,8 +30,6 @@ RECORD: Final = Path(__file__).with_suffix(".json")
 #: What all cells share.
 KEYS: Final[dict[str, Any]] = {
     **SMALL,
-    # Classes were no concern of a random split then.
-    "split": SMALL["split"].replace("random:", "random-unstratified:"),
     **{"clients": 3, "hidden": 8, "heads": 2, "layers": 2, "rounds": 3, "threads": 1},
 }
 _MODELS: Final = ("gcn", "sage", "gat", "gin")

@@ -22,7 +22,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named
-from retexo_fl.training.class_balance import ALL_USES
+from retexo_fl.training.label_facts import ALL_USES
 
 #: Of a feature recipe.
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -65,19 +65,6 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
         _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
         _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
-        if hello.label_sums:
-            _check_label_sums(hello)
-
-
-def _check_label_sums(hello: HelloAnswer) -> None:
-    """Check that train nodes by class are as many as there are."""
-    counts = hello.label_sums
-    _demand("numbers of label-sums", len(counts), hello.classes, hello.classes)
-    if sum(counts) != hello.train or any(count < 0 for count in counts):
-        raise RemoteProtocolError(
-            f"label-sums add up to {sum(counts)}; expected {hello.train}, its train nodes, and "
-            "no negative ones"
-        )
 
 
 def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
@@ -141,7 +128,7 @@ def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -
         _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
     _demand_finite(hello.client, "loss-sum", answer.loss_sum)
     _demand_finite(hello.client, "metric-values", *answer.metric.values)
-    _demand_finite(hello.client, "confusion-values", *answer.confusion.values)
+    _demand_finite(hello.client, "report-values", *answer.report.values)
     _demand_finite(hello.client, "own", *answer.own)
 
 

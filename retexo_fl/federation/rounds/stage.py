@@ -32,9 +32,11 @@ from retexo_fl.federation.rounds.checked_answers import (
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.training.judging import report_length
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
-from retexo_fl.training.tally import Tally, confusion_length
+from retexo_fl.training.tally import Tally
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
 
 #: Under a robust aggregator steps reach updates so many times as large as the clients' median.
@@ -60,8 +62,7 @@ class StageTraining:
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
         behind: Clients that are not asked, because they have yet to catch up with the exchange.
-        confusion: (C * C,) test nodes by class and predicted class, after the test; empty where
-            there are more classes than are counted so.
+        report_sums: Of all clients, after the test; may be empty.
         own_figures: By client, its own figure of the test, where they were asked for.
     """
 
@@ -82,7 +83,7 @@ class StageTraining:
         self.best: BestWeights = state.best
         self.absent = state.absent
         self.behind: frozenset[int] = frozenset()
-        self.confusion: np.ndarray = np.zeros(0)
+        self.report_sums: np.ndarray = np.zeros(0)
         self.own_figures: dict[int, float] = {}
         self._config = config
         self._clients = clients
@@ -95,7 +96,7 @@ class StageTraining:
         if self._held is None and not state.round and codec.sends_changes:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
-        self._metric = make_metric(config.metric)
+        self._metric = make_metric(config.metric_name, config.task)
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
         self._aggregator: Aggregator = make_aggregator(
@@ -159,7 +160,7 @@ class StageTraining:
                 f"stage {self.ticket.stage}, round {number}: the weights are not finite "
                 "after the optimizer's step; lower learning-rate"
             )
-        score = Score.of(validation, self._metric)
+        score = self._score(validation)
         if number > 1:
             self.best.offer(sent, number - 1, score)
         if measured:
@@ -182,8 +183,8 @@ class StageTraining:
             found = add_answer(found, self._evaluated(client, answer, nodes))
             if answer.own:
                 self.own_figures[client] = answer.own[0]
-        self.confusion = found.confusion
-        return Score.of(found, self._metric)
+        self.report_sums = found.report_sums
+        return self._score(found)
 
     def validate_last(self) -> Round[Score]:
         """Validate the weights after the last round, and offer them as the best."""
@@ -197,7 +198,7 @@ class StageTraining:
         found = Tally()
         for client, answer in answers:
             found = add_answer(found, self._evaluated(client, answer, "validation"))
-        score = Score.of(found, self._metric)
+        score = self._score(found)
         self.best.offer(sent, self.round, score)
         return score
 
@@ -366,8 +367,8 @@ class StageTraining:
             loss_sum=answer.loss_sum,
             correct=answer.correct,
             metric_sums=self._metric_sums(hello, answer.metric, count),
-            confusion=checked_sums(
-                hello, "confusion", answer.confusion, confusion_length(hello.classes, nodes, count)
+            report_sums=checked_sums(
+                hello, "report", answer.report, self._report_length(hello, nodes, count)
             ),
         )
 
@@ -389,6 +390,14 @@ class StageTraining:
             correct=update.validation_correct,
             metric_sums=self._metric_sums(hello, update.validation_metric, count),
         )
+
+    def _report_length(self, hello: HelloAnswer, nodes: str, count: int) -> int:
+        if nodes != "test" or not count:
+            return 0
+        return report_length(self._config.task, hello.classes)
+
+    def _score(self, found: Tally) -> Score:
+        return Score.of(found, self._metric, counts_right=self._config.task != REGRESSION)
 
     def _metric_sums(self, hello: HelloAnswer, sums: Sums, count: int) -> np.ndarray:
         """Return a client's sums of the metric, over so many nodes; none over none."""

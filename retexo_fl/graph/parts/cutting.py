@@ -33,7 +33,7 @@ def cut_graph(graph: Graph, assignment: np.ndarray, split: Split) -> list[GraphP
     """
     owners = _checked_assignment(graph, assignment)
     checks = ArrayChecks(source="split", error=PartitionError)
-    checks.masks(split.named(), graph.labels)
+    checks.masks(split.named(), graph.labelled)
     ordered = _in_client_order(graph, owners, split)
     partitioning = _partitioning_id(graph, owners, split)
     num_clients = len(ordered.starts) - 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.graph import Split
+from retexo_fl.graph.labels import labelled
 from retexo_fl.graph.splits import parse_shares
 
 _KIND: Final = "by-key"
@@ -28,7 +29,7 @@ def split_by_key(keys: np.ndarray, labels: np.ndarray, *, split: str, seed: int)
 
     Args:
         keys: [n] bytes, dtype ``S``.
-        labels: [n] integers, -1 for unlabelled.
+        labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
         split: ``by-key:TRAIN/VAL/TEST`` with shares such as 0.2/0.1/0.7.
         seed: From 0 to 2**64 - 1.
 
@@ -43,8 +44,8 @@ def split_by_key(keys: np.ndarray, labels: np.ndarray, *, split: str, seed: int)
         raise ConfigurationError(f"seed: got {seed}; expected 0 to 2**64 - 1")
     ends = [int(total * 2**_DRAW_BITS) for total in accumulate(shares)]
     uses = np.searchsorted(np.array(ends, dtype=np.uint64), _draws(keys, seed), side="right")
-    labelled = labels >= 0
-    train, val, test = (labelled & (uses == use) for use in range(3))
+    known = labelled(labels)
+    train, val, test = (known & (uses == use) for use in range(3))
     return Split(train=train, val=val, test=test)
 
 

@@ -11,6 +11,7 @@ from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import hash_keys, narrow_keys
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
 from retexo_fl.graph.npy import memory_bytes
 from retexo_fl.graph.parts.key_split import split_by_key
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
@@ -18,7 +19,7 @@ from retexo_fl.graph.parts.peers import Peers
 from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.sources.tables.source import shown
-from retexo_fl.units import format_bytes
+from retexo_fl.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,6 +104,13 @@ class _Boundary:
 
 
 def _check_labels(nodes: NodeTable, peers: Peers) -> None:
+    if peers.task == MULTI_LABEL and nodes.labels.shape[1] != peers.num_classes:
+        raise TableError(
+            f"{nodes.source}: has {counted(nodes.labels.shape[1], 'label')}; expected "
+            f"{peers.num_classes}, as {peers.source} says"
+        )
+    if peers.task != CLASSES:
+        return
     nodes.check_rows(
         np.flatnonzero(nodes.labels >= peers.num_classes),
         lambda row: (

@@ -32,10 +32,15 @@ _COMMON: Final[Mapping[str, _Form]] = {
     "boundary_owners": ("<i4", (("b", 0),)),
     "node_hashes": ("<u8", (("n", 0),)),
     "boundary_hashes": ("<u8", (("b", 0),)),
-    "labels": ("<i8", (("n", 0),)),
     "train_mask": ("|b1", (("n", 0),)),
     "val_mask": ("|b1", (("n", 0),)),
     "test_mask": ("|b1", (("n", 0),)),
+}
+#: Labels by their dtype: classes, several labels a node, numbers.
+_LABELS: Final[Mapping[str, _Form]] = {
+    "<i8": ("<i8", (("n", 0),)),
+    "|i1": ("|i1", (("n", 0), ("L", 0))),
+    "<f8": ("<f8", (("n", 0),)),
 }
 _DENSE: Final[Mapping[str, _Form]] = {"features": ("<f4", (("n", 0), ("F", 0)))}
 _SPARSE: Final[Mapping[str, _Form]] = {
@@ -158,8 +163,9 @@ def _stored_array(path: Path, name: str, entry: object) -> StoredArray:
 def _check_layout(path: Path, manifest: Manifest) -> None:
     """Check that the arrays are those of a partition and that their lengths agree."""
     layout = {**_COMMON, **(_SPARSE if manifest.is_sparse else _DENSE)}
-    _expect_keys(path, manifest.arrays, set(layout), where="arrays")
-    sizes = {"F": manifest.num_features}
+    _expect_keys(path, manifest.arrays, {*layout, "labels"}, where="arrays")
+    layout["labels"] = _LABELS.get(manifest.arrays["labels"].dtype, _LABELS["<i8"])
+    sizes = {"F": manifest.num_features, "L": manifest.num_classes}
     for name, (dtype, lengths) in layout.items():
         entry = manifest.arrays[name]
         fits = _KEY_DTYPE.fullmatch(entry.dtype) if dtype == _KEYS else entry.dtype == dtype

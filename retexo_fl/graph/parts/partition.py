@@ -14,6 +14,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import check_keys, hash_keys
+from retexo_fl.graph.labels import check_labels, labelled, task_of
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
 #: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
@@ -40,11 +41,11 @@ class GraphPartition:
         node_hashes: [n] uint64 hashes of ``node_keys`` (:func:`~retexo_fl.graph.keys.hash_keys`).
         boundary_hashes: [b] uint64 hashes of ``boundary_keys``.
         features: [n, F] float32, dense or CSR.
-        labels: [n] int64, -1 for unlabelled.
+        labels: [n] int64 classes, [n, L] int8 labels or [n] float64 numbers.
         train_mask: [n] bool.
         val_mask: [n] bool.
         test_mask: [n] bool; the three are disjoint.
-        num_classes: C of the whole graph.
+        num_classes: Outputs of a model of the whole graph: C classes, L labels or one number.
         recipe: What made features and labels of columns; None where nothing did.
 
     Source: RETEXO, section 2.1 (inner and boundary nodes).
@@ -109,6 +110,11 @@ class GraphPartition:
         return () if self.recipe is None else self.recipe.classes
 
     @property
+    def task(self) -> str:
+        """What its labels are for: ``classes``, ``multi-label`` or ``regression``."""
+        return task_of(self.labels)
+
+    @property
     def split(self) -> Split:
         """The three masks together."""
         return Split(train=self.train_mask, val=self.val_mask, test=self.test_mask)
@@ -164,9 +170,10 @@ def _check_nodes(partition: GraphPartition, checks: ArrayChecks) -> None:
     if len(unsorted):
         checks.fail("node_keys", f"row {unsorted[0] + 1} is out of order; expected sorted keys")
     _check_hashes(checks, "node_hashes", partition.node_hashes, keys)
-    checks.form("labels", partition.labels, kinds="i", shape=(count,))
-    checks.labels("labels", partition.labels, num_classes=partition.num_classes)
-    checks.masks(partition.split.named(), partition.labels)
+    if len(partition.labels) != count:
+        checks.fail("labels", f"has {len(partition.labels)} rows; expected {count}")
+    check_labels(checks, "labels", partition.labels, outputs=partition.num_classes)
+    checks.masks(partition.split.named(), labelled(partition.labels))
     checks.features("features", partition.features, num_nodes=count)
 
 

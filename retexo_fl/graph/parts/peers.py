@@ -16,6 +16,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
+from retexo_fl.graph.labels import CLASSES, KINDS, REGRESSION
 from retexo_fl.graph.parts.partition import PARTITIONING_DIGITS, GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.units import counted
@@ -26,8 +27,11 @@ _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
 _MOST_COMPARED: Final = 10_000
-_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "recipe", "clients")
-_OPTIONAL: Final = ("sparse-features", "recipe")
+_KEYS: Final = (
+    *("partitioning", "classes", "features", "sparse-features", "recipe", "task"),
+    "clients",
+)
+_OPTIONAL: Final = ("sparse-features", "recipe", "task")
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
     "# What all clients of this partitioning agree on; the same file at every client.\n"
@@ -41,11 +45,12 @@ class Peers:
     Attributes:
         source: The file, for errors.
         clients: Names by client index.
-        num_classes: C of the whole graph.
+        num_classes: Outputs of a model: C classes of the whole graph, L labels, or one number.
         num_features: F of every client.
         sparse_features: Whether parts store their features as CSR.
         partitioning: 64 hex digits that all parts carry.
         recipe: 64 hex digits of the feature recipe of all parts; empty for none, or any.
+        task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
     """
 
     source: str
@@ -55,6 +60,7 @@ class Peers:
     sparse_features: bool
     partitioning: str
     recipe: str = ""
+    task: str = CLASSES
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -75,7 +81,8 @@ class Peers:
         """Check that a client's feature recipe is the one that is agreed on.
 
         Raises:
-            ConfigurationError: It is another, or makes other features or classes.
+            ConfigurationError: It is another, or makes other features or classes, or labels of
+                another task.
         """
         digest = "" if recipe is None else recipe.digest
         if self.recipe and digest != self.recipe:
@@ -85,6 +92,7 @@ class Peers:
             )
         if recipe is None:
             return
+        recipe.check_task(self.task)
         for key, agreed, made in (
             ("features", self.num_features, recipe.num_features),
             ("classes", self.num_classes, len(recipe.classes) or self.num_classes),
@@ -103,6 +111,7 @@ class Peers:
             "features": self.num_features,
             "sparse-features": self.sparse_features,
             **({"recipe": self.recipe} if self.recipe else {}),
+            **({} if self.task == CLASSES else {"task": self.task}),
             "clients": list(self.clients),
         }
         return _HEADING + tomli_w.dumps(values)
@@ -123,6 +132,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         sparse_features=not isinstance(first.features, np.ndarray),
         partitioning=first.partitioning,
         recipe=first.recipe_digest,
+        task=first.task,
     )
 
 
@@ -150,6 +160,14 @@ def read_peers(path: Path) -> Peers:
         agreed["recipe"] = recipe
         if not isinstance(recipe, str) or not _DIGITS.fullmatch(recipe):
             _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
+    task = values.get("task", CLASSES)
+    if task not in KINDS:
+        _fail(path, "task", task, f"one of {', '.join(KINDS)}")
+    if task == REGRESSION and agreed["classes"] != 1:
+        _fail(path, "classes", agreed["classes"], "1 with task regression")
+    if task != CLASSES:
+        # As the file was named before there were others.
+        agreed["task"] = task
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
@@ -163,6 +181,7 @@ def read_peers(path: Path) -> Peers:
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
         recipe=recipe,
+        task=task,
     )
 
 

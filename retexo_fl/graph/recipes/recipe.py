@@ -15,6 +15,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
+from retexo_fl.graph.labels import CLASSES
 
 #: The name that the file has in and beside parts, and in a run.
 RECIPE_NAME: Final = "recipe.toml"
@@ -136,6 +137,19 @@ class FeatureRecipe:
         """64 hex digits that name it: the SHA-256 of its content, without comments and layout."""
         text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def check_task(self, task: str) -> None:
+        """Check that what it makes of labels is for a task.
+
+        Raises:
+            ConfigurationError: Its labels are texts, which are names of classes, and the task is
+                another.
+        """
+        if self.classes and task != CLASSES:
+            raise ConfigurationError(
+                f"task: {task} does not go with {named_recipe(self.digest)}, whose labels in "
+                f"{self.label_column[:60]!r} are texts; expected {CLASSES}"
+            )
 
     def to_toml(self) -> str:
         """Return the text of the file; equal recipes are equal texts."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
 from retexo_fl.graph.sources.named.obtain import obtain
@@ -30,6 +31,7 @@ def load_dataset(
     data_dir: Path | None,
     attributes: Sequence[str] = (),
     quiet: bool = False,
+    task: str = CLASSES,
     named: Mapping[str, NamedDataset] = NAMED,
 ) -> Graph:
     """Load a data set.
@@ -41,6 +43,7 @@ def load_dataset(
         data_dir: Folder of ``.npz`` files, where a download is put, too; None for none.
         attributes: Attributes of the nodes that the graph is to have: arrays [N] of the file.
         quiet: Show no progress of a download.
+        task: What labels of a graph of PyG or NetworkX are for.
         named: The public data sets, which are downloaded on their first use.
 
     Raises:
@@ -52,7 +55,7 @@ def load_dataset(
         demand_attributes(f"data set {name!r}", {}, attributes)
         return make_synthetic(name)
     if is_plugin(name):
-        return load_plugin_graph(name, attributes=attributes)
+        return load_plugin_graph(name, attributes=attributes, task=task)
     if name == DIGITS:
         graph = load_digits_graph()
         demand_attributes(f"data set {name!r}", graph.attributes, attributes)

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array, issparse
 
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.labels import KINDS, MULTI_LABEL, REGRESSION
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -46,25 +47,36 @@ def as_features(checks: ArrayChecks, name: str, value: Any) -> Features:
     return narrow
 
 
-def as_labels(checks: ArrayChecks, name: str, value: Any) -> np.ndarray:
-    """Return classes as integers; NaN, as some libraries write it, is unlabelled.
+def as_labels(checks: ArrayChecks, name: str, value: Any, task: str) -> np.ndarray:
+    """Return labels in a form of :mod:`~retexo_fl.graph.labels`.
 
     Args:
         checks: Names the source in errors.
         name: Of the labels.
-        value: [N] or [N, 1] whole numbers, -1 for unlabelled.
+        value: [N] or [N, 1] whole numbers, -1 or NaN for unlabelled; [N, L] for several labels;
+            [N] or [N, 1] numbers, NaN for none, for a regression.
+        task: What they are for.
     """
     labels = as_array(value)
-    if labels.ndim == 2 and labels.shape[1] == 1:
+    if labels.ndim == 2 and labels.shape[1] == 1 and task != MULTI_LABEL:
         labels = labels[:, 0]
-    if labels.ndim != 1:
-        checks.fail(name, f"got shape {labels.shape}; expected one class for each node")
+    if labels.ndim != (2 if task == MULTI_LABEL else 1):
+        checks.fail(
+            name, f"got shape {labels.shape}; expected {KINDS[task]} with task {task}, or another"
+        )
+    if task == REGRESSION:
+        if labels.dtype.kind not in "iuf":
+            checks.fail(name, f"got {labels.dtype}; expected numbers")
+        return labels.astype(np.float64)
+    if labels.dtype.kind == "b":
+        return labels.astype(np.int8)
     if labels.dtype.kind != "f":
         return labels
     labels = np.where(np.isnan(labels), -1, labels)
-    odd = np.flatnonzero(labels != np.trunc(labels))
+    odd = np.argwhere(labels != np.trunc(labels))
     if len(odd):
-        checks.fail(name, f"row {odd[0]} is {labels[odd[0]]}; expected whole numbers")
+        row = odd[0][0]
+        checks.fail(name, f"row {row} is {labels[row]}; expected whole numbers")
     return labels.astype(np.int64)
 
 

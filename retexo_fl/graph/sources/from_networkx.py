@@ -11,8 +11,9 @@ import numpy as np
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.foreign import as_array
+from retexo_fl.graph.sources.foreign import as_array, as_labels
 from retexo_fl.graph.sources.simple_edges import undirected_edges
 from retexo_fl.units import counted
 
@@ -34,6 +35,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     num_classes: int | None = None,
     attributes: Sequence[str] = (),
     simplify: bool = False,
+    task: str = CLASSES,
 ) -> Graph:
     """Turn a NetworkX graph into ours.
 
@@ -42,14 +44,15 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
             decimal text.
         name: Name of the graph.
         features: Attribute of every node: F numbers.
-        labels: Attribute of labelled nodes: a class from 0; nodes without it, with None or -1 are
-            unlabelled.
+        labels: Attribute of labelled nodes: a class from 0, a sequence of 0 and 1, or a number, as
+            ``task`` has it; nodes without it, with None, NaN or a class of -1 are unlabelled.
         split: Attribute of nodes: ``train``, ``val`` or ``test``, nothing for other nodes. Where no
             node has it, ``train_mask``, ``val_mask`` and ``test_mask`` are taken, if nodes have
             them.
         num_classes: C; None for the largest label plus one.
         attributes: Attributes of every node, text or whole numbers, that the graph may be cut by.
         simplify: Leave self loops out and log how many; otherwise they are refused.
+        task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
 
     Returns:
         A graph whose nodes are in NetworkX's order. Features are rounded to float32.
@@ -69,7 +72,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
             checks, "edges", _edges(name, graph), num_nodes=len(nodes), simplify=simplify
         ),
         features=_features(checks, nodes, features),
-        labels=np.array([_label(checks, node, labels) for node in nodes], dtype=np.int64),
+        labels=_labels(checks, nodes, labels, task),
         num_classes=num_classes,
         node_keys=_keys(checks, nodes),
         split=_split(checks, nodes, split),
@@ -135,6 +138,23 @@ def _features(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             rows.append(row.astype(np.float32))
     return np.stack(rows) if rows else np.empty((0, 1), dtype=np.float32)
+
+
+def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, task: str) -> np.ndarray:
+    if task == CLASSES:
+        return np.array([_label(checks, node, name) for node in nodes], dtype=np.int64)
+    given = [as_array(there.get(name)) for _, there in nodes]
+    length = max((values.size for values in given if values.dtype.kind in "iufb"), default=1)
+    rows = np.full((len(nodes), length if task == MULTI_LABEL else 1), np.nan)
+    for row, values in enumerate(given):
+        if values.dtype.kind == "O" and values.shape == () and values.item() is None:
+            continue
+        if values.dtype.kind not in "iufb" or values.size != rows.shape[1]:
+            node, there = nodes[row]
+            expected = f"{counted(rows.shape[1], 'number')}, or nothing"
+            checks.fail(name, f"node {node!r:.60} has {there[name]!r:.60}; expected {expected}")
+        rows[row] = values.reshape(-1)
+    return as_labels(checks, name, rows, task)
 
 
 def _label(checks: ArrayChecks, node: _Node, name: str) -> int:

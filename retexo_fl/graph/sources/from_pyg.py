@@ -11,6 +11,7 @@ import numpy as np
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
 from retexo_fl.graph.sources.simple_edges import undirected_edges
@@ -31,6 +32,7 @@ def from_pyg(
     mask_column: int | None = None,
     attributes: Sequence[str] = (),
     simplify: bool = False,
+    task: str = CLASSES,
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph.
 
@@ -44,6 +46,8 @@ def from_pyg(
         attributes: Names of [N] integers or lists of text that the graph may be cut by.
         simplify: Also take a directed graph, repeated edges and self loops: what is left out is
             logged. Otherwise they are refused.
+        task: What ``y`` is for: ``classes``, ``multi-label`` ([N, L] of 0, 1, and -1 or NaN for
+            unknown) or ``regression`` ([N] numbers, NaN for none).
 
     Returns:
         A graph whose node keys are the decimal node indices. Values of ``x`` are rounded to
@@ -54,7 +58,7 @@ def from_pyg(
     """
     checks = ArrayChecks(source=name, error=DatasetError)
     found = {key: _demand(checks, data, key) for key in ("edge_index", "x", "y")}
-    labels = as_labels(checks, "y", found["y"])
+    labels = as_labels(checks, "y", found["y"], task)
     for key in _UNUSED:
         if getattr(data, key, None) is not None:
             logger.warning("%s: %s is ignored: all edges count equally", name, key)

@@ -12,6 +12,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
+from retexo_fl.graph.labels import CLASSES, check_label_form, task_of
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.units import counted
@@ -89,12 +90,15 @@ def describe_npz_graph(path: Path) -> NpzSummary:
             nodes=labels.shape[0],
             edges=edges.shape[1],
             features=width,
-            classes=_count_classes(archive) if listed else None,
+            classes=_count_classes(archive, labels) if listed else None,
             split=_count_split(archive, masks) if listed else "-" if masks else "none",
         )
 
 
-def _count_classes(archive: NpzArchive) -> int:
+def _count_classes(archive: NpzArchive, labels: ArrayHeader) -> int:
+    """Return how many classes, or labels, there are; 1 of numbers."""
+    if task_of(labels) != CLASSES:
+        return labels.shape[1] if len(labels.shape) == 2 else 1
     return max((largest_label(part) for part in archive.chunks("y")), default=-1) + 1
 
 
@@ -112,8 +116,8 @@ def _checked_headers(
         The headers of labels, of edges, and of everything else that a graph is read from.
     """
     labels, edges = archive.header("y"), archive.header("edge_index")
-    checks.form("y", labels, kinds="iu", shape=(None,))
-    (num_nodes,) = labels.shape
+    check_label_form(checks, "y", labels)
+    num_nodes = labels.shape[0]
     checks.form("edge_index", edges, kinds="iu", shape=(2, None))
     if edges.shape[1] > num_nodes * (num_nodes - 1) // 2:
         pairs = counted(num_nodes * (num_nodes - 1) // 2, "pair")

@@ -9,6 +9,7 @@ import numpy as np
 
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.tables import (
     NodeColumns,
@@ -26,6 +27,7 @@ def read_table_graph(
     *,
     attributes: Sequence[str] = (),
     widths: tuple[int, int] | None = None,
+    task: str = CLASSES,
 ) -> Graph:
     """Read a graph; its nodes keep the order of the table.
 
@@ -34,7 +36,9 @@ def read_table_graph(
         edges: Table of undirected edges, each once, in any order and orientation.
         columns: How the columns of the nodes are named and used; None for the documented ones.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
-        widths: How many features and classes there must be; None for as many as the table has.
+        widths: How many features and classes (or labels) there must be; None for as many as the
+            table has.
+        task: What labels are for, as :func:`.read_node_table` has it.
 
     Raises:
         TableError: A table cannot be read, or its rows contradict each other.
@@ -43,7 +47,12 @@ def read_table_graph(
     """
     features, classes = (None, None) if widths is None else widths
     table = read_node_table(
-        nodes, columns, num_features=features, infer_features=True, attributes=attributes
+        nodes,
+        columns,
+        num_features=features,
+        infer_features=True,
+        attributes=attributes,
+        task=task,
     )
     names = () if table.recipe is None else table.recipe.classes
     given = EdgeListGraph(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retexo_fl.client.api import PredictAnswer
-from retexo_fl.client.prediction import count_right, predict_nodes
+from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import TrainingDiverged
@@ -21,10 +21,11 @@ def part() -> GraphPartition:
 def test_predict_nodes_takes_the_largest_logit_and_its_share(part: GraphPartition) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(part.num_inner, 10, generator=generator, dtype=torch.float64)
-    found = predict_nodes(part, logits)
+    found = predict_nodes(part, logits, ())
+    assert found.probabilities is not None
     powers = np.exp(logits.numpy())
     np.testing.assert_allclose(found.probabilities, powers / powers.sum(axis=1, keepdims=True))
-    np.testing.assert_array_equal(found.classes, powers.argmax(axis=1))
+    np.testing.assert_array_equal(found.answers, powers.argmax(axis=1))
     np.testing.assert_array_equal(found.keys, part.node_keys)
     assert found.probabilities.dtype == np.float64
 
@@ -32,7 +33,7 @@ def test_predict_nodes_takes_the_largest_logit_and_its_share(part: GraphPartitio
 def test_predict_nodes_decides_where_rounded_probabilities_tie(part: GraphPartition) -> None:
     logits = torch.zeros(part.num_inner, 10)
     logits[:, 3] = 1e-9
-    assert set(predict_nodes(part, logits).classes.tolist()) == {3}
+    assert set(predict_nodes(part, logits, ()).answers.tolist()) == {3}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -40,17 +41,17 @@ def test_predict_nodes_names_a_row_that_is_not_finite(part: GraphPartition, valu
     logits = torch.zeros(part.num_inner, 10)
     logits[7, 4] = value
     with pytest.raises(TrainingDiverged, match="client 1: .*row 7 .*not finite"):
-        predict_nodes(part, logits)
+        predict_nodes(part, logits, ())
 
 
-def test_count_right_counts_by_use() -> None:
+def test_right_nodes_are_counted_by_use() -> None:
     nodes = NodeSets(
         train=np.array([0, 1, 2]),
         validation=np.array([3]),
         test=np.array([], dtype=np.int64),
         labels=np.array([5, 5, 1, 2, -1]),
     )
-    assert count_right(nodes, np.array([5, 1, 1, 0, 3])) == PredictAnswer(
+    assert count_right_nodes(nodes, torch.eye(6)[[5, 1, 1, 0, 3]]) == PredictAnswer(
         nodes=5,
         train=3,
         train_correct=2,

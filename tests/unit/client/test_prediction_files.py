@@ -35,7 +35,7 @@ def predictions(dtype: str = "float32", rows: int = len(KEYS), classes: int = 3)
     values = rng.random((rows, classes)).astype(dtype)
     values[0, :2] = 1e-40, 0.0
     names = [KEYS[row].encode() if row < len(KEYS) else b"%d" % row for row in range(rows)]
-    return Predictions(keys=np.array(names), classes=values.argmax(axis=1), probabilities=values)
+    return Predictions(keys=np.array(names), answers=values.argmax(axis=1), probabilities=values)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -46,7 +46,7 @@ def test_csv_reads_back_to_the_same_bits(tmp_path: Path, dtype: str) -> None:
         head, *rows = csv.reader(file)
     assert head == ["key", "class", "p0", "p1", "p2"]
     assert [row[0] for row in rows] == KEYS.tolist()
-    assert [int(row[1]) for row in rows] == given.classes.tolist()
+    assert [int(row[1]) for row in rows] == given.answers.tolist()
     read = np.array([[float(text) for text in row[2:]] for row in rows]).astype(dtype)
     np.testing.assert_array_equal(read, given.probabilities)
 
@@ -75,6 +75,7 @@ def test_files_do_not_depend_on_how_rows_are_grouped_or_when(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_parquet_and_npz_keep_the_arithmetic(tmp_path: Path, dtype: str) -> None:
     given = predictions(dtype)
+    assert given.probabilities is not None
     write_predictions(tmp_path, 0, given, "parquet")
     table = parquet.read_table(tmp_path / predictions_name(0, "parquet"))
     assert table["key"].to_pylist() == KEYS.tolist()
@@ -86,7 +87,7 @@ def test_parquet_and_npz_keep_the_arithmetic(tmp_path: Path, dtype: str) -> None
     with np.load(tmp_path / predictions_name(0, "npz"), allow_pickle=False) as arrays:
         assert set(arrays) == {"key", "class", "probability"}
         np.testing.assert_array_equal(arrays["key"], given.keys)
-        np.testing.assert_array_equal(arrays["class"], given.classes)
+        np.testing.assert_array_equal(arrays["class"], given.answers)
         np.testing.assert_array_equal(arrays["probability"], given.probabilities)
 
 

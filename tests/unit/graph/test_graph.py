@@ -74,8 +74,11 @@ def _features(*, rows: int = 6, value: float = 1.0, dtype: str = "float32") -> n
         ({"num_classes": 1}, "labels: row 1 is 1; expected -1 (unlabelled) to 0"),
         ({"labels": np.array([0, 1, 0, 6, 0, 1])}, "labels: row 3 is 6; expected fewer classes"),
         ({"labels": np.full(6, -1)}, "labels: no node is labelled"),
-        ({"labels": np.zeros((6, 1), dtype=int)}, "labels: got shape (6, 1); expected (any)"),
-        ({"labels": np.zeros(6)}, "labels: got float64; expected integers"),
+        (
+            {"labels": np.zeros((6, 1, 1), dtype=int)},
+            "labels: got int64 of shape (6, 1, 1); expected",
+        ),
+        ({"labels": np.zeros(6, dtype=bool)}, "labels: got bool of shape (6,); expected integers"),
         ({"node_keys": np.array([b"a"] * 6)}, "node_keys: rows 0 and 1 are both b'a'"),
         ({"node_keys": np.array([b"a", b"", b"b", b"c", b"d", b"e"])}, "node_keys: row 1 is empty"),
         ({"node_keys": np.arange(6)}, "node_keys: got int64; expected bytes"),

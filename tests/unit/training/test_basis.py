@@ -14,7 +14,7 @@ from retexo_fl.training.basis import (
     basis_width,
     direction_sums,
     feature_sums,
-    label_sums,
+    label_products,
 )
 
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def built(
             if last.directions.shape[1]:
                 sums = sums + direction_sums(rows[mine], last)
             else:
-                sums = sums + label_sums(rows[mine], last.mean, LABELS[mine], 3)
+                sums = sums + label_products(rows[mine], last.mean, LABELS[mine], 3)
         builder.add(sums)
     return form.decode(builder.basis(len(TRAIN)))
 
@@ -83,7 +83,7 @@ def test_sparse_rows_give_what_dense_ones_do() -> None:
     sparse = csr_array(rows)
     for dense, other in (
         (feature_sums(rows), feature_sums(sparse)),
-        (label_sums(rows, mean, labels, 3), label_sums(sparse, mean, labels, 3)),
+        (label_products(rows, mean, labels, 3), label_products(sparse, mean, labels, 3)),
         (direction_sums(rows, block), direction_sums(sparse, block)),
         (block.coordinates(rows), block.coordinates(sparse)),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
@@ -79,6 +80,45 @@ def label_array(column: Column) -> np.ndarray:
         _label_of,
         "a class: a whole number from 0, or nothing for an unlabelled node (text needs --features)",
     )
+
+
+def target_array(column: Column) -> np.ndarray:
+    """Return numbers to be predicted; what is empty or absent is unknown.
+
+    Returns:
+        [n] float64, NaN for unknown.
+
+    Raises:
+        TableError: A cell is no finite number.
+    """
+    cells = column.cells.tolist() if isinstance(column.cells, np.ndarray) else column.cells
+    values = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+            continue
+        if not is_number(cell) or not math.isfinite(float(cell)):
+            column.report(row, f"got {shown(cell)}; expected a finite number, or nothing")
+            values[row] = np.inf
+            continue
+        values[row] = float(cell)
+    return values
+
+
+def flag_array(column: Column) -> np.ndarray:
+    """Return whether one of several labels applies; what is empty, absent or -1 is unknown.
+
+    Returns:
+        [n] int8: 0, 1, or -1 for unknown.
+
+    Raises:
+        TableError: A cell is another value.
+    """
+
+    def meaning(cell: Any) -> int | None:
+        found = _label_of(cell)
+        return found if found in {-1, 0, 1} else None
+
+    return _by_value(column, meaning, "0, 1, or nothing for an unknown label").astype(np.int8)
 
 
 def split_codes(column: Column) -> np.ndarray:

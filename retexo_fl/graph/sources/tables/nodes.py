@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.graph import Split
-from retexo_fl.graph.recipes.recipe import FeatureRecipe
-from retexo_fl.graph.sources.tables.cells import key_array, label_array, split_codes, text_array
+from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION, labelled
+from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
+from retexo_fl.graph.sources.tables.cells import (
+    flag_array,
+    key_array,
+    label_array,
+    split_codes,
+    target_array,
+    text_array,
+)
 from retexo_fl.graph.sources.tables.features import FeatureReader
 from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS
 from retexo_fl.graph.sources.tables.opening import open_table
@@ -26,6 +35,7 @@ from retexo_fl.graph.sources.tables.source import (
     Column,
     Complaints,
     Source,
+    numbered_columns,
     require_columns,
     shown,
     shown_text,
@@ -36,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 #: Characters of names of columns that are not used.
 _MOST_UNUSED: Final = 300
+_LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
+    {CLASSES: label_array, MULTI_LABEL: flag_array, REGRESSION: target_array}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +93,7 @@ def read_node_table(
     num_features: int | None = None,
     infer_features: bool = False,
     attributes: Sequence[str] = (),
+    task: str = CLASSES,
 ) -> NodeTable:
     """Read nodes with features and labels; columns that have no use are logged.
 
@@ -91,35 +105,42 @@ def read_node_table(
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
             in one table.
         attributes: Text columns to be read beside the documented ones.
+        task: What labels are for: the column of labels holds ``classes``, or numbers for
+            ``regression``; for ``multi-label`` the columns ``label_0``, ``label_1``, ..., or so
+            numbered by the name of the column of labels, hold 0, 1 or nothing.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, a cell is not what
             its column demands, or a key is there twice; one line for each problem names file, row
             and column.
-        ConfigurationError: Columns are named otherwise than in the recipe.
+        ConfigurationError: Columns are named otherwise than in the recipe, or its labels are for
+            another task.
     """
     columns = NodeColumns() if columns is None else columns
     source = open_table(path)
-    key, label = columns.names
-    require_columns(source, (key, label, *attributes))
+    key, _ = columns.names
+    labels_of = _label_columns(source, columns, task)
+    require_columns(source, (key, *labels_of, *attributes))
     complaints = Complaints(source.path, source.place)
     if columns.recipe is not None:
         features: FeatureReader | RecipeReader = RecipeReader(source, columns.recipe, complaints)
     else:
-        others = (*attributes, key, label)
         features = FeatureReader(
             source,
             num_features=num_features,
             infer_features=infer_features,
-            others=others,
+            others=(*attributes, key, *labels_of),
             complaints=complaints,
         )
-    readers = _readers(source, columns, attributes)
+    reader = _label_reader(columns.recipe, task)
+    readers = _readers(source, key, dict.fromkeys(labels_of, reader), attributes)
     found = _read(source, features, readers, complaints)
     if not len(found["key"]):
         raise TableError(f"{path}: has no rows; expected at least one node")
     _check_unique(source, found["key"], complaints, name=key)
-    split = _split(found["split"], found["label"], complaints) if "split" in found else None
+    each = [found[f"label {name}"] for name in labels_of]
+    labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
+    split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     _say_unused(source, {name for _, name, _ in readers}, features.columns)
     return NodeTable(
@@ -127,7 +148,7 @@ def read_node_table(
         place=source.place,
         keys=found["key"],
         features=features.finish(num_nodes=len(found["key"])),
-        labels=found["label"],
+        labels=labels,
         split=split,
         attributes={name: found[f"text {name}"] for name in attributes},
         recipe=columns.recipe,
@@ -157,18 +178,43 @@ def read_text_column(path: Path, name: str) -> np.ndarray:
 _Reader = tuple[str, str, Callable[[Column], np.ndarray]]
 
 
-def _readers(source: Source, columns: NodeColumns, attributes: Sequence[str]) -> list[_Reader]:
-    """Return how ``key``, ``label``, ``split`` and, as ``text NAME``, the attributes are read."""
-    key, label = columns.names
-    labels: Callable[[Column], np.ndarray] = label_array
-    if columns.recipe is not None and columns.recipe.classes:
-        labels = partial(class_labels, classes=columns.recipe.classes)
+def _label_columns(source: Source, columns: NodeColumns, task: str) -> tuple[str, ...]:
+    """Return the names of the columns that hold labels, in the order of the labels."""
+    _, label = columns.names
+    if columns.recipe is not None:
+        columns.recipe.check_task(task)
+    if task != MULTI_LABEL:
+        return (label,)
+    # Without any, the first is reported as missing.
+    names = numbered_columns(source, label) or (f"{label}_0",)
+    if columns.recipe is not None and (twice := {*names} & {*columns.recipe.columns}):
+        raise ConfigurationError(
+            f"{source.path}: {shown(min(twice))} is a feature of "
+            f"{named_recipe(columns.recipe.digest)}, and a label of task {task}; expected a recipe "
+            "that was made without it"
+        )
+    return names
+
+
+def _label_reader(recipe: FeatureRecipe | None, task: str) -> Callable[[Column], np.ndarray]:
+    if recipe is not None and recipe.classes:
+        return partial(class_labels, classes=recipe.classes)
+    return _LABEL_READERS[task]
+
+
+def _readers(
+    source: Source,
+    key: str,
+    labels: Mapping[str, Callable[[Column], np.ndarray]],
+    attributes: Sequence[str],
+) -> list[_Reader]:
+    """Return how ``key``, ``split`` and, as ``label NAME`` and ``text NAME``, the rest are read."""
     readers: list[_Reader] = [
         ("key", key, key_array),
-        ("label", label, labels),
+        *((f"label {name}", name, reader) for name, reader in labels.items()),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
-    if SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, label):
+    if SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
         readers.append(("split", SPLIT_COLUMN, split_codes))
     return readers
 
@@ -220,8 +266,11 @@ def _check_unique(source: Source, keys: np.ndarray, complaints: Complaints, *, n
 
 
 def _split(codes: np.ndarray, labels: np.ndarray, complaints: Complaints) -> Split:
+    # Below -1 stands what has been reported.
+    wrong = labels < -1
+    unlabelled = ~labelled(labels) & ~(wrong.any(axis=1) if labels.ndim == 2 else wrong)
     complaints.add_rows(
-        np.flatnonzero((codes > 0) & (labels == -1)),
+        np.flatnonzero((codes > 0) & unlabelled),
         lambda _: "split: the node is unlabelled; expected nothing, or a label",
     )
     return Split(train=codes == 1, val=codes == 2, test=codes == 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ Cells: TypeAlias = np.ndarray | list[Any]
 KEY_COLUMN: Final = "key"
 LABEL_COLUMN: Final = "label"
 SPLIT_COLUMN: Final = "split"
+#: A bound on numbers, so that a name does not decide how much memory is taken.
+_NUMBER: Final = r"(0|[1-9][0-9]{0,3})"
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN = 60
 #: Problems of one table that are told in full; the others are counted.
@@ -136,6 +139,14 @@ class Column:
         else:
             got = next((type(cell).__name__ for cell in cells if cell is not None), "nothing")
         raise TableError(f"{self.source.path}: {self.name}: got {got}; expected {expected}")
+
+
+def numbered_columns(source: Source, name: str) -> tuple[str, ...]:
+    """Return ``NAME_0``, ``NAME_1``, ... up to the largest number that a table has; or nothing."""
+    numbered = re.compile(rf"{re.escape(name)}_{_NUMBER}")
+    numbers = [int(found[1]) for each in source.names if (found := numbered.fullmatch(each))]
+    # One between others that is missing is reported by who reads it.
+    return tuple(f"{name}_{number}" for number in range(max(numbers, default=-1) + 1))
 
 
 def require_columns(source: Source, columns: Sequence[str]) -> None:

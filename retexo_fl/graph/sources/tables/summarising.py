@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ from retexo_fl.graph.sources.tables.source import (
     Column,
     Complaints,
     Source,
+    numbered_columns,
     require_columns,
 )
 
@@ -43,7 +45,8 @@ class ColumnChoice:
 
     Attributes:
         key: Column of keys.
-        label: Column of labels.
+        label: Column of labels; without one of that name, those of several labels a node,
+            ``LABEL_0``, ``LABEL_1``, ...
         columns: Those that become features; empty for all but key, label and ``split``.
         drop: Those that do not.
         categorical: Those whose numbers are names, such as postcodes.
@@ -69,16 +72,17 @@ def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
             as float32; one line for each problem.
     """
     source = open_table(path)
+    labels = _labels(source, choice)
     require_columns(
-        source, (choice.key, choice.label, *choice.columns, *choice.drop, *choice.categorical)
+        source, (choice.key, *labels, *choice.columns, *choice.drop, *choice.categorical)
     )
-    names = _features(source, choice)
+    names = _features(source, choice, labels)
     tallies = {name: _Tally(as_text=name in choice.categorical) for name in names}
     label = _LabelTally()
     complaints = Complaints(source.path, source.place)
     rows = 0
-    for batch in source.batches(tuple(dict.fromkeys((choice.key, choice.label, *names)))):
-        for name in (choice.label, *names):
+    for batch in source.batches(tuple(dict.fromkeys((choice.key, *labels, *names)))):
+        for name in (*labels, *names):
             column = Column(
                 source=source,
                 name=name,
@@ -86,7 +90,7 @@ def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
                 cells=batch[name],
                 complaints=complaints,
             )
-            tally: _Tally | _LabelTally = label if name == choice.label else tallies[name]
+            tally: _Tally | _LabelTally = label if name in labels else tallies[name]
             tally.add(column)
         rows += len(batch[choice.key])
     columns = {name: tally.finish() for name, tally in tallies.items()}
@@ -103,10 +107,15 @@ def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
     )
 
 
-def _features(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
+def _labels(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
+    several = () if choice.label in source.names else numbered_columns(source, choice.label)
+    return several or (choice.label,)
+
+
+def _features(source: Source, choice: ColumnChoice, labels: Sequence[str]) -> tuple[str, ...]:
     if choice.columns:
         return tuple(name for name in choice.columns if name not in choice.drop)
-    others = {choice.key, choice.label, SPLIT_COLUMN, *choice.drop}
+    others = {choice.key, *labels, SPLIT_COLUMN, *choice.drop}
     return tuple(name for name in source.names if name not in others)
 
 

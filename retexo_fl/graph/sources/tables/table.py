@@ -61,7 +61,7 @@ class NodeTable(Table):
     Attributes:
         keys: [n] bytes, dtype ``S``, unique; n is at least 1.
         features: [n, F] float32, finite; dense, or CSR with sorted columns.
-        labels: [n] int64, -1 for unlabelled.
+        labels: [n] int64 classes, [n, L] int8 labels or [n] float64 numbers.
         split: Masks of labelled nodes, or None where the file has no column ``split``.
         attributes: The text columns that were asked for, each [n], dtype ``U``.
         recipe: What made features and labels of the columns; None where they are as they stand.

@@ -36,7 +36,7 @@ def _keys(*keys: bytes) -> dict[str, Any]:
         ({"node_keys": np.array([b"a", b"e", b"z"])}, "node_hashes: row 1 is not the hash of"),
         ({"node_keys": np.array([], dtype="S1")}, "node_keys: there are no nodes"),
         ({"labels": np.array([1, 0, -1])}, "test_mask: row 2 is unlabelled"),
-        ({"labels": np.array([1, 0])}, "labels: got shape (2,); expected (3)"),
+        ({"labels": np.array([1, 0])}, "labels: has 2 rows; expected 3"),
         ({"val_mask": np.array([True, True, False])}, "val_mask: row 1 is in another mask too"),
         ({"features": np.full((3, 1), np.inf, np.float32)}, "features: row 0 holds NaN"),
         ({"features": np.ones((2, 1), np.float32)}, "features: got shape (2, 1)"),

@@ -120,13 +120,16 @@ def test_read_npz_graph_ignores_other_arrays(tmp_path: Path) -> None:
         ({"val_mask": None}, "val_mask: missing; expected it beside train_mask"),
         ({**_SPARSE, "x_data": None}, "x_data: missing"),
         ({**_SPARSE, "x": SMALL["x"]}, "x: found together with x_indptr"),
-        ({"y": np.array([0, 1, 0, 1.5])}, "y: got float64; expected integers"),
+        (
+            {"y": np.array([0, 1, 0, 1.5 + 1j])},
+            "y: got complex128 of shape (4,); expected integers",
+        ),
         ({"y": np.array([0, 1, 0, -2])}, "y: row 3 is -2"),
         (
             {"y": np.array([0, 1, 0, 2**64 - 1], dtype=np.uint64)},
             "y: row 3 is 18446744073709551615",
         ),
-        ({"y": np.array([[0, 1, 0, 1]])}, "y: got shape (1, 4); expected (any)"),
+        ({"y": np.array([[[0, 1, 0, 1]]])}, "y: got int64 of shape (1, 1, 4); expected integers"),
         ({"y": np.array([0, "a", None, 1], dtype=object)}, "y: holds Python objects"),
         ({"x": np.ones((4, 2))}, "x: got float64; expected float32"),
         ({"x": np.ones((3, 2), dtype=np.float32)}, "x: got shape (3, 2); expected (4, F)"),

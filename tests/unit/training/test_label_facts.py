@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
-from retexo_fl.training.class_balance import (
+from retexo_fl.training.label_facts import (
     absent_classes,
     balanced_weights,
-    class_counts,
     classes_by_use,
     only_prediction,
 )
@@ -28,7 +27,7 @@ def logits(classes: int = 3) -> torch.Tensor:
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
     labels = LABELS.numpy()
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    found = balanced_weights(np.array(class_counts(labels, 3)))
+    found = balanced_weights(np.bincount(labels))
     np.testing.assert_allclose(found, expected)
     assert np.mean(np.array(found)[labels]) == pytest.approx(1)
 
@@ -38,7 +37,7 @@ def test_a_class_without_train_nodes_takes_no_weight_from_the_others() -> None:
 
 
 def test_weighted_cross_entropy_counts_nodes_as_their_class_weighs() -> None:
-    loss = make_loss("cross-entropy", (1.0, 0.0, 2.5))
+    loss = make_loss("cross-entropy", facts=(1.0, 0.0, 2.5))
     each = F.cross_entropy(logits(), LABELS, reduction="none")
     expected = each[LABELS == 0].sum() + 2.5 * each[LABELS == 2].sum()
     assert loss(logits(), LABELS).item() == pytest.approx(expected.item())
@@ -50,7 +49,7 @@ def smoothed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["focal:2", f"{__name__}:smoothed"])
 def test_any_loss_can_be_weighed(name: str) -> None:
-    plain, weighted = make_loss(name), make_loss(name, (1.0, 0.0, 2.5))
+    plain, weighted = make_loss(name), make_loss(name, facts=(1.0, 0.0, 2.5))
     parts = [plain(logits()[c == LABELS], LABELS[c == LABELS]).item() for c in (0, 2)]
     assert weighted(logits(), LABELS).item() == pytest.approx(parts[0] + 2.5 * parts[1])
     assert weighted(logits(), LABELS).item() != pytest.approx(plain(logits(), LABELS).item())
@@ -61,7 +60,7 @@ def test_any_loss_can_be_weighed(name: str) -> None:
 def test_losses_are_sums_over_nodes_with_the_right_gradient(
     name: str, weights: tuple[float, ...]
 ) -> None:
-    loss = make_loss(name, weights)
+    loss = make_loss(name, facts=weights)
     check_loss(loss, logits(), LABELS)
     leaf = logits().requires_grad_()
     assert torch.autograd.gradcheck(lambda rows: loss(rows, LABELS), (leaf,))

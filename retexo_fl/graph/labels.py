@@ -1,0 +1,126 @@
+"""What labels of nodes may be: classes, several labels each, or numbers; told by their form alone.
+
+=============  ==========================================  ==================
+task           labels                                      unlabelled
+=============  ==========================================  ==================
+`classes`      [N] integers: the class, from 0             -1
+`multi-label`  [N, L] integers: 1 where the label applies  a row of -1 alone
+`regression`   [N] floats                                  NaN
+=============  ==========================================  ==================
+
+Of several labels a node's may be known in part: -1 where one is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.checks import ArrayChecks, HasForm, largest_label
+
+CLASSES: Final = "classes"
+MULTI_LABEL: Final = "multi-label"
+REGRESSION: Final = "regression"
+#: What labels are called in errors.
+KINDS: Final = {
+    CLASSES: "one class for each node",
+    MULTI_LABEL: "several labels for each node",
+    REGRESSION: "numbers",
+}
+#: Labels of one node; a model has an output for each.
+_MOST_LABELS: Final = 65_536
+_FORMS: Final = {
+    CLASSES: "integers, one for each node",
+    MULTI_LABEL: "integers 0, 1 or -1, several for each node",
+    REGRESSION: "floats, one for each node",
+}
+EXPECTED: Final = f"{_FORMS[CLASSES]}; {_FORMS[MULTI_LABEL]}; or {_FORMS[REGRESSION]}"
+
+
+def task_of(labels: HasForm) -> str:
+    """Return the task that labels, or a header of labels, are for."""
+    if labels.dtype.kind == "f":
+        return REGRESSION
+    return MULTI_LABEL if len(labels.shape) == 2 else CLASSES
+
+
+def labelled(labels: np.ndarray) -> np.ndarray:
+    """Return [N] bool: of which nodes a label is known."""
+    task = task_of(labels)
+    known: np.ndarray = labels >= 0
+    if task == REGRESSION:
+        known = np.asarray(~np.isnan(labels))
+    return np.asarray(known.any(axis=1)) if task == MULTI_LABEL else known
+
+
+def check_label_form(checks: ArrayChecks, name: str, labels: HasForm) -> None:
+    """Check dtype and shape of labels, or of what a header says."""
+    task, shape = task_of(labels), labels.shape
+    fits = labels.dtype.kind in "iuf" and len(shape) == (2 if task == MULTI_LABEL else 1)
+    if not fits or (task == MULTI_LABEL and not 1 <= shape[1] <= _MOST_LABELS):
+        checks.fail(name, f"got {labels.dtype} of shape {shape}; expected {EXPECTED}")
+
+
+def check_labels(checks: ArrayChecks, name: str, labels: np.ndarray, *, outputs: int) -> None:
+    """Check labels of a model with so many outputs: classes, labels, or one number."""
+    check_label_form(checks, name, labels)
+    match task_of(labels):
+        case "regression":
+            wrong = np.flatnonzero(np.isinf(labels))
+            if len(wrong):
+                checks.fail(name, f"row {wrong[0]} is infinite; expected a number, or NaN for none")
+            expected = 1
+        case "multi-label":
+            rows, columns = np.nonzero((labels < -1) | (labels > 1))
+            if len(rows):
+                value = labels[rows[0], columns[0]]
+                checks.fail(name, f"row {rows[0]} has {value}; expected 0, 1, or -1 for unknown")
+            expected = labels.shape[1]
+        case _:
+            checks.labels(name, labels, num_classes=outputs)
+            return
+    if outputs != expected:
+        checks.fail(name, f"there are {outputs} outputs for {expected}; expected as many")
+
+
+def count_outputs(
+    checks: ArrayChecks, name: str, labels: np.ndarray, *, num_classes: int | None
+) -> int:
+    """Return how many outputs a model of a whole graph's labels has.
+
+    Some node must be labelled, unless ``num_classes`` says how many there are.
+    """
+    check_label_form(checks, name, labels)
+    task = task_of(labels)
+    if num_classes is None and not labelled(labels).any():
+        told = "expected classes from 0" if task == CLASSES else f"expected {_FORMS[task]}"
+        checks.fail(name, f"no node is labelled; {told}")
+    if task != CLASSES:
+        return 1 if task == REGRESSION else int(labels.shape[1])
+    largest = largest_label(labels)
+    if num_classes is None and largest >= len(labels):
+        row = int(labels.argmax())
+        checks.fail(name, f"row {row} is {largest}; expected fewer classes than nodes")
+    return largest + 1 if num_classes is None else num_classes
+
+
+def stored_labels(labels: np.ndarray) -> np.ndarray:
+    """Return labels in the dtype of their task: int64, int8 or float64."""
+    dtypes = {CLASSES: np.int64, MULTI_LABEL: np.int8, REGRESSION: np.float64}
+    return labels.astype(dtypes[task_of(labels)])
+
+
+def check_task(labels: np.ndarray, task: str, *, source: str) -> None:
+    """Check that labels are for a task.
+
+    Raises:
+        ConfigurationError: They are for another.
+    """
+    found = task_of(labels)
+    if found != task:
+        raise ConfigurationError(
+            f"task: {task} does not fit the labels of {source}, which are {KINDS[found]}; expected "
+            f"{found}"
+        )

@@ -1,0 +1,158 @@
+"""What a loss knows of all clients' labels, and what the user should: rare or absent classes.
+
+Weights of classes, and the units of numbers, follow from the train nodes of all clients, which no
+client knows: each adds up its own, the server adds up all and sends what follows with every
+question that needs the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.config import RunConfig
+from retexo_fl.graph.labels import MULTI_LABEL, REGRESSION
+
+#: Classes that a sentence names.
+_MOST_NAMED: Final = 10
+#: Uses of nodes, by their bits in :func:`classes_by_use`.
+_BITS: Final = {"train": 1, "validation": 2, "test": 4}
+#: That a class occurs among the nodes of every use.
+ALL_USES: Final = sum(_BITS.values())
+
+
+def given_weights(config: RunConfig) -> tuple[float, ...]:
+    """Return the class weights that a configuration gives, or none."""
+    if config.class_weights in {"none", "balanced"}:
+        return ()
+    return tuple(float(text) for text in config.class_weights.split(","))
+
+
+def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
+    """Return n / (k n_c) for (C,) counts n_c of train nodes, of which there are n in k classes.
+
+    So the weights of the train nodes have a mean of one. A class without train nodes weighs one:
+    only losses of validation nodes read it.
+    """
+    occurs = counts > 0
+    weights = counts.sum() / (occurs.sum() * np.maximum(counts, 1))
+    return tuple(np.where(occurs, weights, 1.0).tolist())
+
+
+def label_sums(config: RunConfig, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
+    """Return what a client adds up of its n train labels for the loss of all; or nothing.
+
+    Balanced classes: (C,) nodes. Balanced labels: (2 L,) positives, then negatives. Numbers: their
+    sum and that of their squares.
+    """
+    if config.task == REGRESSION:
+        return (math.fsum(labels), math.fsum(labels**2))
+    if config.class_weights != "balanced":
+        return ()
+    if config.task == MULTI_LABEL:
+        counts = np.concatenate([(labels == 1).sum(axis=0), (labels == 0).sum(axis=0)])
+    else:
+        counts = np.bincount(labels, minlength=outputs)
+    return tuple(counts.astype(np.float64).tolist())
+
+
+def label_sums_length(config: RunConfig, outputs: int) -> int:
+    """Return how many sums :func:`label_sums` has."""
+    if config.task == REGRESSION:
+        return 2
+    if config.class_weights != "balanced":
+        return 0
+    return outputs * (2 if config.task == MULTI_LABEL else 1)
+
+
+def facts_of(config: RunConfig, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
+    """Return what follows from the sums over all clients' train nodes: see :func:`.make_loss`.
+
+    Args:
+        config: Of the run.
+        sums: Added up in client order; empty where nothing follows.
+        nodes: Train nodes.
+    """
+    if not sums.size:
+        return ()
+    if config.task == REGRESSION:
+        return _mean_and_scale(sums, nodes)
+    if config.task == MULTI_LABEL:
+        positives, negatives = np.split(sums, 2)
+        found = np.where(positives > 0, negatives / np.maximum(positives, 1), 1.0)
+        return tuple(found.tolist())
+    return balanced_weights(sums)
+
+
+def facts_length(config: RunConfig, outputs: int) -> int:
+    """Return how many numbers :func:`facts_of` has."""
+    sums = label_sums_length(config, outputs)
+    return sums if config.task == REGRESSION else min(sums, outputs)
+
+
+def classes_by_use(labels: Mapping[str, np.ndarray], classes: int) -> tuple[int, ...]:
+    """Return the (C,) uses that each class has nodes of: 1 train, 2 validation, 4 test, added.
+
+    Of labels, nodes that have them; numbers are one class.
+
+    Args:
+        labels: By use, those of its nodes, as stored.
+        classes: C.
+    """
+    found = np.zeros(classes, np.int64)
+    for use, bit in _BITS.items():
+        of_use = labels[use]
+        if of_use.ndim == 2:
+            found[(of_use == 1).any(axis=0)] |= bit
+        elif of_use.dtype.kind == "f":
+            found[: len(of_use)] |= bit
+        else:
+            found[np.unique(of_use)] |= bit
+    return tuple(found.tolist())
+
+
+def _mean_and_scale(sums: np.ndarray, nodes: int) -> tuple[float, float]:
+    """Return mean and standard deviation, 1 for equal numbers, to six digits.
+
+    The seventh depends on the order of additions, and nothing depends on it: outputs are trained.
+    """
+    total, squares = sums
+    mean = total / nodes
+    variance = squares / nodes - mean**2
+    # Rounding leaves something of nothing.
+    scale = math.sqrt(variance) if variance > 1e-12 * squares / nodes else 1.0
+    return float(f"{mean:.6g}"), float(f"{scale:.6g}")
+
+
+def absent_classes(occurring: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Return a sentence for each use that has nodes, but none of some classes.
+
+    Args:
+        occurring: By client, :func:`classes_by_use`; clients may be missing.
+    """
+    if not occurring:
+        return ()
+    found = np.bitwise_or.reduce(np.asarray(occurring, np.int64), axis=0)
+    sentences = []
+    for use, bit in _BITS.items():
+        absent = np.flatnonzero(found & bit == 0).tolist()
+        if absent and len(absent) < len(found):
+            sentences.append(f"no {use} node is of {_named(absent)}")
+    return tuple(sentences)
+
+
+def only_prediction(confusion: np.ndarray) -> tuple[str, ...]:
+    """Return a sentence where (C, C) counts have nodes of several classes predicted as one."""
+    predicted = np.flatnonzero(confusion.sum(axis=0))
+    if len(predicted) != 1 or np.count_nonzero(confusion.sum(axis=1)) < 2:
+        return ()
+    return (f"the model predicts class {predicted[0]} for every test node",)
+
+
+def _named(classes: list[int]) -> str:
+    numbers = ", ".join(map(str, classes[:_MOST_NAMED]))
+    more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+    return f"class{'' if len(classes) == 1 else 'es'} {numbers}{more}"
