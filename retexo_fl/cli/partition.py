@@ -17,7 +17,8 @@ from retexo_fl.units import format_count, format_counted
 
 _PANELS = {
     "Graph": (
-        *("dataset", "data-dir", "nodes", "edges", "clients", "partitioner", "split", "seed"),
+        *("dataset", "data-dir", "nodes", "edges", "edges-are", "merge-edges", "self-loops"),
+        *("clients", "partitioner", "split", "seed"),
     )
 }
 _MAKE_HELP = """Cut a graph into parts, one folder for each client.

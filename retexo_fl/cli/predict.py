@@ -149,6 +149,7 @@ def _checked(
     allow_plugins: bool,
 ) -> Inference:
     """Check everything that can be known before a client is asked."""
+    from retexo_fl.client.edge_fit import check_edges, note_unused_edges
     from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.federation.trained_model import read_trained_model
@@ -165,6 +166,8 @@ def _checked(
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_keys(part.node_keys, form, source=str(path))
+        check_edges(model.config.model, part)
+    note_unused_edges(model.config.model, parts)
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
     config = make_config({**trained, **places, **values})

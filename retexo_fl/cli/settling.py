@@ -31,7 +31,12 @@ _MOVABLE: Final = free_keys() - {"out"}
 #: Keys of a deployment only.
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
-_OF_PARTS = frozenset({"dataset", "data-dir", "nodes", "edges", "partitioner", "split"})
+_OF_PARTS = frozenset(
+    {
+        *("dataset", "data-dir", "nodes", "edges", "partitioner", "split"),
+        *("edges-are", "merge-edges", "self-loops"),
+    }
+)
 #: Keys with a graph's place; a deployment's clients have their own.
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 #: What stands for the tables of a graph.

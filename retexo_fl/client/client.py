@@ -45,6 +45,7 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
+from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.prediction import count_right, predict_nodes
 from retexo_fl.client.prediction_files import write_predictions
@@ -107,6 +108,8 @@ class GraphClient(Answering):
         torch.set_num_threads(config.threads)
         if config.traits.drops_edges:
             partition = without_peers(partition)
+        check_edges(config.model, partition)
+        partition = as_read(config.model, partition)
         self._partition = partition
         self._config = config
         self._codec = update_codec(

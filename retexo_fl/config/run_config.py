@@ -77,6 +77,20 @@ class RunConfig:
         metavar="DIR",
         may_change=True,
     )
+    edges_are: str = one_of(
+        "undirected",
+        "Whether edges have a direction, from source to target; for models dir-*.",
+        *("undirected", "directed"),
+    )
+    merge_edges: str = one_of(
+        "refuse",
+        "An edge that is there several times: refused, or one edge with the sum, mean or maximum "
+        "of the weights (1 without any) and of each attribute.",
+        *("refuse", "sum", "mean", "max"),
+    )
+    self_loops: str = one_of(
+        "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop"
+    )
     clients: int = whole(5, "Number of clients.", least=1)
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
     split: str = formed(

@@ -130,7 +130,9 @@ def trained_sums(
 
 
 def scaled_edges(weights: np.ndarray, inputs: StageInput) -> np.ndarray:
-    """Multiply (E,) weights of a sum by what its sampled edges stand for."""
+    """Multiply (E,) weights of a sum by those of the edges and by what sampled ones stand for."""
+    if inputs.edge_weights is not None:
+        weights = weights * inputs.edge_weights
     return weights if inputs.edge_scales is None else weights * inputs.edge_scales
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -57,14 +57,18 @@ class StageInput:
         indptr: (N + 1,) int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
             vectors are missing have been left out. A slot of a partial sum has one edge.
-        neighbours: (N,) int64 how many neighbours of each inner node ``indices`` stands for: its
-            edges, but for a partial sum, whose edge stands for all neighbours in it, and for
-            sampled edges, which stand for those that were not drawn as well.
-        degrees: (N,) int64 degrees in the whole graph, missing slots included.
+        neighbours: (N,) how many neighbours of each inner node ``indices`` stands for, or what the
+            edges to these weigh together: its edges, but for a partial sum, whose edge stands for
+            all neighbours in it, and for sampled edges, which stand for those that were not drawn
+            as well.
+        degrees: (N,) degrees in the whole graph, or what all edges of a node weigh together,
+            missing slots included.
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.
         slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
         edge_scales: (E,) by what each edge's message is multiplied in a sum over neighbours, so
             that sampled edges stand for all; None for 1.
+        edge_weights: (E,) what each edge weighs; None for 1. A partial sum has the weights of its
+            neighbours in it.
         centre: (D,) that is subtracted from what a layer of :meth:`GraphLayer.fixed_width`
             aggregates, and from own rows beside it; None for nothing.
     """
@@ -78,6 +82,7 @@ class StageInput:
     own_hashes: np.ndarray
     slot_hashes: np.ndarray
     edge_scales: np.ndarray | None = None
+    edge_weights: np.ndarray | None = None
     centre: np.ndarray | None = None
 
     @property
@@ -131,6 +136,10 @@ class GraphLayer(torch.nn.Module, ABC):
     #: neighbours. What :meth:`trained_batches` returns then serves all layers of a model that have
     #: the same edges: it depends on no weights, and of the shape on the heads alone.
     scales_edges: ClassVar[bool] = False
+
+    #: How the layer takes ``StageInput.edge_weights``: not at all, those from 0 on (``positive``),
+    #: or any.
+    takes_weights: ClassVar[Literal["none", "positive", "any"]] = "none"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()

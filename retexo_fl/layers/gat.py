@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from retexo_fl.layers.aggregate import linear
+from retexo_fl.layers.aggregate import linear, scaled_edges
 from retexo_fl.layers.base import (
     GraphLayer,
     LayerShape,
@@ -93,8 +93,9 @@ class GatLayer(GraphLayer):
     messages are passed in every round; the rows they need still cross the network once per stage.
     Dropout acts on the input rows and on the attention.
 
-    Of sampled neighbours, each counts in the softmax as often as it stands for: ``s_v exp(...)``
-    over the sum of these. That is a self-normalised estimate of the attention over all neighbours:
+    What an edge weighs is a factor of its attention before that is divided: ``w_uv exp(...)`` over
+    the sum of these; a node itself weighs 1. Sampled neighbours count in the same way as often as
+    they stand for. That is a self-normalised estimate of the attention over all neighbours:
     consistent, exact where none is left out, with a bias that falls with their number.
 
     Shapes: x (N + B, D), W (D, K H), s and t (K, H), b (H,), result (R, H).
@@ -104,6 +105,7 @@ class GatLayer(GraphLayer):
 
     uses_heads: ClassVar[bool] = True
     scales_edges: ClassVar[bool] = True
+    takes_weights: ClassVar[Literal["positive"]] = "positive"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -125,7 +127,8 @@ class GatLayer(GraphLayer):
     @staticmethod
     def _with_own_edges(inputs: StageInput, rows: Rows) -> GatInput:
         nodes = inputs.num_nodes
-        own, scales = inputs.indptr[1:], inputs.edge_scales
+        inputs, scales = _attended(inputs)
+        own = inputs.indptr[1:]
         indices = np.insert(inputs.indices.astype(np.int64), own, np.arange(nodes))
         return GatInput(
             rows=rows,
@@ -215,3 +218,18 @@ class GatLayer(GraphLayer):
         ends = (self.source_attention, self.target_attention)
         blocks = [(end[:, :, None] * own_head).view(heads * width, heads) for end in ends]
         return torch.cat(blocks, dim=1)
+
+
+def _attended(inputs: StageInput) -> tuple[StageInput, np.ndarray | None]:
+    """Leave out edges that weigh nothing; return what is left, and the factor of each edge.
+
+    An edge whose factor is 0 must not be the largest logit, beside which all others vanish.
+    """
+    if inputs.edge_weights is None:
+        return inputs, inputs.edge_scales
+    factors = scaled_edges(np.ones(len(inputs.indices)), inputs)
+    kept = inputs.edge_weights != 0
+    if kept.all():
+        return inputs, factors
+    indptr = np.concatenate(([0], np.cumsum(kept)))[inputs.indptr]
+    return replace(inputs, indptr=indptr, indices=inputs.indices[kept]), factors[kept]

@@ -89,6 +89,8 @@ def client_graph(inputs: StageInput, nodes: NodeSets) -> ClientGraph:
         labels=np.asarray(nodes.labels, np.int64),
         # Whatever the devices are: the order decides which nodes make a mini-batch.
         train=adjacency.near_together(nodes.train),
+        # A part's edges are in ascending order, too.
+        edge_weights=inputs.edge_weights,
     )
 
 

@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 
+from retexo_fl.graph.neighbours import EdgeValues, weighted_degrees
 from retexo_fl.layers.base import GraphLayer, StageInput, places_on
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.sampling.adjacency import Adjacency
+from retexo_fl.sampling.edge_places import edge_places
 from retexo_fl.sampling.sample import Block, Sample
 from retexo_fl.training.losses import Loss, check_loss, cross_entropy
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
@@ -61,6 +65,51 @@ class SampledSums:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledEdges:
+    """What a graph's edges weigh, found for the edges of a sample.
+
+    Attributes:
+        adjacency: The graph.
+        weights: (E,) of its edges.
+        degrees: (N,) float64, what the edges of each node weigh together.
+    """
+
+    adjacency: Adjacency
+    weights: np.ndarray
+    degrees: np.ndarray
+
+    @classmethod
+    def of(cls, adjacency: Adjacency, weights: np.ndarray | None) -> Self | None:
+        """Add the weights up; None where edges have none."""
+        if weights is None:
+            return None
+        values = EdgeValues(weights=weights)
+        degrees = weighted_degrees(adjacency.indptr, values)
+        return cls(adjacency=adjacency, weights=weights, degrees=degrees)
+
+    def weighted(
+        self, inputs: StageInput, block: Block, targets: np.ndarray, sources: np.ndarray
+    ) -> tuple[StageInput, np.ndarray]:
+        """Return a layer's input with its edges' weights, and the (S,) degrees of the sources.
+
+        Args:
+            inputs: Of the block, whose edges all count the same.
+            block: The edges.
+            targets: (R,) ids of its targets.
+            sources: (S,) ids of its sources.
+        """
+        weights = self.weights[edge_places(self.adjacency, block, targets, sources)]
+        # Without scales all neighbours are there: in the graph, or in the subgraph that counts.
+        found = EdgeValues(weights=weights)
+        degrees = (
+            weighted_degrees(block.indptr, found) if block.scales is None else self.degrees[targets]
+        )
+        of_sources = np.concatenate([degrees, self.degrees[sources[block.num_targets :]]])
+        weighted = replace(inputs, edge_weights=weights, neighbours=degrees, degrees=degrees)
+        return weighted, of_sources
+
+
 class SampledModel:
     """The layers of a model without heads between them, on one device."""
 
@@ -72,6 +121,7 @@ class SampledModel:
         labels: np.ndarray,
         loss: Loss = cross_entropy,
         device: torch.device | None = None,
+        edges: SampledEdges | None = None,
     ) -> None:
         """Make the layers, without values.
 
@@ -81,7 +131,9 @@ class SampledModel:
             labels: (N,) classes of all nodes.
             loss: Summed over roots.
             device: Where to compute; the CPU if None.
+            edges: Weights of the graph's edges; None for 1 each.
         """
+        self._edges = edges
         self._device = torch.device("cpu") if device is None else device
         self._hashes, self._labels, self._loss = hashes, labels, loss
         self._dtype = getattr(torch, shape.dtype)
@@ -113,6 +165,9 @@ class SampledModel:
                 continue
             targets = sample.root_places if is_last else np.arange(block.num_targets)
             inputs = self._stage_input(block, self._hashes[nodes])
+            if self._edges is not None:
+                reached = sample.layer_nodes[m]
+                inputs, degrees = self._edges.weighted(inputs, block, reached, nodes)
             makers.append(_maker(layer, inputs, degrees, targets))
             nodes, degrees = sample.layer_nodes[m], block.degrees
         labels = places_on(self._labels[sample.roots], self._device)

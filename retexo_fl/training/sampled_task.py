@@ -18,7 +18,7 @@ from retexo_fl.sampling.base import Sampler
 from retexo_fl.sampling.features import FeatureStore
 from retexo_fl.training.device_rows import CacheChoice, DeviceRows
 from retexo_fl.training.losses import make_loss
-from retexo_fl.training.sampled import SampledBatch, SampledModel
+from retexo_fl.training.sampled import SampledBatch, SampledEdges, SampledModel
 from retexo_fl.training.sampler_choice import SamplerChoice
 from retexo_fl.training.stage_model import ModelShape
 
@@ -64,6 +64,7 @@ class ClientGraph:
         hashes: (N,) uint64.
         labels: (N,) int64.
         train: (T,) int64 train nodes.
+        edge_weights: (E,) of the edges; None for 1 each.
     """
 
     adjacency: Adjacency
@@ -71,10 +72,13 @@ class ClientGraph:
     hashes: np.ndarray
     labels: np.ndarray
     train: np.ndarray
+    edge_weights: np.ndarray | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything by name, for memory that processes share."""
+        weights = {} if self.edge_weights is None else {"edge_weights": self.edge_weights}
         return {
+            **weights,
             "indptr": self.adjacency.indptr,
             "indices": self.adjacency.indices,
             "rows": self.rows,
@@ -92,6 +96,7 @@ class ClientGraph:
             hashes=arrays["hashes"],
             labels=arrays["labels"],
             train=arrays["train"],
+            edge_weights=arrays.get("edge_weights"),
         )
 
 
@@ -181,6 +186,7 @@ def make_sampled_task(
         labels=graph.labels,
         loss=make_loss(settings.loss, settings.class_weights),
         device=device,
+        edges=SampledEdges.of(graph.adjacency, graph.edge_weights),
     )
     store = FeatureStore(graph.rows)
     if device.type == "cpu":

@@ -25,8 +25,13 @@ _MOST_NAME: Final = 200
 _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
 _MOST_COMPARED: Final = 10_000
-_KEYS: Final = ("partitioning", "classes", "features", "sparse-features", "clients")
-_OPTIONAL: Final = ("sparse-features",)
+_KEYS: Final = (
+    *("partitioning", "classes", "features", "sparse-features", "edges-are", "edge-features"),
+    "clients",
+)
+_OPTIONAL: Final = ("sparse-features", "edges-are", "edge-features")
+_DIRECTED: Final = "directed"
+_EDGES_ARE: Final = ("undirected", _DIRECTED)
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
     "# What all clients of this partitioning agree on; the same file at every client.\n"
@@ -44,6 +49,8 @@ class Peers:
         num_features: F of every client.
         sparse_features: Whether parts store their features as CSR.
         partitioning: 64 hex digits that all parts carry.
+        directed: Whether edges have a direction.
+        num_edge_features: Attributes of each edge.
     """
 
     source: str
@@ -52,6 +59,8 @@ class Peers:
     num_features: int
     sparse_features: bool
     partitioning: str
+    directed: bool = False
+    num_edge_features: int = 0
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -75,6 +84,8 @@ class Peers:
             "classes": self.num_classes,
             "features": self.num_features,
             "sparse-features": self.sparse_features,
+            **({"edges-are": _DIRECTED} if self.directed else {}),
+            **({"edge-features": self.num_edge_features} if self.num_edge_features else {}),
             "clients": list(self.clients),
         }
         return _HEADING + tomli_w.dumps(values)
@@ -94,6 +105,8 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         num_features=first.num_features,
         sparse_features=not isinstance(first.features, np.ndarray),
         partitioning=first.partitioning,
+        directed=first.edge_values.is_directed,
+        num_edge_features=first.edge_values.num_attributes,
     )
 
 
@@ -116,6 +129,13 @@ def read_peers(path: Path) -> Peers:
         "sparse-features": values.get("sparse-features", False),
         "clients": _names(path, values["clients"]),
     }
+    # What is absent is not in the digest of older files.
+    if "edges-are" in values:
+        agreed["edges-are"] = values["edges-are"]
+        if values["edges-are"] not in _EDGES_ARE:
+            _fail(path, "edges-are", values["edges-are"], " or ".join(_EDGES_ARE))
+    if "edge-features" in values:
+        agreed["edge-features"] = _whole(path, "edge-features", values["edge-features"])
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
@@ -128,6 +148,8 @@ def read_peers(path: Path) -> Peers:
         num_features=values["features"],
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
+        directed=values.get("edges-are") == _DIRECTED,
+        num_edge_features=values.get("edge-features", 0),
     )
 
 

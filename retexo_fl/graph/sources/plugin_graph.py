@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from retexo_fl.errors import PluginError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
 from retexo_fl.graph.sources.from_networkx import from_networkx
 from retexo_fl.graph.sources.from_pyg import from_pyg
 from retexo_fl.plugins import load_callable
 
 
-def load_plugin_graph(text: str, *, attributes: Sequence[str] = ()) -> Graph:
+def load_plugin_graph(
+    text: str, *, attributes: Sequence[str] = (), rules: EdgeRules = STRICT
+) -> Graph:
     """Call a user's function without arguments and return the graph that it makes.
 
     Args:
         text: ``module:attribute``; what it returns is a :class:`Graph`, a PyG ``Data`` or a
             NetworkX graph.
         attributes: Attributes of the nodes that the graph must have.
+        rules: How the edges of what is no :class:`Graph` are read; a :class:`Graph` must be as
+            directed as they say.
 
     Raises:
         PluginError: It cannot be imported or called, or returned something else.
@@ -27,12 +32,13 @@ def load_plugin_graph(text: str, *, attributes: Sequence[str] = ()) -> Graph:
     made = load_callable("dataset", text)()
     if isinstance(made, Graph):
         demand_attributes(f"dataset {text!r}", made.attributes, attributes)
+        check_direction(f"dataset {text!r}", made, rules)
         return made
     if hasattr(made, "edge_index"):
-        return from_pyg(made, name=text, attributes=attributes)
+        return from_pyg(made, name=text, attributes=attributes, rules=rules)
     # A heterogeneous PyG graph says whether it is directed, too.
     if hasattr(made, "is_multigraph"):
-        return from_networkx(made, name=text, attributes=attributes)
+        return from_networkx(made, name=text, attributes=attributes, rules=rules)
     raise PluginError(
         f"dataset {text!r}: returned {type(made).__name__}; expected a retexo_fl.graph.Graph, a "
         "PyG Data or a NetworkX graph"

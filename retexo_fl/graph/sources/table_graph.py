@@ -10,6 +10,7 @@ import numpy as np
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.sources.attributes import count_values
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
 from retexo_fl.graph.sources.tables import (
     edge_rows,
     read_edge_table,
@@ -18,22 +19,28 @@ from retexo_fl.graph.sources.tables import (
 )
 
 
-def read_table_graph(nodes: Path, edges: Path, *, attributes: Sequence[str] = ()) -> Graph:
+def read_table_graph(
+    nodes: Path, edges: Path, *, attributes: Sequence[str] = (), rules: EdgeRules = STRICT
+) -> Graph:
     """Read a graph; its nodes keep the order of the table.
 
     Args:
         nodes: Table of keys, labels, features and, if there is one, the split.
-        edges: Table of undirected edges, each once, in any order and orientation.
+        edges: Table of edges, in any order.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
+        rules: How edges are read.
 
     Raises:
         TableError: A table cannot be read, or its rows contradict each other.
         DatasetError: The tables make no graph that can be trained on.
     """
     table = read_node_table(nodes, infer_features=True, attributes=attributes)
+    listed = edge_rows(table, read_edge_table(edges), rules)
     given = EdgeListGraph(
         name=bare_name(nodes),
-        edges=edge_rows(table, read_edge_table(edges)),
+        edges=listed.ends,
+        edge_values=listed.values,
+        directed=rules.directed,
         features=table.features,
         labels=table.labels,
         node_keys=table.keys,

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.gat import GatLayer
-from tests.support.layer_contract import NODES, OUTPUTS, LayerContract
+from tests.support.layer_contract import NODES, OUTPUTS, LayerContract, edge_weights
 
 
 class TestGatLayer(LayerContract):
@@ -23,7 +24,10 @@ class TestGatLayer(LayerContract):
                 logits = torch.stack(
                     [values[v, head] @ layer.source_attention[head] + own for v in sources]
                 )
-                weights = torch.softmax(F.leaky_relu(logits, 0.2), dim=0)
+                powers = torch.exp(F.leaky_relu(logits, 0.2)) * torch.from_numpy(
+                    np.append(edge_weights(inputs)[node][sources[:-1]], 1.0)
+                )
+                weights = powers / powers.sum()
                 for weight, source in zip(weights, sources, strict=True):
                     result[node] += weight * values[source, head] / 3
         return result + layer.bias

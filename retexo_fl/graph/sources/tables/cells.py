@@ -18,6 +18,7 @@ MOST_TEXT: Final = 256
 #: A column of whole numbers with gaps is often written with a point: ``3.0``.
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _MOST_CLASSES: Final = 2**31 - 1
+_DIRECTIONS: Final = {"in": 0, "out": 1}
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
 
@@ -92,6 +93,18 @@ def split_codes(column: Column) -> np.ndarray:
     return _by_value(
         column, lambda cell: _SPLIT_CODES.get(_as_text(cell)), "train, val, test or nothing"
     )
+
+
+def direction_array(column: Column) -> np.ndarray:
+    """Return 1 for ``out``, 0 for ``in``.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        TableError: A cell is another word.
+    """
+    return _by_value(column, lambda cell: _DIRECTIONS.get(_as_text(cell)), "in or out")
 
 
 def number_array(column: Column) -> np.ndarray:

@@ -11,8 +11,15 @@ from retexo_fl.errors import TableError
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.sources.tables.cells import key_array, label_array, split_codes, text_array
 from retexo_fl.graph.sources.tables.features import FeatureReader
+from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS
 from retexo_fl.graph.sources.tables.opening import open_table
-from retexo_fl.graph.sources.tables.source import Column, Source, require_columns, shown
+from retexo_fl.graph.sources.tables.source import (
+    Column,
+    Source,
+    require_columns,
+    shown,
+    tell_unused,
+)
 from retexo_fl.graph.sources.tables.table import NodeTable
 
 
@@ -42,6 +49,8 @@ def read_node_table(
     features = FeatureReader(
         source, num_features=num_features, infer_features=infer_features, others=attributes
     )
+    used = ("key", "label", "split", *attributes, *features.columns)
+    tell_unused(source, used if features.columns else (*used, *SPARSE_ARRAYS))
     columns = _read(source, features, attributes)
     keys = columns["key"]
     if not len(keys):

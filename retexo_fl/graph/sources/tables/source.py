@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -10,6 +11,8 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from retexo_fl.errors import TableError
+
+logger = logging.getLogger(__name__)
 
 #: Cells of a column as a format gives them: numbers or text as an array, or a list of ``str``,
 #: ``bytes``, ``int`` or ``float`` with None for what is absent. Lists of numbers are 2-d arrays.
@@ -108,6 +111,18 @@ def check_names(path: Path, names: Sequence[str]) -> tuple[str, ...]:
             raise TableError(f"{path}: column {shown(name)} appears twice; expected each name once")
         seen.add(name)
     return tuple(names)
+
+
+def tell_unused(source: Source, used: Iterable[str]) -> None:
+    """Say in one line which columns of a table are not read."""
+    known = set(used)
+    if unused := [name for name in source.names if name not in known]:
+        logger.warning(
+            "%s: %s not used: %s",
+            source.path,
+            "column" if len(unused) == 1 else "columns",
+            shown_text(", ".join(unused), 400),
+        )
 
 
 def shown(value: object) -> str:
