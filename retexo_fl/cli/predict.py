@@ -162,7 +162,10 @@ def _checked(
     model = read_trained_model(run, allow_plugins=allow_plugins)
     parts = open_parts(partitions)
     model.check_fits(
-        features=parts[0].num_features, classes=parts[0].num_classes, source=str(partitions)
+        features=parts[0].num_features,
+        classes=parts[0].num_classes,
+        edge_features=parts[0].edge_values.num_attributes,
+        source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_keys(part.node_keys, form, source=str(path))

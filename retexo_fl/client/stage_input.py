@@ -61,6 +61,7 @@ def stage_input(
         own_hashes=np.asarray(partition.node_hashes),
         slot_hashes=edges.slot_hashes,
         edge_weights=edges.values.weights,
+        edge_attributes=edges.values.attributes,
     )
 
 

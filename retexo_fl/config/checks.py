@@ -13,6 +13,10 @@ from retexo_fl.units import counted
 
 #: Keys that say where on this machine a graph lies.
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir")
+#: Models whose heads share the hidden width.
+_WITH_HEADS: Final = frozenset(
+    {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
+)
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -48,7 +52,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"links: {shown(values['links'])} cannot be modelled by engine {values['engine']}; "
             "expected ideal, or engine inline"
         )
-    if values["model"] == "gat" and values["hidden"] % values["heads"]:
+    if values["model"] in _WITH_HEADS and values["hidden"] % values["heads"]:
         raise ConfigurationError(
             f"hidden: {values['hidden']} cannot be shared by "
             f"{counted(values['heads'], 'head')}; "

@@ -42,12 +42,14 @@ class Federation:
         participants: Who takes part in what.
         features: Width of the input features, equal on all clients.
         classes: Number of classes, equal on all clients.
+        edge_features: Attributes of each edge, equal on all clients.
     """
 
     answers: tuple[HelloAnswer, ...]
     participants: Participants
     features: int
     classes: int
+    edge_features: int
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:
@@ -94,6 +96,7 @@ def greet(
         participants=_participants(answers, all_train=all_train),
         features=answers[0].features,
         classes=answers[0].classes,
+        edge_features=answers[0].edge_features,
     )
 
 
@@ -124,7 +127,8 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
                 f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
             )
         check_hello(answer, clients=clients)
-    for name in ("partitioning", "num_clients", "features", "classes"):
+    alike = ("partitioning", "num_clients", "features", "classes", "edge_features", "directed")
+    for name in alike:
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
             told = "; ".join(f"client {client}: {value}" for value, client in values.items())

@@ -34,11 +34,13 @@ class LayerFacts:
         stage: Stage index; 0 for a basis.
         features: Width of the input features that the model was trained on.
         classes: Number of classes.
+        edge_features: Attributes of edges that it reads.
     """
 
     stage: int
     features: int
     classes: int
+    edge_features: int = 0
 
 
 def layer_path(run: Path, stage: int) -> Path:
@@ -58,7 +60,11 @@ def write_layer_file(path: Path, facts: LayerFacts, tensors: Mapping[str, np.nda
         CheckpointError: It could not be written.
     """
     tensors = {name: np.ascontiguousarray(item) for name, item in tensors.items()}
-    text = _text({"version": LAYER_VERSION, **asdict(facts)})
+    values = asdict(facts)
+    if not facts.edge_features:
+        # As the facts were before there were any.
+        del values["edge_features"]
+    text = _text({"version": LAYER_VERSION, **values})
     metadata = {_KEY: _text({"facts": text, "crc32": checksum(text, tensors)})}
     replace_file(path, save(tensors, metadata=metadata))
 
@@ -95,6 +101,7 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
         raise CheckpointError(f"{path}: damaged (its checksum does not fit its content)")
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
+    values.setdefault("edge_features", 0)
     if set(values) != {item.name for item in fields(LayerFacts)} or not all(
         type(value) is int and value >= 0 for value in values.values()
     ):

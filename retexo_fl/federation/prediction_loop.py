@@ -111,7 +111,10 @@ class PredictionLoop:
         hello = Ticket(job=job, attempt=1)
         federation = greet(messenger, hello, clients=self.config.clients, to_train=False)
         self.model.check_fits(
-            features=federation.features, classes=federation.classes, source="clients"
+            features=federation.features,
+            classes=federation.classes,
+            edge_features=federation.edge_features,
+            source="clients",
         )
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)
         stages = self.model.shape.layers

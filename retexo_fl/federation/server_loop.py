@@ -284,7 +284,12 @@ class ServerLoop:
         schedule = self._joined.schedule
         for layer, tensors in schedule.named(outcome.stage, outcome.weights).items():
             shape = schedule.shape
-            facts = LayerFacts(stage=layer, features=shape.features, classes=shape.classes)
+            facts = LayerFacts(
+                stage=layer,
+                features=shape.features,
+                classes=shape.classes,
+                edge_features=shape.edge_features,
+            )
             self.run.write_layer(facts, tensors)
         self.run.record(
             StageClosed(

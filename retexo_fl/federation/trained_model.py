@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ class TrainedModel:
         if not self.shape.has_basis:
             # As it was named before there were any.
             del shape["features_before_basis"]
-        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums"):
+        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums", "edge_features"):
             if not shape[name]:
                 del shape[name]
         facts = {
@@ -85,7 +85,7 @@ class TrainedModel:
             weights=self.weights[stage - 1],
         )
 
-    def check_fits(self, *, features: int, classes: int, source: str) -> None:
+    def check_fits(self, *, features: int, classes: int, edge_features: int, source: str) -> None:
         """Check that parts have the sizes that the model was trained with.
 
         Raises:
@@ -95,6 +95,8 @@ class TrainedModel:
             "features": (features, self.shape.features),
             "classes": (classes, self.shape.classes),
         }
+        if layer_class(self.config.model).attributes != "none":
+            given["attributes of edges"] = (edge_features, self.shape.edge_features)
         for name, (got, expected) in given.items():
             if got != expected:
                 raise PartitionError(
@@ -129,9 +131,14 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     except CheckpointError as error:
         raise RunDirectoryError(str(error)) from error
     first = layers[0][0]
-    shape = ModelShape.of(config, inputs=first.features, classes=first.classes)
+    shape = ModelShape.of(
+        config,
+        inputs=first.features,
+        classes=first.classes,
+        edge_features=first.edge_features,
+    )
     for stage, (facts, tensors) in enumerate(layers):
-        expected = LayerFacts(stage=stage, features=first.features, classes=first.classes)
+        expected = replace(first, stage=stage)
         _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)

@@ -65,11 +65,12 @@ class GcnLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the sums' weights once."""
-        return trained_sums(self.operator(inputs), inputs, rows, with_own=False)
+        return trained_sums([self.operator(inputs)], inputs, rows, with_own=False)
 
-    def operator(self, inputs: StageInput) -> csr_array:
+    @classmethod
+    def operator(cls, inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the sums; received rows bring their own factor."""
-        scale = self.message_scale(inputs.degrees)
+        scale = cls.message_scale(inputs.degrees)
         column_scale = np.concatenate([scale, np.ones(len(inputs.slot_hashes))])
         targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
         weights = scaled_edges(scale[targets] * column_scale[inputs.indices], inputs)

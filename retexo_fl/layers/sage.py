@@ -65,7 +65,7 @@ class SageLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the sums' weights once."""
-        return trained_sums(self.operator(inputs), inputs, rows, with_own=True)
+        return trained_sums([self.operator(inputs)], inputs, rows, with_own=True)
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:

@@ -23,4 +23,5 @@ def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw) -> St
         indices=np.asarray(edges.indices, np.int64),
         neighbours=edges.neighbour_counts,
         edge_weights=edges.values.weights,
+        edge_attributes=edges.values.attributes,
     )

@@ -67,47 +67,51 @@ class SampledSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledEdges:
-    """What a graph's edges weigh, found for the edges of a sample.
+    """What a graph's edges weigh and carry, found for the edges of a sample.
 
     Attributes:
         adjacency: The graph.
-        weights: (E,) of its edges.
-        degrees: (N,) float64, what the edges of each node weigh together.
+        values: Of its edges.
+        degrees: (N,) or (N, 2), what the edges of each node weigh together.
     """
 
     adjacency: Adjacency
-    weights: np.ndarray
+    values: EdgeValues
     degrees: np.ndarray
 
     @classmethod
-    def of(cls, adjacency: Adjacency, weights: np.ndarray | None) -> Self | None:
-        """Add the weights up; None where edges have none."""
-        if weights is None:
+    def of(cls, adjacency: Adjacency, values: EdgeValues) -> Self | None:
+        """Add the weights up; None where all edges are alike."""
+        if values.is_plain:
             return None
-        values = EdgeValues(weights=weights)
         degrees = weighted_degrees(adjacency.indptr, values)
-        return cls(adjacency=adjacency, weights=weights, degrees=degrees)
+        return cls(adjacency=adjacency, values=values, degrees=degrees)
 
-    def weighted(
+    def valued(
         self, inputs: StageInput, block: Block, targets: np.ndarray, sources: np.ndarray
     ) -> tuple[StageInput, np.ndarray]:
-        """Return a layer's input with its edges' weights, and the (S,) degrees of the sources.
+        """Return a layer's input with its edges' values, and the degrees of the S sources.
 
         Args:
-            inputs: Of the block, whose edges all count the same.
+            inputs: Of the block, whose edges are all alike.
             block: The edges.
             targets: (R,) ids of its targets.
             sources: (S,) ids of its sources.
         """
-        weights = self.weights[edge_places(self.adjacency, block, targets, sources)]
+        found = self.values.taken(edge_places(self.adjacency, block, targets, sources))
         # Without scales all neighbours are there: in the graph, or in the subgraph that counts.
-        found = EdgeValues(weights=weights)
         degrees = (
             weighted_degrees(block.indptr, found) if block.scales is None else self.degrees[targets]
         )
         of_sources = np.concatenate([degrees, self.degrees[sources[block.num_targets :]]])
-        weighted = replace(inputs, edge_weights=weights, neighbours=degrees, degrees=degrees)
-        return weighted, of_sources
+        valued = replace(
+            inputs,
+            edge_weights=found.weights,
+            edge_attributes=found.attributes,
+            neighbours=degrees,
+            degrees=degrees,
+        )
+        return valued, of_sources
 
 
 class SampledModel:
@@ -131,7 +135,7 @@ class SampledModel:
             labels: (N,) classes of all nodes.
             loss: Summed over roots.
             device: Where to compute; the CPU if None.
-            edges: Weights of the graph's edges; None for 1 each.
+            edges: What the graph's edges weigh and carry; None where all are alike.
         """
         self._edges = edges
         self._device = torch.device("cpu") if device is None else device
@@ -167,7 +171,7 @@ class SampledModel:
             inputs = self._stage_input(block, self._hashes[nodes])
             if self._edges is not None:
                 reached = sample.layer_nodes[m]
-                inputs, degrees = self._edges.weighted(inputs, block, reached, nodes)
+                inputs, degrees = self._edges.valued(inputs, block, reached, nodes)
             makers.append(_maker(layer, inputs, degrees, targets))
             nodes, degrees = sample.layer_nodes[m], block.degrees
         labels = places_on(self._labels[sample.roots], self._device)
@@ -251,6 +255,8 @@ def _maker(
         targets: (B,) rows that are wanted.
     """
     scale, own = layer.message_scale(degrees), inputs.num_nodes
+    if (beside := layer.message_factors(degrees)) is not None:
+        inputs = replace(inputs, slot_factors=beside[own:])
     if scale is None or own == len(degrees):
         return layer.trained_batches(inputs, targets)
     factors = np.concatenate([np.ones(own), scale[own:]])

@@ -12,6 +12,7 @@ import torch
 
 from retexo_fl.devices.task import Share, ShareSums
 from retexo_fl.errors import DeviceFailed
+from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.sampling.base import Sampler
@@ -64,7 +65,7 @@ class ClientGraph:
         hashes: (N,) uint64.
         labels: (N,) int64.
         train: (T,) int64 train nodes.
-        edge_weights: (E,) of the edges; None for 1 each.
+        edge_values: Of the edges.
     """
 
     adjacency: Adjacency
@@ -72,13 +73,12 @@ class ClientGraph:
     hashes: np.ndarray
     labels: np.ndarray
     train: np.ndarray
-    edge_weights: np.ndarray | None = None
+    edge_values: EdgeValues = PLAIN
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything by name, for memory that processes share."""
-        weights = {} if self.edge_weights is None else {"edge_weights": self.edge_weights}
         return {
-            **weights,
+            **self.edge_values.named(),
             "indptr": self.adjacency.indptr,
             "indices": self.adjacency.indices,
             "rows": self.rows,
@@ -96,7 +96,9 @@ class ClientGraph:
             hashes=arrays["hashes"],
             labels=arrays["labels"],
             train=arrays["train"],
-            edge_weights=arrays.get("edge_weights"),
+            edge_values=EdgeValues(
+                weights=arrays.get("edge_weights"), attributes=arrays.get("edge_attributes")
+            ),
         )
 
 
@@ -186,7 +188,7 @@ def make_sampled_task(
         labels=graph.labels,
         loss=make_loss(settings.loss, settings.class_weights),
         device=device,
-        edges=SampledEdges.of(graph.adjacency, graph.edge_weights),
+        edges=SampledEdges.of(graph.adjacency, graph.edge_values),
     )
     store = FeatureStore(graph.rows)
     if device.type == "cpu":

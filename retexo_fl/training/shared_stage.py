@@ -16,7 +16,7 @@ from retexo_fl.training.stage_pass import NodeSets
 #: Arrays of a :class:`StageInput` that are no rows.
 _EDGES = ("indptr", "indices", "neighbours", "degrees", "own_hashes", "slot_hashes")
 #: Those that may be absent.
-_OF_EDGES = ("edge_scales", "edge_weights")
+_OF_EDGES = ("edge_scales", "edge_weights", "edge_attributes", "slot_factors")
 _USES = ("train", "validation", "test")
 
 

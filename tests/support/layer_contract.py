@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, random_array
 from retexo_fl.layers import GraphLayer, KeyedDropout, LayerShape, StageInput
 from retexo_fl.layers.base import dense_rows
 
-NODES, WIDTH, OUTPUTS, HIDDEN = 12, 7, 5, 6
+NODES, WIDTH, OUTPUTS, HIDDEN, EDGE_FEATURES = 12, 7, 5, 6, 3
 DROPOUT = KeyedDropout(rate=0.3, seed=3, stage=0, round=2)
 #: Edges that all count the same, and edges with all that the layer reads of them.
 KINDS = pytest.mark.parametrize("kind", ["plain", "valued"])
@@ -47,25 +47,65 @@ def whole_input(seed: int, *, sparse: bool = False) -> StageInput:
 
 
 def valued(whole: StageInput, layer: type[GraphLayer], seed: int) -> StageInput:
-    """Return an input whose edges weigh something, some nothing, if the layer takes that."""
-    if layer.takes_weights == "none":
-        return whole
+    """Return an input whose edges weigh something, some nothing, and carry what the layer reads."""
     rng = np.random.default_rng(seed + 100)
-    targets = np.repeat(np.arange(NODES), np.diff(whole.indptr))
     drawn = rng.uniform(0.1, 3, (NODES, NODES)) * (rng.random((NODES, NODES)) < 0.9)
     if layer.takes_weights == "any":
         drawn *= rng.choice([-1, 1], drawn.shape)
-    weights = (drawn + drawn.T)[targets, whole.indices]
-    totals = np.bincount(targets, weights=weights, minlength=NODES)
+    if layer.directions != "directed":
+        drawn = drawn + drawn.T
+    if layer.takes_weights == "none":
+        return whole
+    return with_values(whole, drawn, directed=layer.directions == "directed")
+
+
+def with_values(whole: StageInput, drawn: np.ndarray, *, directed: bool) -> StageInput:
+    """Return an input in which the edge from node v to node u weighs ``drawn[u, v]``."""
+    targets = np.repeat(np.arange(NODES), np.diff(whole.indptr))
+    weights = drawn[targets, whole.indices]
+    if directed:
+        weights = np.column_stack((weights, drawn[whole.indices, targets]))
+    totals = np.stack(
+        [np.bincount(targets, weights=w, minlength=NODES) for w in np.atleast_2d(weights.T)],
+        axis=-1,
+    )
+    totals = totals if directed else totals[:, 0]
     return replace(whole, edge_weights=weights, neighbours=totals, degrees=totals)
 
 
-def edge_weights(inputs: StageInput) -> np.ndarray:
-    """Return the (NODES, NODES) weights of the edges into each node, zero where there is none."""
+def carrying(whole: StageInput, seed: int) -> StageInput:
+    """Return an input whose edges have attributes, the same at both ends."""
+    rng = np.random.default_rng(seed + 200)
+    drawn = rng.normal(size=(NODES, NODES, EDGE_FEATURES))
+    targets = np.repeat(np.arange(NODES), np.diff(whole.indptr))
+    if whole.edge_weights is not None and whole.edge_weights.ndim > 1:
+        sides = (drawn[targets, whole.indices], drawn[whole.indices, targets])
+        return replace(whole, edge_attributes=np.stack(sides, axis=1))
+    both = drawn + drawn.transpose(1, 0, 2)
+    return replace(whole, edge_attributes=both[targets, whole.indices])
+
+
+def edge_weights(inputs: StageInput, side: int | None = None) -> np.ndarray:
+    """Return the (NODES, NODES) weights of the edges into each node, zero where there is none.
+
+    Of directed edges those that come in (side 0), or that go out (side 1).
+    """
     dense = np.zeros((NODES, NODES))
     targets = np.repeat(np.arange(NODES), np.diff(inputs.indptr))
     given = inputs.edge_weights
+    if given is not None and side is not None:
+        given = given[:, side]
     dense[targets, inputs.indices] = 1 if given is None else given
+    return dense
+
+
+def edge_attributes(inputs: StageInput, side: int | None = None) -> np.ndarray:
+    """Return the (NODES, NODES, EDGE_FEATURES) attributes, zero where there is no edge."""
+    dense = np.zeros((NODES, NODES, EDGE_FEATURES))
+    targets = np.repeat(np.arange(NODES), np.diff(inputs.indptr))
+    assert inputs.edge_attributes is not None
+    given = inputs.edge_attributes if side is None else inputs.edge_attributes[:, side]
+    dense[targets, inputs.indices] = given
     return dense
 
 
@@ -77,6 +117,8 @@ def cut_input(whole: StageInput, inner: np.ndarray, layer: type[GraphLayer]) -> 
     needed = np.unique(np.concatenate(sources)) if sources else np.zeros(0, np.int64)
     boundary = np.setdiff1d(needed, inner)
     place = {int(node): i for i, node in enumerate([*inner, *boundary])}
+    beside = layer.message_factors(whole.degrees)
+    edges_held = np.concatenate(edges)
     scale = layer.message_scale(whole.degrees)
     factors = np.ones(NODES) if scale is None else scale
     assert isinstance(whole.own, torch.Tensor)
@@ -87,9 +129,11 @@ def cut_input(whole: StageInput, inner: np.ndarray, layer: type[GraphLayer]) -> 
         indptr=np.concatenate(([0], np.cumsum(ends - starts))),
         indices=np.array([place[int(s)] for part in sources for s in part], dtype=np.int64),
         neighbours=whole.neighbours[inner],
-        edge_weights=(
-            None if whole.edge_weights is None else whole.edge_weights[np.concatenate(edges)]
+        edge_weights=None if whole.edge_weights is None else whole.edge_weights[edges_held],
+        edge_attributes=(
+            None if whole.edge_attributes is None else whole.edge_attributes[edges_held]
         ),
+        slot_factors=None if beside is None else beside[boundary],
         degrees=whole.degrees[inner],
         own_hashes=whole.own_hashes[inner],
         slot_hashes=whole.own_hashes[boundary],
@@ -127,7 +171,14 @@ def with_sums(inputs: StageInput) -> StageInput:
 
 def built(layer: type[GraphLayer], seed: int = 0) -> GraphLayer:
     """Return a layer with drawn float64 parameters, those that start at zero included."""
-    made = layer(LayerShape(inputs=WIDTH, outputs=OUTPUTS, hidden=HIDDEN, heads=3)).double()
+    shape = LayerShape(
+        inputs=WIDTH,
+        outputs=OUTPUTS,
+        hidden=HIDDEN,
+        heads=3,
+        edge_features=0 if layer.attributes == "none" else EDGE_FEATURES,
+    )
+    made = layer(shape).double()
     generator = torch.Generator().manual_seed(seed)
     made.reset_parameters(generator)
     for parameter in made.parameters():
@@ -151,7 +202,12 @@ class LayerContract:
     def whole(self, seed: int, kind: str, *, sparse: bool = False) -> StageInput:
         """Return the input of a whole graph; ``valued``: with what the layer reads of edges."""
         inputs = whole_input(seed, sparse=sparse)
-        return valued(inputs, self.layer, seed) if kind == "valued" else inputs
+        if kind == "valued":
+            inputs = valued(inputs, self.layer, seed)
+        elif self.layer.directions == "directed":
+            there = np.random.default_rng(seed).random((NODES, NODES)) < 0.6
+            inputs = with_values(inputs, there.astype(float), directed=True)
+        return inputs if self.layer.attributes == "none" else carrying(inputs, seed)
 
     def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
         """Return the (N, OUTPUTS) rows by a dense formula written for clarity."""
