@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from retexo_fl.errors import PluginError
 
+#: How a model begins that is a convolution of PyG: the form of a plug-in, but no user's module.
+PYG: Final = "pyg:"
 _OWN_SCHEME: Final = re.compile(r"x-[a-z0-9-]{1,30}", re.ASCII)
 
 

@@ -46,16 +46,14 @@ def run_on_flower(
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
     from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
-    from retexo_fl.client.preparation import keep_recipe, load_parts, make_parts
+    from retexo_fl.client.preparation import keep_recipe, load_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
     with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
         scratch = Path(scratch_name)
-        if config.partitions:
-            parts = load_parts(config)
-        else:
-            parts = make_parts(config, quiet=quiet)
+        parts = load_parts(config, quiet=quiet)
+        if not config.partitions:
             # Where clients look for them; the configuration, which is replayed, does not say so.
             write_partitions(parts, scratch / PARTS_NAME)
         config = fit(config, parts)

@@ -18,6 +18,7 @@ from retexo_fl.units import format_count, format_counted
 _PANELS = {
     "Graph": (
         *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
+        *("edges-are", "merge-edges", "self-loops"),
         *("clients", "partitioner", "split", "task", "seed"),
     )
 }

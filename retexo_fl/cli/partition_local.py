@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _HELP = """Make one client's part from its own tables, without the whole graph.
 
 Tables are .csv, .tsv (also with .gz or .zip), .parquet or .npz files. Columns of nodes: key, \
-label, split, and features x0, x1, ... or x; of edges: source, target; of the boundary: own, \
-foreign, peer. With --features, columns may have any names.
+label, split, and features x0, x1, ... or x; of edges: source, target, and if there are any weight \
+and e_*; of the boundary: own, foreign, peer, and the same. With --features, columns of nodes may \
+have any names.
 """
 _EXAMPLES = examples(
     "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
@@ -86,6 +87,18 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     seed: Annotated[
         int, typer.Option(help="Seed of the split; the same for all clients.", min=0, metavar="N")
     ] = 0,
+    merge_edges: Annotated[
+        str,
+        typer.Option(
+            help="An edge that is there several times: refuse it, or one edge with the sum, mean "
+            "or max of weights and attributes.",
+            metavar="RULE",
+        ),
+    ] = "refuse",
+    self_loops: Annotated[
+        str,
+        typer.Option(help="An edge from a node to itself: refuse or drop it.", metavar="RULE"),
+    ] = "refuse",
     out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
 ) -> None:
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
@@ -114,7 +127,9 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         edges=None if edges is None else read_edge_table(edges),
         boundary=None if boundary is None else read_boundary_table(boundary),
     )
-    part = make_local_part(tables, agreed, client, split=split, seed=seed)
+    part = make_local_part(
+        tables, agreed, client, split=split, seed=seed, merge=merge_edges, self_loops=self_loops
+    )
     write_partition(part, folder)
     cut = part.num_cut_edges
     tell(

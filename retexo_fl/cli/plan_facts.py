@@ -80,7 +80,7 @@ def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]
 
 def profile_facts_of(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
     """Return what a lazy training on parts moves at most, and how often it asks a client."""
-    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    shape = ModelShape.of_part(config, parts[0])
     kind = effective_plan(config)
     plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
     size = _size(config, parts, plans, kind)
@@ -102,7 +102,7 @@ def _network(
 def _plan_facts(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
 ) -> dict[str, Any]:
-    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    shape = ModelShape.of_part(config, parts[0])
     size = _size(config, parts, plans, kind)
     first = _first_exchange(config, parts, plans)
     volumes = {name: predict(shape, size) for name, predict in VOLUMES.items()}
@@ -152,7 +152,7 @@ def _size(
 def _first_exchange(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
 ) -> FirstExchange:
-    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    shape = ModelShape.of_part(config, parts[0])
     if shape.has_basis and not shape.basis_of_sums:
         # Coordinates: as wide as the model says, and none of them zero.
         row_bytes = shape.inputs * np.dtype(config.dtype).itemsize

@@ -64,7 +64,7 @@ def network_facts(
         ConfigurationError: The links cannot be read.
     """
     links = read_links(config.links, clients=len(parts))
-    shape = ModelShape.of(config, inputs=parts[0].num_features, classes=parts[0].num_classes)
+    shape = ModelShape.of_part(config, parts[0])
     exchanges = [*_exchanges(config, shape, parts, plans, links)]
     messages = [_message(asked, links) for asked in _messages(config, shape, parts)]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)

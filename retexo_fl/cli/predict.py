@@ -208,6 +208,7 @@ def _checked(
     allow_plugins: bool,
 ) -> Inference:
     """Check everything that can be known before a client is asked."""
+    from retexo_fl.client.edge_fit import check_edges, note_unused_edges
     from retexo_fl.client.prediction_files import check_keys
     from retexo_fl.client.preparation import open_parts, part_paths
     from retexo_fl.graph.labels import check_task
@@ -222,11 +223,14 @@ def _checked(
         recipe=parts[0].recipe_digest,
         features=parts[0].num_features,
         classes=parts[0].num_classes,
+        edge_features=parts[0].edge_values.num_attributes,
         source=str(partitions),
     )
     for part, path in zip(parts, part_paths(partitions), strict=True):
         check_task(part.labels, model.config.task, source=str(path))
         check_keys(part.node_keys, form, source=str(path))
+        check_edges(model.config.model, part)
+    note_unused_edges(model.config.model, parts)
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
     policies = {key: value for key, value in values.items() if key not in _OF_TABLES}

@@ -32,8 +32,10 @@ _MOVABLE: Final = free_keys() - {"out"}
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
 _OF_PARTS = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"}
-    | {"partitioner", "split"}
+    {
+        *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
+        *("partitioner", "split", "edges-are", "merge-edges", "self-loops"),
+    }
 )
 #: Keys with a graph's place; a deployment's clients have their own.
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")

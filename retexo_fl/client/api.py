@@ -22,7 +22,7 @@ from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 8
+MESSAGE_VERSION = 9
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
@@ -77,6 +77,8 @@ class HelloAnswer:
         train: Labelled train nodes; likewise ``validation`` and ``test``.
         features: Width of the input features.
         classes: Number of classes.
+        edge_features: Attributes of each edge.
+        directed: Whether edges have a direction.
         vectors_out: Vectors it sends in an exchange, over all peers.
         vectors_in: Vectors it receives.
         vectors_drawn: Of these, how many it draws in a round of ``bns``; else 0.
@@ -106,6 +108,8 @@ class HelloAnswer:
     label_sums: tuple[float, ...] = ()
     recipe: str = ""
     member: str = ""
+    edge_features: int = 0
+    directed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 
 from retexo_fl.channels import Channel
 from retexo_fl.client.answers import (
@@ -45,6 +44,7 @@ from retexo_fl.client.api import (
     TrainRequest,
     chain_digest,
 )
+from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.prediction_files import write_predictions
@@ -67,7 +67,6 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
-from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
@@ -75,6 +74,7 @@ from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
+from retexo_fl.training.sent_rows import parted_rows, sent_rows
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate, Tally
 from retexo_fl.units import counted
@@ -108,6 +108,9 @@ class GraphClient(Answering):
         torch.set_num_threads(config.threads)
         if config.traits.drops_edges:
             partition = without_peers(partition)
+        check_edges(config.model, partition)
+        self._edge_values = partition.edge_values
+        partition = as_read(config.model, partition)
         self._partition = partition
         self._config = config
         self._codec = update_codec(
@@ -123,8 +126,7 @@ class GraphClient(Answering):
         self._plan = BoundaryPlan.from_partition(partition, effective_plan(config))
         codec = row_codec(config.codec, config.row_bits)
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=codec)
-        features, classes = partition.num_features, partition.num_classes
-        self._shape = ModelShape.of(config, inputs=features, classes=classes)
+        self._shape = ModelShape.of_part(config, partition)
         self._nodes = node_sets(partition)
         self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
         self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
@@ -168,6 +170,8 @@ class GraphClient(Answering):
             test=len(self._nodes.test),
             features=part.num_features,
             classes=part.num_classes,
+            edge_features=self._edge_values.num_attributes,
+            directed=self._edge_values.is_directed,
             vectors_out=self._plan.num_send,
             vectors_in=self._plan.num_receive,
             label_uses=classes_by_use(self._labels_by_use(), part.num_classes),
@@ -311,7 +315,7 @@ class GraphClient(Answering):
 
     def _send(self, ticket: Ticket, rows: Vectors) -> Traffic:
         if not self._shape.crosses_as_inputs(ticket.stage):
-            rows = self._scaled(rows)
+            rows = sent_rows(self._config.model, self._partition.degrees, rows)
         return self._mailbox.send(self._crossing(ticket), rows)
 
     def _crossing(self, ticket: Ticket) -> Ticket:
@@ -569,7 +573,9 @@ class GraphClient(Answering):
         width = self._shape.exchange_width(stage)
         self._mailbox.receive(self._crossing(ticket), width, self._config.dtype)
         received = self._mailbox.vectors(width, self._config.dtype, closed_without=missing)
-        return stage_input(self._partition, self._plan, rows, received, missing)
+        received, factors = parted_rows(self._config.model, received)
+        inputs = stage_input(self._partition, self._plan, rows, received, missing)
+        return replace(inputs, slot_factors=factors)
 
     def _rows(self, stage: int, digest: bytes) -> Vectors | None:
         """Return own rows as they cross before a stage, or None where they are not made yet."""
@@ -581,14 +587,3 @@ class GraphClient(Answering):
         """Return the (N, F) input features as they are trained on."""
         features = normalise_features(self._partition.features, self._config.feature_normalisation)
         return features.astype(self._config.dtype)
-
-    def _scaled(self, rows: Vectors) -> Vectors:
-        """Multiply rows by what the layer asks senders to multiply with."""
-        scale = layer_class(self._config.model).message_scale(self._partition.degrees)
-        if scale is None:
-            return rows
-        factors = scale.astype(self._config.dtype)
-        if isinstance(rows, np.ndarray):
-            return rows * factors[:, None]
-        entries = rows.data * np.repeat(factors, np.diff(rows.indptr))
-        return csr_array((entries, rows.indices, rows.indptr), shape=rows.shape)

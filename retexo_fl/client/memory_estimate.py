@@ -81,7 +81,7 @@ def _feature_width(config: RunConfig, part: GraphPartition) -> float:
 
 def _weight_count(config: RunConfig, part: GraphPartition) -> int:
     """Return how many weights a message has: of the largest stage, or end to end of all."""
-    shape = ModelShape.of(config, inputs=part.num_features, classes=part.num_classes)
+    shape = ModelShape.of_part(config, part)
     with torch.device("meta"):  # Sizes without values.
         models = (StageModel(shape, stage) for stage in range(shape.layers))
         counts = [sum(item.numel() for item in model.parameters()) for model in models]

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
+from retexo_fl.client.edge_fit import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import write_whole
 from retexo_fl.graph import (
+    EdgeRules,
     Graph,
     GraphPartition,
     Split,
@@ -110,15 +112,23 @@ def count_attribute_clients(config: RunConfig) -> int | None:
 
 def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     attributes = attribute_names(config.partitioner)
+    rules = EdgeRules(
+        directed=config.edges_are == "directed",
+        merge=config.merge_edges,
+        self_loops=config.self_loops,
+    )
     if config.nodes:
         columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)
-        return read_table_graph(nodes, edges, columns, attributes=attributes, task=config.task)
+        return read_table_graph(
+            nodes, edges, columns, attributes=attributes, task=config.task, rules=rules
+        )
     with _found_in(config) as data_dir:
         return load_dataset(
             config.dataset,
             data_dir=data_dir,
             attributes=attributes,
+            rules=rules,
             quiet=quiet,
             task=config.task,
         )
@@ -194,12 +204,18 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         quiet: Show no progress of a download.
 
     Raises:
-        PartitionError: A part is missing, damaged or of another partitioning, or no part has a
-            train node.
+        PartitionError: A part is missing, damaged or of another partitioning, no part has a train
+            node, or the model cannot take its edges.
         ConfigurationError: ``clients`` contradicts the folder.
     """
-    if not config.partitions:
-        return make_parts(config, quiet=quiet)
+    parts = _stored_parts(config) if config.partitions else make_parts(config, quiet=quiet)
+    for part in parts:
+        check_edges(config.model, part)
+    note_unused_edges(config.model, parts)
+    return parts
+
+
+def _stored_parts(config: RunConfig) -> list[GraphPartition]:
     folder = Path(config.partitions)
     parts = open_parts(folder)
     if len(parts) != config.clients:

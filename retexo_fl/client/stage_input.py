@@ -60,6 +60,8 @@ def stage_input(
         degrees=np.asarray(partition.degrees),
         own_hashes=np.asarray(partition.node_hashes),
         slot_hashes=edges.slot_hashes,
+        edge_weights=edges.values.weights,
+        edge_attributes=edges.values.attributes,
     )
 
 

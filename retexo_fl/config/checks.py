@@ -18,6 +18,10 @@ DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir", "features")
 AUTO_FEATURES: Final = "auto"
 #: What says how a table of nodes is read.
 _OF_NODES: Final = ("features", "key-column", "label-column")
+#: Models whose heads share the hidden width.
+_WITH_HEADS: Final = frozenset(
+    {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
+)
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -58,7 +62,7 @@ def check_together(values: Mapping[str, Any]) -> None:
             f"links: {shown(values['links'])} cannot be modelled by engine {values['engine']}; "
             "expected ideal, or engine inline"
         )
-    if values["model"] == "gat" and values["hidden"] % values["heads"]:
+    if values["model"] in _WITH_HEADS and values["hidden"] % values["heads"]:
         raise ConfigurationError(
             f"hidden: {values['hidden']} cannot be shared by "
             f"{counted(values['heads'], 'head')}; "

@@ -44,7 +44,7 @@ from retexo_fl.config.value_forms import (
 )
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
-from retexo_fl.plugins import is_plugin
+from retexo_fl.plugins import PYG, is_plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,20 @@ class RunConfig:
         metavar="DIR",
         may_change=True,
     )
+    edges_are: str = one_of(
+        "undirected",
+        "Whether edges have a direction, from source to target; for models dir-*.",
+        *("undirected", "directed"),
+    )
+    merge_edges: str = one_of(
+        "refuse",
+        "An edge that is there several times: refused, or one edge with the sum, mean or maximum "
+        "of the weights (1 without any) and of each attribute.",
+        *("refuse", "sum", "mean", "max"),
+    )
+    self_loops: str = one_of(
+        "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop"
+    )
     clients: int = whole(5, "Number of clients.", least=1)
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
     split: str = formed(
@@ -107,7 +121,14 @@ class RunConfig:
         *ALGORITHMS,
         panel="Model and training",
     )
-    model: str = one_of("sage", "GNN layer.", "gcn", "sage", "gat", "gin", "sage-pool", plugin=True)
+    model: str = one_of(
+        "sage",
+        "GNN layer; dir-* for directed edges, gine for edges with attributes; or pyg:NAME, one of "
+        "PyG's convolutions (pyg:GATv2Conv).",
+        *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
+        *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+        plugin=True,
+    )
     layers: int = whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
     heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
@@ -504,7 +525,8 @@ def config_values(config: RunConfig) -> dict[str, Scalar]:
 def client_plugins(config: RunConfig) -> dict[str, str]:
     """Return the plug-ins ``module:attribute`` that a client of a run imports, by key."""
     values = config_values(config)
-    return {key: str(values[key]) for key in _CLIENT_PLUGINS if is_plugin(str(values[key]))}
+    named = {key: str(values[key]) for key in _CLIENT_PLUGINS if is_plugin(str(values[key]))}
+    return {key: name for key, name in named.items() if not name.startswith(PYG)}
 
 
 def check_value(key: str, value: object) -> None:

@@ -43,6 +43,7 @@ class Federation:
         features: Width of the input features, equal on all clients.
         classes: Number of classes, equal on all clients.
         recipe: Digest of the feature recipe, equal on all clients; empty without one.
+        edge_features: Attributes of each edge, equal on all clients.
     """
 
     answers: tuple[HelloAnswer, ...]
@@ -50,6 +51,7 @@ class Federation:
     features: int
     classes: int
     recipe: str
+    edge_features: int
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:
@@ -97,6 +99,7 @@ def greet(
         features=answers[0].features,
         classes=answers[0].classes,
         recipe=answers[0].recipe,
+        edge_features=answers[0].edge_features,
     )
 
 
@@ -127,7 +130,8 @@ def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
                 f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
             )
         check_hello(answer, clients=clients)
-    for name in ("partitioning", "num_clients", "recipe", "features", "classes"):
+    alike = ("partitioning", "num_clients", "recipe", "features", "classes", "edge_features")
+    for name in (*alike, "directed"):
         values = {getattr(answer, name): answer.client for answer in answers}
         if len(values) > 1:
             told = "; ".join(

@@ -39,6 +39,7 @@ class LayerFacts:
             without one.
         label_facts: Of a regression, mean and scale of the labels that it was trained on; else
             empty, and not in the file.
+        edge_features: Attributes of edges that it reads; not in the file where there are none.
     """
 
     stage: int
@@ -46,11 +47,12 @@ class LayerFacts:
     classes: int
     recipe: str = ""
     label_facts: tuple[float, ...] = ()
+    edge_features: int = 0
 
     def values(self) -> dict[str, Any]:
         """Return them as they stand in a file: without what is empty."""
         values = asdict(self)
-        for name in ("recipe", "label_facts"):
+        for name in ("recipe", "label_facts", "edge_features"):
             if not values[name]:
                 del values[name]
         return values
@@ -111,8 +113,9 @@ def read_layer_file(path: Path) -> tuple[LayerFacts, dict[str, np.ndarray]]:
     if version != LAYER_VERSION:
         raise CheckpointError(f"{path}: of another version; expected {LAYER_VERSION}")
     recipe, facts = values.pop("recipe", ""), values.pop("label_facts", [])
+    values.setdefault("edge_features", 0)
     if (
-        set(values) != {"stage", "features", "classes"}
+        set(values) != {"stage", "features", "classes", "edge_features"}
         or not all(type(value) is int and value >= 0 for value in values.values())
         or not isinstance(recipe, str)
         or not isinstance(facts, list)

@@ -123,6 +123,7 @@ class PredictionLoop:
             recipe=federation.recipe,
             features=federation.features,
             classes=federation.classes,
+            edge_features=federation.edge_features,
             source="clients",
         )
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)

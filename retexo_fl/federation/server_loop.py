@@ -292,6 +292,7 @@ class ServerLoop:
                 classes=shape.classes,
                 recipe=self._joined.federation.recipe,
                 label_facts=scale,
+                edge_features=shape.edge_features,
             )
             self.run.write_layer(facts, tensors)
         self.run.record(

@@ -238,7 +238,12 @@ class LazyMessagePassing(Strategy):
         check_goal(config, federation.classes)
         if not job.label_facts:
             job.label_facts = label_facts(config, federation.answers)
-        shape = ModelShape.of(config, inputs=federation.features, classes=federation.classes)
+        shape = ModelShape.of(
+            config,
+            inputs=federation.features,
+            classes=federation.classes,
+            edge_features=federation.edge_features,
+        )
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=job.ledger)
         self._joined = Joined(
             job=job,

@@ -61,7 +61,7 @@ class TrainedModel:
         if not self.shape.has_basis:
             # As it was named before there were any.
             del shape["features_before_basis"]
-        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums"):
+        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums", "edge_features"):
             if not shape[name]:
                 del shape[name]
         facts = {
@@ -94,7 +94,9 @@ class TrainedModel:
             weights=self.weights[stage - 1],
         )
 
-    def check_fits(self, *, recipe: str, features: int, classes: int, source: str) -> None:
+    def check_fits(
+        self, *, recipe: str, features: int, classes: int, edge_features: int, source: str
+    ) -> None:
         """Check that parts have the sizes and the recipe that the model was trained with.
 
         Raises:
@@ -109,6 +111,8 @@ class TrainedModel:
             "features": (features, self.shape.features),
             "classes": (classes, self.shape.classes),
         }
+        if layer_class(self.config.model).attributes != "none":
+            given["attributes of edges"] = (edge_features, self.shape.edge_features)
         for name, (got, expected) in given.items():
             if got != expected:
                 raise PartitionError(
@@ -143,7 +147,12 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     except CheckpointError as error:
         raise RunDirectoryError(str(error)) from error
     first = layers[0][0]
-    shape = ModelShape.of(config, inputs=first.features, classes=first.classes)
+    shape = ModelShape.of(
+        config,
+        inputs=first.features,
+        classes=first.classes,
+        edge_features=first.edge_features,
+    )
     for stage, (facts, tensors) in enumerate(layers):
         expected = replace(first, stage=stage)
         _check_layer(shape, expected, facts, tensors, source=layer_path(run, stage))

@@ -18,6 +18,7 @@ from retexo_fl.graph.plan.plan_counts import PlanCounts, count_plans
 from retexo_fl.graph.plan.vectors import IncomingVectors, OutgoingVectors, PeerPlan
 from retexo_fl.graph.sources.dataset_list import DatasetInfo, list_datasets
 from retexo_fl.graph.sources.datasets import load_dataset
+from retexo_fl.graph.sources.edge_rules import EdgeRules
 from retexo_fl.graph.sources.from_networkx import from_networkx
 from retexo_fl.graph.sources.from_pyg import from_pyg
 from retexo_fl.graph.splits import make_split
@@ -26,6 +27,7 @@ __all__ = [
     "PLAN_KINDS",
     "BoundaryPlan",
     "DatasetInfo",
+    "EdgeRules",
     "Features",
     "Graph",
     "GraphPartition",

@@ -201,8 +201,10 @@ class ArrayChecks:
                 self.fail(name, f"row {twice[0]} is in another mask too; expected disjoint masks")
             taken |= mask
 
-    def edges(self, name: str, edges: np.ndarray, *, num_nodes: int) -> None:
-        """Check a [2, E] list of undirected edges: in range, each once, no self loop."""
+    def edges(
+        self, name: str, edges: np.ndarray, *, num_nodes: int, directed: bool = False
+    ) -> None:
+        """Check a [2, E] list of edges: in range, each once, no self loop."""
         self.form(name, edges, kinds="iu", shape=(2, None))
         if edges.shape[1] == 0:
             self.fail(name, "there are no edges; expected at least one")
@@ -212,23 +214,61 @@ class ArrayChecks:
         loops = np.flatnonzero(edges[0] == edges[1])
         if len(loops):
             at = int(loops[0])
-            self.fail(name, f"column {at} is {_pair(edges, at)}, a self loop; expected none")
-        self._each_edge_once(name, edges, num_nodes)
+            self.fail(
+                name,
+                f"column {at} is {_pair(edges, at)}, a self loop; expected none, or self-loops "
+                "drop",
+            )
+        self._each_edge_once(name, edges, num_nodes, directed=directed)
 
-    def _each_edge_once(self, name: str, edges: np.ndarray, num_nodes: int) -> None:
-        ordered = _edge_numbers(edges, num_nodes)
+    def edge_values(
+        self, name: str, values: np.ndarray | None, *, num_edges: int, ndim: int
+    ) -> None:
+        """Check weights (one for each edge) or attributes (a row of at least one number each).
+
+        Args:
+            name: Of the array.
+            values: [E] numbers that float32 can hold, or [E, A] with ``ndim`` 2; None passes.
+            num_edges: E.
+            ndim: Of the array.
+        """
+        if values is None:
+            return
+        if values.dtype.kind not in "fiub":
+            self.fail(name, f"got {values.dtype}; expected numbers")
+        if values.ndim != ndim or len(values) != num_edges or 0 in values.shape[1:]:
+            wanted = f"({num_edges},)" if ndim == 1 else f"({num_edges}, A) with A at least 1"
+            self.fail(name, f"got shape {values.shape}; expected {wanted}")
+        with np.errstate(over="ignore"):
+            self.finite(name, values.astype(np.float32))
+
+    def finite(self, name: str, values: np.ndarray) -> None:
+        """Check that the floats of an [E, ...] array are numbers."""
+        finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+        if not finite.all():
+            row = int(np.argmin(finite))
+            self.fail(name, f"row {row} holds NaN or infinity; expected finite values")
+
+    def _each_edge_once(
+        self, name: str, edges: np.ndarray, num_nodes: int, *, directed: bool
+    ) -> None:
+        ordered = _edge_numbers(edges, num_nodes, directed=directed)
         ordered.sort()
         repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
         if not len(repeated):
             return
         twice = ordered[repeated[0]]
-        first, second = np.flatnonzero(_edge_numbers(edges, num_nodes) == twice)[:2]
+        numbers = _edge_numbers(edges, num_nodes, directed=directed)
+        first, second = np.flatnonzero(numbers == twice)[:2]
         where = f"columns {first} and {second} are {_pair(edges, first)} and {_pair(edges, second)}"
         if edges[0, first] == edges[0, second]:
-            self.fail(name, f"{where}: an edge listed twice; expected each edge once")
+            self.fail(
+                name, f"{where}: an edge listed twice; expected each edge once, or merge-edges"
+            )
         self.fail(
             name,
-            f"{where}: a directed edge list; expected an undirected graph, each edge listed once",
+            f"{where}: a directed edge list; expected an undirected graph, each edge listed once, "
+            "or edges-are directed, or merge-edges",
         )
 
 
@@ -237,8 +277,12 @@ def largest_label(labels: np.ndarray) -> int:
     return int(labels.max()) if len(labels) else -1
 
 
-def _edge_numbers(edges: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the [E] int64 numbers that two undirected edges share if they are the same."""
+def _edge_numbers(edges: np.ndarray, num_nodes: int, *, directed: bool) -> np.ndarray:
+    """Return the [E] int64 numbers that two edges share if they are the same."""
+    if directed:
+        between: np.ndarray = edges[0].astype(np.int64) * num_nodes
+        between += edges[1].astype(np.int64, copy=False)
+        return between
     numbers: np.ndarray = np.minimum(edges[0], edges[1]).astype(np.int64)
     numbers *= num_nodes
     numbers += np.maximum(edges[0], edges[1]).astype(np.int64, copy=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -14,6 +14,14 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
 from retexo_fl.graph.labels import check_labels, count_outputs, labelled, stored_labels, task_of
+from retexo_fl.graph.neighbours import (
+    IN,
+    OUT,
+    PLAIN,
+    EdgeValues,
+    NeighbourLists,
+    neighbour_lists,
+)
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
 
@@ -49,6 +57,8 @@ class ArrayNames:
     edges: str = "edges"
     features: str = "features"
     labels: str = "labels"
+    edge_weights: str = "edge_weights"
+    edge_attributes: str = "edge_attributes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +67,8 @@ class EdgeListGraph:
 
     Attributes:
         name: Name of the data set.
-        edges: [2, E] integers, each undirected edge once, in any order.
+        edges: [2, E] integers, each edge once, in any order; from source to target of a directed
+            graph.
         features: [N, F] float32.
         labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
         num_classes: C, or None for the largest label plus one; not read of other labels.
@@ -76,11 +87,13 @@ class EdgeListGraph:
     split: Split | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
     recipe: FeatureRecipe | None = None
+    edge_values: EdgeValues = PLAIN
+    directed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graph:
-    """An undirected graph with features and labels; made by :meth:`from_edges`.
+    """A graph with features and labels; made by :meth:`from_edges`.
 
     The constructor itself checks nothing.
 
@@ -88,7 +101,8 @@ class Graph:
         name: Name of the data set.
         node_keys: [N] bytes, dtype ``S``, unique.
         indptr: [N + 1] int64: node u's neighbours are ``indices[indptr[u]:indptr[u + 1]]``.
-        indices: [2E] integers, both directions of each edge, ascending in each row; no self loop.
+        indices: [e] integers, each pair of neighbours from both of its ends, ascending in each row;
+            no self loop.
         features: [N, F] float32, dense or CSR.
         labels: [N] int64 classes, [N, L] int8 labels or [N] float64 numbers.
         num_classes: Outputs of a model: C classes, L labels, or one number.
@@ -98,6 +112,7 @@ class Graph:
         attributes: [N] non-empty bytes by name: what a graph may be cut by. A source gives only
             those that it was asked for.
         recipe: What made features and labels of columns; None where nothing did.
+        edge_values: Weights and attributes of the e neighbours, in the order of ``indices``.
     """
 
     name: str
@@ -112,6 +127,7 @@ class Graph:
     test_mask: np.ndarray | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
     recipe: FeatureRecipe | None = None
+    edge_values: EdgeValues = PLAIN
 
     @classmethod
     def from_edges(  # noqa: PLR0913 - a graph is so many arrays
@@ -125,11 +141,15 @@ class Graph:
         node_keys: np.ndarray | None = None,
         split: Split | None = None,
         attributes: Mapping[str, np.ndarray] = _NO_ATTRIBUTES,
+        edge_weights: np.ndarray | None = None,
+        edge_attributes: np.ndarray | None = None,
+        directed: bool = False,
     ) -> Self:
-        """Build a graph from a list of undirected edges.
+        """Build a graph from a list of edges.
 
         Args:
-            edges: [2, E] integers below N, each edge once, in any order and orientation.
+            edges: [2, E] integers below N, each edge once, in any order; undirected ones in any
+                orientation, directed ones from source to target.
             name: Name of the data set.
             features: [N, F] float32, dense or CSR with sorted columns.
             labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
@@ -137,6 +157,9 @@ class Graph:
             node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
             split: The published split, if there is one.
             attributes: [N] text or integers by name, which the graph may be cut by.
+            edge_weights: [E] numbers, rounded to float32; None for 1 each.
+            edge_attributes: [E, A] numbers, likewise; None for none.
+            directed: Whether edges have a direction.
 
         Raises:
             DatasetError: An array is not as described; the message names it and the row.
@@ -150,6 +173,8 @@ class Graph:
             node_keys=node_keys,
             split=split,
             attributes=attributes,
+            edge_values=EdgeValues(weights=edge_weights, attributes=edge_attributes),
+            directed=directed,
         )
         return cls.build(given, ArrayNames(source=name))
 
@@ -158,13 +183,14 @@ class Graph:
         """Check a graph as it was read and build it; see :meth:`from_edges`."""
         num_classes, keys = _check(given, names)
         num_nodes = len(keys)
-        indptr, indices = _both_directions(given.edges, num_nodes)
+        lists = _neighbours(given, num_nodes)
         masks = {} if given.split is None else given.split.named()
         return cls(
             name=given.name,
             node_keys=keys,
-            indptr=indptr,
-            indices=indices,
+            indptr=lists.indptr,
+            indices=lists.indices,
+            edge_values=lists.values,
             features=given.features,
             labels=stored_labels(given.labels),
             num_classes=num_classes,
@@ -190,8 +216,13 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """E, undirected edges."""
+        """Pairs of neighbours: E of an undirected graph."""
         return len(self.indices) // 2
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether edges have a direction."""
+        return self.edge_values.is_directed
 
     @property
     def num_features(self) -> int:
@@ -223,13 +254,36 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     num_classes = count_outputs(checks, names.labels, given.labels, num_classes=given.num_classes)
     num_nodes = len(given.labels)
     check_labels(checks, names.labels, given.labels, outputs=num_classes)
-    checks.edges(names.edges, given.edges, num_nodes=num_nodes)
+    checks.edges(names.edges, given.edges, num_nodes=num_nodes, directed=given.directed)
+    num_edges = given.edges.shape[1]
+    checks.edge_values(names.edge_weights, given.edge_values.weights, num_edges=num_edges, ndim=1)
+    checks.edge_values(
+        names.edge_attributes, given.edge_values.attributes, num_edges=num_edges, ndim=2
+    )
     checks.features(names.features, given.features, num_nodes=num_nodes)
     if given.split is not None:
         checks.masks(given.split.named(), labelled(given.labels))
     keys = decimal_keys(num_nodes) if given.node_keys is None else given.node_keys
     check_keys(checks, "node_keys", keys, num_nodes=num_nodes)
     return num_classes, keys
+
+
+def _neighbours(given: EdgeListGraph, num_nodes: int) -> NeighbourLists:
+    """Return the symmetric lists of a checked graph's neighbours."""
+    values, edges = given.edge_values, given.edges
+    if values.is_plain and not given.directed:
+        indptr, indices = _both_directions(edges, num_nodes)
+        return NeighbourLists(indptr=indptr, indices=indices)
+    twice = np.tile(np.arange(edges.shape[1]), 2)
+    lists = neighbour_lists(
+        np.concatenate((edges[1], edges[0])),
+        np.concatenate((edges[0], edges[1])),
+        shape=(num_nodes, num_nodes),
+        values=values.as_float32().taken(twice),
+        sides=np.repeat((IN, OUT), edges.shape[1]) if given.directed else None,
+    )
+    narrow = num_nodes <= np.iinfo(np.int32).max
+    return replace(lists, indices=lists.indices.astype(np.int32) if narrow else lists.indices)
 
 
 def _both_directions(edges: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,46 +98,51 @@ def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
 
 
 def trained_sums(
-    operator: csr_array, inputs: StageInput, rows: np.ndarray, *, with_own: bool
+    operators: Sequence[csr_array], inputs: StageInput, rows: np.ndarray, *, with_own: bool
 ) -> Callable[[torch.Tensor], RowBatch]:
     """Return what makes the batch of some nodes from rows that are trained themselves.
 
     Args:
-        operator: (N, N + B) weights of the sums.
+        operators: (N, N + B) weights of sums.
         inputs: Hashes and arithmetic of the layer.
         rows: (R,) int64 inner nodes.
-        with_own: Put each node's own row beside its sum.
+        with_own: Put each node's own row before its sums.
 
     Returns:
-        A function of the (N + B, D) own rows above received ones; its batch has R rows of width D,
-        or 2 D.
+        A function of the (N + B, D) own rows above received ones; its batch has R rows of width D
+        for each operator, and D more with own rows.
     """
     everyone = np.array_equal(rows, np.arange(inputs.num_nodes))
-    selected = operator if everyone else csr_array(operator[rows])
-    matrix = SparseRows.from_scipy(selected, inputs.dtype).to(inputs.device)
+    matrices = [
+        SparseRows.from_scipy(operator if everyone else csr_array(operator[rows]), inputs.dtype).to(
+            inputs.device
+        )
+        for operator in operators
+    ]
     hashes = np.asarray(inputs.own_hashes[rows])
     places = places_on(rows, inputs.device)
 
     def batch(stacked: torch.Tensor) -> RowBatch:
-        sums = sparse_product(matrix.pattern, matrix.values, stacked)
-        if not with_own:
-            return RowBatch(rows=sums, hashes=hashes)
+        sums = [sparse_product(matrix.pattern, matrix.values, stacked) for matrix in matrices]
+        if not with_own and len(sums) == 1:
+            return RowBatch(rows=sums[0], hashes=hashes)
         # The gradient of a slice costs a third of that of a selection.
         own = stacked[: len(rows)] if everyone else stacked.index_select(0, places)
-        return RowBatch(rows=torch.cat([own, sums], dim=1), hashes=hashes)
+        return RowBatch(rows=torch.cat([own, *sums], dim=1), hashes=hashes)
 
     return batch
 
 
 def scaled_edges(weights: np.ndarray, inputs: StageInput) -> np.ndarray:
-    """Multiply (E,) weights of a sum by what its sampled edges stand for."""
+    """Multiply (E,) weights of a sum by those of the edges and by what sampled ones stand for."""
+    if inputs.edge_weights is not None:
+        weights = weights * inputs.edge_weights
     return weights if inputs.edge_scales is None else weights * inputs.edge_scales
 
 
-def beside_own(inputs: StageInput, aggregates: Rows) -> Rows:
-    """Join own rows and their aggregates, both (N, D): (N, 2 D), sparse if both are."""
-    own = inputs.own
-    if isinstance(own, torch.Tensor) or isinstance(aggregates, torch.Tensor):
-        dtype = inputs.dtype
-        return torch.cat([dense_rows(own, dtype), dense_rows(aggregates, dtype)], dim=1)
-    return csr_array(hstack([own, aggregates], format="csr"))
+def beside_own(inputs: StageInput, *aggregates: Rows) -> Rows:
+    """Join own rows and their A aggregates, each (N, D): (N, (1 + A) D), sparse if all are."""
+    parts = [inputs.own, *aggregates]
+    if any(isinstance(part, torch.Tensor) for part in parts):
+        return torch.cat([dense_rows(part, inputs.dtype) for part in parts], dim=1)
+    return csr_array(hstack(parts, format="csr"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from retexo_fl.layers.sparse import SparseRows
 from retexo_fl.transfers import onto
 
 Batch = TypeVar("Batch")
+
+#: Places of the two directions of an edge's values: from the neighbour, and to it.
+IN: Final = 0
+OUT: Final = 1
 
 #: Rows of nodes: a dense (rows, width) tensor, or a SciPy CSR matrix of that shape.
 Rows: TypeAlias = torch.Tensor | csr_array
@@ -39,12 +43,14 @@ class LayerShape:
         outputs: H, width of the rows it makes.
         hidden: P, width of rows inside the layer; layers without such rows ignore it.
         heads: Attention heads; layers without attention ignore it.
+        edge_features: A, attributes of each edge; layers that read none ignore it.
     """
 
     inputs: int
     outputs: int
     hidden: int
     heads: int = 1
+    edge_features: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +63,23 @@ class StageInput:
         indptr: (N + 1,) int64: edges ``indptr[u]:indptr[u + 1]`` enter inner node u.
         indices: (E,) source of each edge: u < N an inner node, N + s slot s. Edges to slots whose
             vectors are missing have been left out. A slot of a partial sum has one edge.
-        neighbours: (N,) int64 how many neighbours of each inner node ``indices`` stands for: its
-            edges, but for a partial sum, whose edge stands for all neighbours in it, and for
-            sampled edges, which stand for those that were not drawn as well.
-        degrees: (N,) int64 degrees in the whole graph, missing slots included.
+        neighbours: (N,) how many neighbours of each inner node ``indices`` stands for, or what the
+            edges to these weigh together: its edges, but for a partial sum, whose edge stands for
+            all neighbours in it, and for sampled edges, which stand for those that were not drawn
+            as well. (N, 2) of directed edges.
+        degrees: (N,) degrees in the whole graph, or what all edges of a node weigh together,
+            missing slots included. (N, 2) of directed edges.
         own_hashes: (N,) uint64, keyed randomness of the inner nodes.
         slot_hashes: (B,) uint64, the same of the slots' nodes; 0 for a partial sum.
         edge_scales: (E,) by what each edge's message is multiplied in a sum over neighbours, so
             that sampled edges stand for all; None for 1.
+        edge_weights: (E,) what each edge weighs; None for 1. A partial sum has the weights of its
+            neighbours in it. (E, 2) of directed edges, side by side: what weighs the edge that
+            comes in from the neighbour (:data:`IN`), and that which goes out to it (:data:`OUT`); 0
+            for none.
+        edge_attributes: (E, A) attributes of each edge; (E, 2, A) of directed ones; None for none.
+        slot_factors: (B, F) what :meth:`GraphLayer.message_factors` says of the slots' nodes; zero
+            where missing. None of layers without any.
         centre: (D,) that is subtracted from what a layer of :meth:`GraphLayer.fixed_width`
             aggregates, and from own rows beside it; None for nothing.
     """
@@ -78,6 +93,9 @@ class StageInput:
     own_hashes: np.ndarray
     slot_hashes: np.ndarray
     edge_scales: np.ndarray | None = None
+    edge_weights: np.ndarray | None = None
+    edge_attributes: np.ndarray | None = None
+    slot_factors: np.ndarray | None = None
     centre: np.ndarray | None = None
 
     @property
@@ -132,6 +150,20 @@ class GraphLayer(torch.nn.Module, ABC):
     #: the same edges: it depends on no weights, and of the shape on the heads alone.
     scales_edges: ClassVar[bool] = False
 
+    #: How the layer takes ``StageInput.edge_weights``: not at all, those from 0 on (``positive``),
+    #: or any.
+    takes_weights: ClassVar[Literal["none", "positive", "any"]] = "none"
+
+    #: Whether the layer reads edges without a direction, with one (``StageInput`` then has both
+    #: directions side by side), or either.
+    directions: ClassVar[Literal["undirected", "directed", "either"]] = "undirected"
+
+    #: What the layer does with ``StageInput.edge_attributes``: nothing, read them, or need them.
+    attributes: ClassVar[Literal["none", "read", "needed"]] = "none"
+
+    #: Columns of :meth:`message_factors`.
+    num_factors: ClassVar[int] = 0
+
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.shape = shape
@@ -141,6 +173,15 @@ class GraphLayer(torch.nn.Module, ABC):
         """Return the (N,) float64 factors by which a sender multiplies its rows, or None.
 
         The receiver cannot know a boundary node's degree in the whole graph; its owner does.
+        """
+        del degrees
+        return None
+
+    @staticmethod
+    def message_factors(degrees: np.ndarray) -> np.ndarray | None:
+        """Return (N, F) float64 numbers that cross beside each row, in columns of their own.
+
+        For a layer that multiplies one row by several of them, which :meth:`message_scale` cannot.
         """
         del degrees
         return None
@@ -210,6 +251,23 @@ class GraphLayer(torch.nn.Module, ABC):
         """
         del weight, bias
         return False
+
+
+def one_direction(inputs: StageInput, side: int) -> StageInput:
+    """Return the input with the edges of one direction alone: :data:`IN` or :data:`OUT`."""
+    assert inputs.edge_weights is not None
+    kept = inputs.edge_weights[:, side] != 0
+    attributes, scales = inputs.edge_attributes, inputs.edge_scales
+    return replace(
+        inputs,
+        indptr=np.concatenate(([0], np.cumsum(kept)))[inputs.indptr],
+        indices=inputs.indices[kept],
+        neighbours=inputs.neighbours[:, side],
+        degrees=inputs.degrees[:, side],
+        edge_weights=inputs.edge_weights[kept, side],
+        edge_attributes=None if attributes is None else attributes[kept, side],
+        edge_scales=None if scales is None else scales[kept],
+    )
 
 
 def glorot(parameter: torch.Tensor, generator: torch.Generator) -> None:

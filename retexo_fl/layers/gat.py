@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from retexo_fl.layers.aggregate import linear
+from retexo_fl.layers.aggregate import linear, scaled_edges
 from retexo_fl.layers.base import (
     GraphLayer,
     LayerShape,
@@ -18,7 +18,6 @@ from retexo_fl.layers.base import (
     StageInput,
     compact_rows,
     edge_numbers,
-    edges_into,
     glorot,
     moved,
     places_on,
@@ -42,13 +41,17 @@ _NEGATIVE_SLOPE: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatInput:
-    """The stage's rows and edges, each inner node with an edge to itself, whose scale is 1."""
+    """The stage's rows and edges.
+
+    Each inner node has an edge to itself, whose scale is 1, where it attends to itself.
+    """
 
     rows: Rows
     hashes: np.ndarray
     indptr: np.ndarray
     indices: np.ndarray
     scales: np.ndarray | None
+    attributes: np.ndarray | None
     dtype: torch.dtype
 
 
@@ -63,6 +66,8 @@ class GatBatch:
         bags: (R, S * heads) pattern: entry ``e * heads + k`` is head k of edge e.
         targets: (R,) position of each target among the sources.
         scales: (E, 1) how many neighbours each edge stands for; None for 1.
+        attributes: (E, A) of each edge; None for none.
+        leads_out: Whether edges lead from targets to sources; it decides what is dropped.
     """
 
     rows: torch.Tensor | SparseRows
@@ -71,68 +76,79 @@ class GatBatch:
     bags: SparsePattern
     targets: torch.Tensor
     scales: torch.Tensor | None
+    attributes: torch.Tensor | None = None
+    leads_out: bool = False
 
     def dropped(self, attention: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
         """Drop (E, heads) attention, keyed by the hashes of each edge's source and target."""
         if attention.device.type != "cpu":
             hashes = on_device(self.hashes, attention.device)
-            ends = self.targets.index_select(0, self.edges.rows)
-            return dropout.attention_on_device(
-                attention, hashes.index_select(0, self.edges.columns), hashes.index_select(0, ends)
-            )
+            places = self.targets.index_select(0, self.edges.rows)
+            there, here = (hashes.index_select(0, at) for at in (self.edges.columns, places))
+            there, here = (here, there) if self.leads_out else (there, here)
+            return dropout.attention_on_device(attention, there, here)
         target_hashes = self.hashes[self.targets.numpy()]
         sources = self.hashes[self.edges.columns.numpy()]
-        return dropout.attention(attention, sources, target_hashes[self.edges.rows.numpy()])
+        targets = target_hashes[self.edges.rows.numpy()]
+        sources, targets = (targets, sources) if self.leads_out else (sources, targets)
+        return dropout.attention(attention, sources, targets)
 
 
-class GatLayer(GraphLayer):
-    r"""``h_u = b + 1/K sum_k sum_v a_uvk x_v W_k`` over v in N(u) and u itself.
-
-    ``a_uv = softmax_v leaky_relu(x_v W_k s_k + x_u W_k t_k)``, K heads. Heads are averaged, so a
-    hidden state is ``hidden / heads`` wide: the shape of RETEXO's GAT. Attention is trained, so
-    messages are passed in every round; the rows they need still cross the network once per stage.
-    Dropout acts on the input rows and on the attention.
-
-    Of sampled neighbours, each counts in the softmax as often as it stands for: ``s_v exp(...)``
-    over the sum of these. That is a self-normalised estimate of the attention over all neighbours:
-    consistent, exact where none is left out, with a bias that falls with their number.
-
-    Shapes: x (N + B, D), W (D, K H), s and t (K, H), b (H,), result (R, H).
-
-    Source: Velickovic et al., ICLR 2018, equations 3 and 6.
-    """
+class GatAttention(GraphLayer):
+    """The sum over heads and neighbours of :class:`GatLayer`, without its bias: (R, H)."""
 
     uses_heads: ClassVar[bool] = True
     scales_edges: ClassVar[bool] = True
+    takes_weights: ClassVar[Literal["positive"]] = "positive"
+    attributes: ClassVar[Literal["read"]] = "read"
+
+    #: Whether a node attends to its own row, too.
+    attends_itself: ClassVar[bool] = True
+    #: Whether edges lead from the nodes that attend to those attended to.
+    leads_out: ClassVar[bool] = False
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
         self.weight = torch.nn.Parameter(torch.empty(shape.inputs, shape.heads * shape.outputs))
         self.source_attention = torch.nn.Parameter(torch.empty(shape.heads, shape.outputs))
         self.target_attention = torch.nn.Parameter(torch.empty(shape.heads, shape.outputs))
-        self.bias = torch.nn.Parameter(torch.empty(shape.outputs))
+        if shape.edge_features:
+            edge_attention = torch.empty(shape.edge_features, shape.heads)
+            self.edge_attention = torch.nn.Parameter(edge_attention)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw W, s and t by Glorot's rule; b is zero."""
+        """Draw W, s, t and Q by Glorot's rule."""
         for parameter in (self.weight, self.source_attention, self.target_attention):
             glorot(parameter, generator)
-        torch.nn.init.zeros_(self.bias)
+        if self.shape.edge_features:
+            glorot(self.edge_attention, generator)
 
     def prepare(self, inputs: StageInput) -> GatInput:
         """Stack the rows and add an edge from each inner node to itself."""
-        return self._with_own_edges(inputs, compact_rows(stacked_rows(inputs), inputs.dtype))
+        return self.edges_of(inputs, compact_rows(stacked_rows(inputs), inputs.dtype))
 
-    @staticmethod
-    def _with_own_edges(inputs: StageInput, rows: Rows) -> GatInput:
-        nodes = inputs.num_nodes
-        own, scales = inputs.indptr[1:], inputs.edge_scales
-        indices = np.insert(inputs.indices.astype(np.int64), own, np.arange(nodes))
+    def edges_of(self, inputs: StageInput, rows: Rows) -> GatInput:
+        """Join the stage's edges to (N + B, D) rows, with one from each inner node to itself."""
+        inputs, scales = _attended(inputs)
+        nodes, attributes = inputs.num_nodes, inputs.edge_attributes
+        if not self.shape.edge_features:
+            attributes = None
+        indptr, indices = inputs.indptr, inputs.indices.astype(np.int64)
+        if self.attends_itself:
+            own = inputs.indptr[1:]
+            indptr = inputs.indptr + np.arange(nodes + 1)
+            indices = np.insert(indices, own, np.arange(nodes))
+            scales = None if scales is None else np.insert(scales, own, 1)
+            if attributes is not None:
+                means = _means(inputs.indptr, attributes)
+                attributes = np.insert(attributes, own, means, axis=0)
         return GatInput(
             rows=rows,
             hashes=np.concatenate([inputs.own_hashes, inputs.slot_hashes]),
-            indptr=inputs.indptr + np.arange(nodes + 1),
+            indptr=indptr,
             indices=indices,
-            scales=None if scales is None else np.insert(scales, own, 1),
+            scales=scales,
+            attributes=attributes,
             dtype=inputs.dtype,
         )
 
@@ -142,7 +158,7 @@ class GatLayer(GraphLayer):
         """Prepare the edges once."""
         slots = inputs.num_nodes + len(inputs.slot_hashes)
         # Rows without columns: what is selected of them is replaced in every round.
-        edges = self._with_own_edges(inputs, torch.empty((slots, 0), dtype=inputs.dtype))
+        edges = self.edges_of(inputs, torch.empty((slots, 0), dtype=inputs.dtype))
         used, batch = self._selected(edges, rows)
         batch = moved(batch, inputs.device)
         places = None if len(used) == slots else places_on(used, inputs.device)
@@ -160,13 +176,18 @@ class GatLayer(GraphLayer):
 
     def _selected(self, prepared: GatInput, rows: np.ndarray) -> tuple[np.ndarray, GatBatch]:
         """Return the (S,) rows of the sources, and the batch."""
-        indptr, used, columns = edges_into(rows, prepared.indptr, prepared.indices)
+        indptr, edges = edge_numbers(rows, prepared.indptr)
+        sources = prepared.indices[edges]
+        # A node's own row is one of them: of its edge to itself, or for what it attends by.
+        used = np.unique(np.concatenate((sources, rows)))
+        columns = np.searchsorted(used, sources)
         heads = self.shape.heads
         bag_columns = (columns[:, None] * heads + np.arange(heads)).reshape(-1)
-        scales = None
+        scales = attributes = None
         if prepared.scales is not None:
-            edges = edge_numbers(rows, prepared.indptr)[1]
             scales = torch.from_numpy(prepared.scales[edges]).to(prepared.dtype)[:, None]
+        if prepared.attributes is not None:
+            attributes = torch.from_numpy(prepared.attributes[edges]).to(prepared.dtype)
         return used, GatBatch(
             rows=select_rows(prepared.rows, used, prepared.dtype),
             hashes=prepared.hashes[used],
@@ -174,6 +195,8 @@ class GatLayer(GraphLayer):
             bags=SparsePattern.from_csr(indptr * heads, bag_columns, len(used) * heads),
             targets=torch.from_numpy(np.searchsorted(used, rows)),
             scales=scales,
+            attributes=attributes,
+            leads_out=self.leads_out,
         )
 
     def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
@@ -186,7 +209,7 @@ class GatLayer(GraphLayer):
             attention = batch.dropped(attention, dropout)
         table = values.reshape(-1, width)
         summed = sparse_product(batch.bags, attention.reshape(-1), table)
-        return summed / heads + self.bias
+        return summed / heads
 
     def _attention(self, batch: GatBatch, values: torch.Tensor) -> torch.Tensor:
         """Return the (E, heads) softmax over each target's edges; ``values`` is (S, heads, H)."""
@@ -194,10 +217,10 @@ class GatLayer(GraphLayer):
         scores = values.flatten(1) @ self._score_weight()
         source_part = scores[:, : self.shape.heads]
         target_part = scores[:, self.shape.heads :].index_select(0, batch.targets)
-        logits = F.leaky_relu(
-            spread_columns(batch.edges, source_part) + spread_rows(batch.edges, target_part),
-            _NEGATIVE_SLOPE,
-        )
+        ends = spread_columns(batch.edges, source_part) + spread_rows(batch.edges, target_part)
+        if batch.attributes is not None:
+            ends = ends + batch.attributes @ self.edge_attention
+        logits = F.leaky_relu(ends, _NEGATIVE_SLOPE)
         # Any constant per target leaves the softmax unchanged; the largest logit keeps exp finite.
         peaks = torch.segment_reduce(
             logits.detach(), "max", offsets=batch.edges.indptr, axis=0, unsafe=True
@@ -215,3 +238,69 @@ class GatLayer(GraphLayer):
         ends = (self.source_attention, self.target_attention)
         blocks = [(end[:, :, None] * own_head).view(heads * width, heads) for end in ends]
         return torch.cat(blocks, dim=1)
+
+
+class GatLayer(GatAttention):
+    r"""``h_u = b + 1/K sum_k sum_v a_uvk x_v W_k`` over v in N(u) and u itself.
+
+    ``a_uv = softmax_v leaky_relu(x_v W_k s_k + x_u W_k t_k)``, K heads. Heads are averaged, so a
+    hidden state is ``hidden / heads`` wide: the shape of RETEXO's GAT. Attention is trained, so
+    messages are passed in every round; the rows they need still cross the network once per stage.
+    Dropout acts on the input rows and on the attention.
+
+    What an edge weighs is a factor of its attention before that is divided: ``w_uv exp(...)`` over
+    the sum of these; a node itself weighs 1. Sampled neighbours count in the same way as often as
+    they stand for. That is a self-normalised estimate of the attention over all neighbours:
+    consistent, exact where none is left out, with a bias that falls with their number.
+
+    With attributes e of edges, ``e_uv Q_k`` is added to what the leaky ReLU gets. That of a node
+    itself is the mean over its edges. This is PyG's ``GATConv`` with ``edge_dim``; Q holds what it
+    has as a product of two parameters.
+
+    Shapes: x (N + B, D), e (E, A), W (D, K H), s and t (K, H), Q (A, K), b (H,), result (R, H).
+
+    Source: Velickovic et al., ICLR 2018, equations 3 and 6.
+    """
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        self.bias = torch.nn.Parameter(torch.empty(shape.outputs))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw W, s, t and Q by Glorot's rule; b is zero."""
+        super().reset_parameters(generator)
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
+        """Return the (R, H) rows of the batch's targets."""
+        return super().forward(batch, dropout) + self.bias
+
+
+def _attended(inputs: StageInput) -> tuple[StageInput, np.ndarray | None]:
+    """Leave out edges that weigh nothing; return what is left, and the factor of each edge.
+
+    An edge whose factor is 0 must not be the largest logit, beside which all others vanish.
+    """
+    if inputs.edge_weights is None:
+        return inputs, inputs.edge_scales
+    factors = scaled_edges(np.ones(len(inputs.indices)), inputs)
+    kept = inputs.edge_weights != 0
+    if kept.all():
+        return inputs, factors
+    attributes = inputs.edge_attributes
+    left = replace(
+        inputs,
+        indptr=np.concatenate(([0], np.cumsum(kept)))[inputs.indptr],
+        indices=inputs.indices[kept],
+        edge_attributes=None if attributes is None else attributes[kept],
+    )
+    return left, factors[kept]
+
+
+def _means(indptr: np.ndarray, attributes: np.ndarray) -> np.ndarray:
+    """Return the (N, A) float64 means of (E, A) attributes over the edges into each node."""
+    counts = np.diff(indptr)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    sums = np.zeros((len(counts), attributes.shape[1]))
+    np.add.at(sums, rows, attributes)
+    return sums / np.maximum(counts, 1)[:, None]

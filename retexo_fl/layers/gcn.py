@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from retexo_fl.layers.base import LayerShape, Rows, StageInput, glorot
 
 
 class GcnLayer(AggregatedLayer):
-    r"""``h_u = b + sum_v (d_u + 1)^(-1/2) (d_v + 1)^(-1/2) x_v W`` over v in N(u) and u itself.
+    r"""``h_u = b + sum_v (d_u + 1)^(-1/2) w_uv (d_v + 1)^(-1/2) x_v W`` over v in N(u) and u.
 
-    Degrees are those of the whole graph, so the layer computes the same function however the graph
+    An edge weighs w, a node itself 1; a node's degree d is what its edges weigh together. Degrees
+    are those of the whole graph, so the layer computes the same function however the graph
     is split. RETEXO's code takes the degrees of each client's training subgraph and leaves out the
     self term; its function depends on the partition.
 
@@ -27,6 +28,7 @@ class GcnLayer(AggregatedLayer):
 
     sums_messages: ClassVar[bool] = True
     scales_edges: ClassVar[bool] = True
+    takes_weights: ClassVar[Literal["positive"]] = "positive"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -63,11 +65,12 @@ class GcnLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the sums' weights once."""
-        return trained_sums(self.operator(inputs), inputs, rows, with_own=False)
+        return trained_sums([self.operator(inputs)], inputs, rows, with_own=False)
 
-    def operator(self, inputs: StageInput) -> csr_array:
+    @classmethod
+    def operator(cls, inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the sums; received rows bring their own factor."""
-        scale = self.message_scale(inputs.degrees)
+        scale = cls.message_scale(inputs.degrees)
         column_scale = np.concatenate([scale, np.ones(len(inputs.slot_hashes))])
         targets = np.repeat(np.arange(inputs.num_nodes), np.diff(inputs.indptr))
         weights = scaled_edges(scale[targets] * column_scale[inputs.indices], inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ _INNER_ROWS: Final = np.uint64(0x9C3A65F1D2B84E17)
 class GinLayer(AggregatedLayer):
     r"""``h_u = b + ReLU(LayerNorm(c + ((1 + e) x_u + sum of x_v) V)) W`` over v in N(u).
 
-    e is trained and starts at zero. The sum runs over the neighbours whose rows are there.
+    e is trained and starts at zero. The sum runs over the neighbours whose rows are there, each
+    times what its edge weighs.
 
     The paper has batch normalisation where LayerNorm stands. Its statistics are those of the nodes
     that happen to be computed together: they would differ with the partition, tell a client about
@@ -50,6 +51,7 @@ class GinLayer(AggregatedLayer):
 
     sums_messages: ClassVar[bool] = True
     scales_edges: ClassVar[bool] = True
+    takes_weights: ClassVar[Literal["any"]] = "any"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -81,7 +83,7 @@ class GinLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the sums' weights once."""
-        return trained_sums(self.operator(inputs), inputs, rows, with_own=True)
+        return trained_sums([self.operator(inputs)], inputs, rows, with_own=True)
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:

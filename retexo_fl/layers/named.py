@@ -8,9 +8,12 @@ from typing import Final
 
 from retexo_fl.errors import PluginError
 from retexo_fl.layers.base import GraphLayer, LayerShape
+from retexo_fl.layers.directed import DirGatLayer, DirGcnLayer, DirGinLayer, DirSageLayer
 from retexo_fl.layers.gat import GatLayer
 from retexo_fl.layers.gcn import GcnLayer
 from retexo_fl.layers.gin import GinLayer
+from retexo_fl.layers.gine import GineLayer
+from retexo_fl.layers.pyg import is_pyg, pyg_layer
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.layers.sage_pool import SagePoolLayer
 from retexo_fl.plugins import is_plugin, load_plugin
@@ -22,15 +25,21 @@ _BUILT_IN: Final[Mapping[str, type[GraphLayer]]] = MappingProxyType(
         "gat": GatLayer,
         "gin": GinLayer,
         "sage-pool": SagePoolLayer,
+        "gine": GineLayer,
+        "dir-gcn": DirGcnLayer,
+        "dir-sage": DirSageLayer,
+        "dir-gat": DirGatLayer,
+        "dir-gin": DirGinLayer,
     }
 )
 
 
 def make_layer(name: str, shape: LayerShape) -> GraphLayer:
-    """Build the layer called ``name``: a built-in one or ``module:attribute``.
+    """Build the layer called ``name``: a built-in one, one of PyG's, or ``module:attribute``.
 
     Raises:
-        PluginError: The attribute is not a :class:`GraphLayer` class.
+        PluginError: The attribute is not a :class:`GraphLayer` class, or PyG's convolution is none
+            that can be trained layer by layer.
     """
     return layer_class(name)(shape)
 
@@ -39,10 +48,12 @@ def layer_class(name: str) -> type[GraphLayer]:
     """Return the class of a layer name; see :func:`make_layer`."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
+    if is_pyg(name):
+        return pyg_layer(name)
     found = load_plugin("layer", name) if is_plugin(name) else None
     if not (isinstance(found, type) and issubclass(found, GraphLayer)):
         raise PluginError(
-            f"model {name!r}: not a layer; expected one of {', '.join(_BUILT_IN)}, "
-            "or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
+            f"model {name!r}: not a layer; expected one of {', '.join(_BUILT_IN)}, pyg:NAME of "
+            "PyG, or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
         )
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ class SageLayer(AggregatedLayer):
     r"""``h_u = b + [x_u | mean of x_v over v in N(u)] W``.
 
     The mean runs over the neighbours whose rows are there; a node without neighbours has mean zero.
-    Of sampled neighbours it is the scaled sum divided by the number that they stand for.
+    Of weighted edges it is the weighted sum divided by the sum of the weights; of sampled
+    neighbours the scaled sum divided by the number, or the weight, that they stand for.
 
     Shapes: x (N + B, D), W (2 D, H), b (H,), result (R, H).
 
@@ -32,6 +33,7 @@ class SageLayer(AggregatedLayer):
 
     sums_messages: ClassVar[bool] = True
     scales_edges: ClassVar[bool] = True
+    takes_weights: ClassVar[Literal["positive"]] = "positive"
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -63,12 +65,13 @@ class SageLayer(AggregatedLayer):
         self, inputs: StageInput, rows: np.ndarray
     ) -> Callable[[torch.Tensor], object]:
         """Prepare the sums' weights once."""
-        return trained_sums(self.operator(inputs), inputs, rows, with_own=True)
+        return trained_sums([self.operator(inputs)], inputs, rows, with_own=True)
 
     @staticmethod
     def operator(inputs: StageInput) -> csr_array:
         """Return the (N, N + B) weights of the means."""
-        shares = 1.0 / np.maximum(inputs.neighbours, 1)
+        total = inputs.neighbours
+        shares = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
         weights = scaled_edges(np.repeat(shares, np.diff(inputs.indptr)), inputs)
         width = inputs.num_nodes + len(inputs.slot_hashes)
         return csr_array((weights, inputs.indices, inputs.indptr), shape=(inputs.num_nodes, width))

@@ -10,6 +10,7 @@ import torch
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import DatasetError
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.named.obtain import cache_folder
 from retexo_fl.layers.base import StageInput
 from retexo_fl.sampling.adjacency import Adjacency
@@ -90,6 +91,8 @@ def client_graph(inputs: StageInput, nodes: NodeSets) -> ClientGraph:
         labels=np.asarray(nodes.labels),
         # Whatever the devices are: the order decides which nodes make a mini-batch.
         train=adjacency.near_together(nodes.train),
+        # A part's edges are in ascending order, too.
+        edge_values=EdgeValues(weights=inputs.edge_weights, attributes=inputs.edge_attributes),
     )
 
 

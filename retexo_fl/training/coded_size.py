@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.features import Features
-from retexo_fl.layers.named import layer_class
+from retexo_fl.training.sent_rows import sent_rows
 
 _ESCAPED: Final = 255
 _NARROW: Final = 65_536
@@ -50,13 +50,7 @@ def sent_features(
         dtype: ``dtype``.
     """
     features = normalise_features(part.features, normalisation).astype(dtype)
-    scale = layer_class(model).message_scale(part.degrees)
-    if scale is not None:
-        column = scale.astype(dtype)[:, None]
-        if isinstance(features, np.ndarray):
-            features = features * column
-        else:
-            features = csr_array(features.multiply(column))
+    features = sent_rows(model, part.degrees, features)
     for peer in plan.peers:
         yield peer.send.gather(features)
 

@@ -22,4 +22,6 @@ def with_slots(inputs: StageInput, plan: BoundaryPlan, draw: BoundaryDraw) -> St
         indptr=edges.indptr,
         indices=np.asarray(edges.indices, np.int64),
         neighbours=edges.neighbour_counts,
+        edge_weights=edges.values.weights,
+        edge_attributes=edges.values.attributes,
     )

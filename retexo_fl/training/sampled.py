@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 
+from retexo_fl.graph.neighbours import EdgeValues, weighted_degrees
 from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.sampling.adjacency import Adjacency
+from retexo_fl.sampling.edge_places import edge_places
 from retexo_fl.sampling.sample import Block, Sample
 from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.losses import Loss, check_loss, cross_entropy
@@ -62,6 +66,55 @@ class SampledSums:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledEdges:
+    """What a graph's edges weigh and carry, found for the edges of a sample.
+
+    Attributes:
+        adjacency: The graph.
+        values: Of its edges.
+        degrees: (N,) or (N, 2), what the edges of each node weigh together.
+    """
+
+    adjacency: Adjacency
+    values: EdgeValues
+    degrees: np.ndarray
+
+    @classmethod
+    def of(cls, adjacency: Adjacency, values: EdgeValues) -> Self | None:
+        """Add the weights up; None where all edges are alike."""
+        if values.is_plain:
+            return None
+        degrees = weighted_degrees(adjacency.indptr, values)
+        return cls(adjacency=adjacency, values=values, degrees=degrees)
+
+    def valued(
+        self, inputs: StageInput, block: Block, targets: np.ndarray, sources: np.ndarray
+    ) -> tuple[StageInput, np.ndarray]:
+        """Return a layer's input with its edges' values, and the degrees of the S sources.
+
+        Args:
+            inputs: Of the block, whose edges are all alike.
+            block: The edges.
+            targets: (R,) ids of its targets.
+            sources: (S,) ids of its sources.
+        """
+        found = self.values.taken(edge_places(self.adjacency, block, targets, sources))
+        # Without scales all neighbours are there: in the graph, or in the subgraph that counts.
+        degrees = (
+            weighted_degrees(block.indptr, found) if block.scales is None else self.degrees[targets]
+        )
+        of_sources = np.concatenate([degrees, self.degrees[sources[block.num_targets :]]])
+        valued = replace(
+            inputs,
+            edge_weights=found.weights,
+            edge_attributes=found.attributes,
+            neighbours=degrees,
+            degrees=degrees,
+        )
+        return valued, of_sources
+
+
 class SampledModel:
     """The layers of a model without heads between them, on one device."""
 
@@ -73,6 +126,7 @@ class SampledModel:
         labels: np.ndarray,
         loss: Loss = cross_entropy,
         device: torch.device | None = None,
+        edges: SampledEdges | None = None,
     ) -> None:
         """Make the layers, without values.
 
@@ -82,7 +136,9 @@ class SampledModel:
             labels: Of all N nodes, as stored.
             loss: Summed over roots.
             device: Where to compute; the CPU if None.
+            edges: What the graph's edges weigh and carry; None where all are alike.
         """
+        self._edges = edges
         self._device = torch.device("cpu") if device is None else device
         self._hashes, self._labels, self._loss = hashes, labels, loss
         self._dtype = getattr(torch, shape.dtype)
@@ -114,6 +170,9 @@ class SampledModel:
                 continue
             targets = sample.root_places if is_last else np.arange(block.num_targets)
             inputs = self._stage_input(block, self._hashes[nodes])
+            if self._edges is not None:
+                reached = sample.layer_nodes[m]
+                inputs, degrees = self._edges.valued(inputs, block, reached, nodes)
             makers.append(_maker(layer, inputs, degrees, targets))
             nodes, degrees = sample.layer_nodes[m], block.degrees
         labels = onto(label_tensor(self._labels[sample.roots]), self._device)
@@ -197,6 +256,8 @@ def _maker(
         targets: (B,) rows that are wanted.
     """
     scale, own = layer.message_scale(degrees), inputs.num_nodes
+    if (beside := layer.message_factors(degrees)) is not None:
+        inputs = replace(inputs, slot_factors=beside[own:])
     if scale is None or own == len(degrees):
         return layer.trained_batches(inputs, targets)
     factors = np.concatenate([np.ones(own), scale[own:]])

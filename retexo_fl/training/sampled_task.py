@@ -13,13 +13,14 @@ import torch
 from retexo_fl.devices.task import Share, ShareSums
 from retexo_fl.errors import DeviceFailed
 from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.sampling.base import Sampler
 from retexo_fl.sampling.features import FeatureStore
 from retexo_fl.training.device_rows import CacheChoice, DeviceRows
 from retexo_fl.training.losses import make_loss
-from retexo_fl.training.sampled import SampledBatch, SampledModel
+from retexo_fl.training.sampled import SampledBatch, SampledEdges, SampledModel
 from retexo_fl.training.sampler_choice import SamplerChoice
 from retexo_fl.training.stage_model import ModelShape
 
@@ -67,6 +68,7 @@ class ClientGraph:
         hashes: (N,) uint64.
         labels: Of all N, as stored.
         train: (T,) int64 train nodes.
+        edge_values: Of the edges.
     """
 
     adjacency: Adjacency
@@ -74,10 +76,12 @@ class ClientGraph:
     hashes: np.ndarray
     labels: np.ndarray
     train: np.ndarray
+    edge_values: EdgeValues = PLAIN
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything by name, for memory that processes share."""
         return {
+            **self.edge_values.named(),
             "indptr": self.adjacency.indptr,
             "indices": self.adjacency.indices,
             "rows": self.rows,
@@ -95,6 +99,9 @@ class ClientGraph:
             hashes=arrays["hashes"],
             labels=arrays["labels"],
             train=arrays["train"],
+            edge_values=EdgeValues(
+                weights=arrays.get("edge_weights"), attributes=arrays.get("edge_attributes")
+            ),
         )
 
 
@@ -184,6 +191,7 @@ def make_sampled_task(
         labels=graph.labels,
         loss=make_loss(settings.loss, settings.task, settings.label_facts),
         device=device,
+        edges=SampledEdges.of(graph.adjacency, graph.edge_values),
     )
     store = FeatureStore(graph.rows)
     if device.type == "cpu":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +15,8 @@ from retexo_fl.training.stage_pass import NodeSets
 
 #: Arrays of a :class:`StageInput` that are no rows.
 _EDGES = ("indptr", "indices", "neighbours", "degrees", "own_hashes", "slot_hashes")
+#: Those that may be absent.
+_OF_EDGES = ("edge_scales", "edge_weights", "edge_attributes", "slot_factors")
 _USES = ("train", "validation", "test")
 
 
@@ -30,8 +31,8 @@ def shared_arrays(inputs: StageInput, prepared: object, nodes: NodeSets) -> dict
     """
     if not isinstance(prepared, AggregatedInput):
         arrays = {name: np.asarray(getattr(inputs, name)) for name in _EDGES}
-        if inputs.edge_scales is not None:
-            arrays["edge_scales"] = inputs.edge_scales
+        there = {name: getattr(inputs, name) for name in _OF_EDGES}
+        arrays |= {name: array for name, array in there.items() if array is not None}
         arrays |= _row_arrays("own", inputs.own) | _row_arrays("received", inputs.received)
         return arrays | _node_arrays(nodes)
     labelled = np.unique(np.concatenate([getattr(nodes, use) for use in _USES]))
@@ -56,9 +57,9 @@ def prepared_of(layer: GraphLayer, arrays: Mapping[str, np.ndarray], dtype: torc
     inputs = StageInput(
         own=_rows_of("own", arrays),
         received=_rows_of("received", arrays),
-        **{name: arrays[name] for name in _EDGES},
+        **{name: arrays[name] for name in (*_EDGES, *_OF_EDGES) if name in arrays},
     )
-    return layer.prepare(replace(inputs, edge_scales=arrays.get("edge_scales")))
+    return layer.prepare(inputs)
 
 
 def nodes_of(arrays: Mapping[str, np.ndarray]) -> NodeSets:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
@@ -47,6 +48,7 @@ class ModelShape:
         sends_layer_inputs: Peers are sent what a layer reads where that is narrower than what it
             makes, and compute the rest.
         passes_sums: Layers before the last have no weights, and pass on what they read.
+        edge_features: A, attributes of each edge; 0 for layers that read none.
     """
 
     model: str
@@ -61,14 +63,16 @@ class ModelShape:
     basis_of_sums: bool = False
     sends_layer_inputs: bool = False
     passes_sums: bool = False
+    edge_features: int = 0
 
     @classmethod
-    def of(cls, config: RunConfig, *, inputs: int, classes: int) -> Self:
+    def of(cls, config: RunConfig, *, inputs: int, classes: int, edge_features: int = 0) -> Self:
         """Take the sizes of a configuration for data with so many features (``inputs``).
 
         Raises:
             ConfigurationError: The model has no basis of such rows, or cannot be solved for.
         """
+        _check_factors(config)
         before, solves = 0, config.solver == "ridge"
         if solves:
             _check_solved(config)
@@ -92,6 +96,17 @@ class ModelShape:
                 config.row_bits < 32 and effective_plan(config) == "rows" and not solves
             ),
             passes_sums=solves,
+            edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
+        )
+
+    @classmethod
+    def of_part(cls, config: RunConfig, part: GraphPartition) -> Self:
+        """Take the sizes of a configuration for the data of a part; see :meth:`of`."""
+        return cls.of(
+            config,
+            inputs=part.num_features,
+            classes=part.num_classes,
+            edge_features=part.edge_values.num_attributes,
         )
 
     @property
@@ -125,9 +140,10 @@ class ModelShape:
 
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
+        beside = layer_class(self.model).num_factors
         if not stage:
-            return self.features if self.basis_of_sums else self.inputs
-        return self._layer_input_width(stage) or self.input_width(stage)
+            return beside + (self.features if self.basis_of_sums else self.inputs)
+        return self._layer_input_width(stage) or self.input_width(stage) + beside
 
     def crosses_as_inputs(self, stage: int) -> bool:
         """Return whether what crosses before a stage is what the layer before it reads."""
@@ -149,8 +165,27 @@ class ModelShape:
         if stage == self.layers - 1:
             outputs = self.classes
         return LayerShape(
-            inputs=self.input_width(stage), outputs=outputs, hidden=self.hidden, heads=self.heads
+            inputs=self.input_width(stage),
+            outputs=outputs,
+            hidden=self.hidden,
+            heads=self.heads,
+            edge_features=self.edge_features,
         )
+
+
+def _check_factors(config: RunConfig) -> None:
+    """Refuse to round numbers that rows are multiplied by as if they were values of the rows."""
+    if not layer_class(config.model).num_factors:
+        return
+    for key, found, exact in (
+        ("row-bits", config.row_bits, 32),
+        ("codec", config.codec, "lossless" if config.codec == "fixed" else config.codec),
+    ):
+        if found != exact:
+            raise ConfigurationError(
+                f"{key}: {found} does not go with model {config.model}, whose rows have their "
+                f"nodes' degrees beside them; expected {exact}"
+            )
 
 
 def _check_basis_rows(config: RunConfig) -> None:

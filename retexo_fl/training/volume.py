@@ -177,7 +177,7 @@ def standard_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     clients take part in every round. Evaluation passes embeddings forward: of the weights that
     begin each round, of w(R), and of the selected ones for the test.
     """
-    moved = shape.inputs + 2 * max(size.rounds) * _hidden(shape)
+    moved = shape.exchange_width(0) + 2 * max(size.rounds) * _hidden(shape)
     return _exchanging_volume(shape, size, _item(shape) * size.vectors * moved)
 
 
@@ -194,7 +194,7 @@ def bns_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume | None:
     item = _item(shape)
     per_vector = 2 * item * _hidden(shape) + _ID_BYTES if shape.layers > 1 else 0
     drawn = max(size.rounds) * size.sampled_vectors * per_vector
-    return _exchanging_volume(shape, size, item * size.vectors * shape.inputs + drawn)
+    return _exchanging_volume(shape, size, item * size.vectors * shape.exchange_width(0) + drawn)
 
 
 def drop_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:

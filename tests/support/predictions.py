@@ -14,8 +14,13 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import key_infos, make_config
 from retexo_fl.graph import write_partitions
 
-#: The names of all layers that come with the installation.
-LAYERS = tuple(key_infos()["model"].brief.removesuffix(", or module:attribute").split(", "))
+#: The names of all layers that come with the installation, but for those of other graphs than
+#: :func:`write_small` writes.
+LAYERS = tuple(
+    name
+    for name in key_infos()["model"].brief.split(", or ")[0].split(", ")
+    if name != "gine" and not name.startswith("dir-")
+)
 
 #: Keys of a training on what :func:`write_small` wrote, but for ``data_dir``.
 SMALL: dict[str, Any] = {"dataset": "small", "split": "random-unstratified:0.4/0.3/0.3"}

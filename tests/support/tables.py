@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.graph import Graph, GraphPartition, Split
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.neighbours import IN, OUT, EdgeValues
 
 #: Endings of the files that can be written.
 FORMATS = ("csv", "tsv", "csv.gz", "csv.zip", "parquet", "npz")
@@ -88,17 +89,34 @@ def export_part(
     nodes, edges = _files(folder, fmt).nodes, _files(folder, fmt).edges
     columns = _node_columns(part.node_keys, part.labels, part.split if with_split else None, {})
     _write_nodes(nodes, columns, _dense(part.features) if dense else part.features)
-    rows = np.repeat(np.arange(part.num_inner), part.degrees)
-    once = rows < part.indices
-    inner = once & (part.indices < part.num_inner)
-    _write_edges(edges, part.node_keys[np.stack((rows[inner], part.indices[inner]))])
-    crossing = part.indices >= part.num_inner
+    rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    inner = part.indices < part.num_inner
+    crossing, values = ~inner, part.edge_values
+    if values.weights is not None and values.is_directed:
+        # Each inner edge where it comes in; an edge to a peer in either of its directions.
+        inner &= values.weights[:, IN] != 0
+        comes, goes = (np.flatnonzero(crossing & (values.weights[:, side] != 0)) for side in (0, 1))
+        crossing = np.concatenate((comes, goes))
+        side = np.repeat((IN, OUT), (len(comes), len(goes)))
+        direction = {"direction": np.array(["in", "out"])[side]}
+        carried = _value_columns(values.taken(crossing), side)
+        edges_carry = _value_columns(values.taken(inner), np.full(inner.sum(), IN))
+        turned = None
+    else:
+        inner &= rows < part.indices
+        direction, carried = {}, _value_columns(values.taken(crossing))
+        edges_carry = _value_columns(values.taken(inner))
+        turned = 0.5
+    ends = part.node_keys[np.stack((part.indices[inner], rows[inner]))]
+    _write_edges(edges, ends, edges_carry, turned=turned)
     slots = part.indices[crossing] - part.num_inner
     owners = part.boundary_owners[slots]
     boundary = {
         "own": part.node_keys[rows[crossing]],
         "foreign": part.boundary_keys[slots],
         "peer": np.array([names[owner] for owner in owners], dtype=np.str_),
+        **direction,
+        **carried,
     }
     path = nodes.with_name(f"boundary.{fmt}")
     write_table(path, _shuffled(boundary))
@@ -161,10 +179,29 @@ def _write_nodes(path: Path, columns: dict[str, np.ndarray], features: Features)
         write_table(path, {**shuffled, **{f"x{i}": rows[:, i] for i in range(rows.shape[1])}})
 
 
-def _write_edges(path: Path, ends: np.ndarray) -> None:
-    turned = np.random.default_rng(1).random(ends.shape[1]) < 0.5
-    one, other = np.where(turned, ends[1], ends[0]), np.where(turned, ends[0], ends[1])
-    write_table(path, _shuffled({"source": one, "target": other}))
+def _write_edges(
+    path: Path,
+    ends: np.ndarray,
+    carried: Mapping[str, np.ndarray] | None = None,
+    *,
+    turned: float | None = 0.5,
+) -> None:
+    turn = np.random.default_rng(1).random(ends.shape[1]) < (turned or 0)
+    one, other = np.where(turn, ends[1], ends[0]), np.where(turn, ends[0], ends[1])
+    write_table(path, _shuffled({"source": one, "target": other, **(carried or {})}))
+
+
+def _value_columns(values: EdgeValues, side: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Return the columns of edges, of a directed graph those of one direction of each."""
+    arrays = values.named()
+    if side is not None:
+        arrays = {name: array[np.arange(len(side)), side] for name, array in arrays.items()}
+    columns = {}
+    if "edge_weights" in arrays:
+        columns["weight"] = arrays["edge_weights"]
+    for at in range(values.num_attributes):
+        columns[f"e_{at}"] = arrays["edge_attributes"][:, at]
+    return columns
 
 
 def _shuffled(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -58,7 +58,7 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
             )
         for field in ("features", "classes"):
             _demand(field, getattr(hello, field), 1, _MAX_COUNT)
-        for field in ("nodes", "vectors_out", "vectors_in"):
+        for field in ("nodes", "vectors_out", "vectors_in", "edge_features"):
             _demand(field, getattr(hello, field), 0, _MAX_COUNT)
         for field in _USES:
             _demand(field, getattr(hello, field), 0, hello.nodes)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import PartitionError
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
 from retexo_fl.graph.recipes.recipe import named_recipe
@@ -124,6 +125,7 @@ class _Part:
     keys: np.ndarray
     report: PartReport
     edge_lists: dict[int, _EdgeList]
+    edges: str
 
 
 def _summarise(directory: Path) -> _Part:
@@ -153,7 +155,14 @@ def _summarise(directory: Path) -> _Part:
             test=int(np.count_nonzero(partition.test_mask)),
         ),
         edge_lists={peer.peer: (peer.num_edges, peer.digest) for peer in plan.peers},
+        edges=_edge_kind(partition.edge_values),
     )
+
+
+def _edge_kind(values: EdgeValues) -> str:
+    """Say in a word what edges have that all parts must have alike."""
+    direction = "directed" if values.is_directed else "undirected"
+    return f"{direction}, with {counted(values.num_attributes, 'attribute')} each"
 
 
 def _check_identities(parts: list[_Part]) -> None:
@@ -169,7 +178,7 @@ def _check_identities(parts: list[_Part]) -> None:
                 f"{part.directory} is of {named_recipe(part.recipe)}, {first.directory} of "
                 f"{named_recipe(first.recipe)}; expected parts of one feature recipe"
             )
-        for name in ("num_clients", "num_features", "num_classes", "features"):
+        for name in ("num_clients", "num_features", "num_classes", "features", "edges"):
             if getattr(part, name) != getattr(first, name):
                 raise PartitionError(
                     f"{part.directory} has {name} {getattr(part, name)}, "
@@ -213,6 +222,11 @@ def _check_pair(part: _Part, other: _Part) -> None:
     if digest == back_digest:
         return
     edges = counted(count, "edge") if count else "no edges"
+    if count == back and (differs := _differing_edge(one, two)):
+        raise PartitionError(
+            f"{one.directory} and {two.directory}: clients {client} and {peer} list the same "
+            f"edges, but {differs}; expected the same weight and attributes in both parts"
+        )
     if count == back:
         ones = "one" if count == 1 else "ones"
         told = (
@@ -229,15 +243,37 @@ def _check_pair(part: _Part, other: _Part) -> None:
 
 def _one_sided_edge(part: _Part, other: _Part) -> str:
     """Name the first edge that is in one of two parts only; the caller has both parts."""
-    edges = _edges_between(part, other)
+    edges = set(_edges_between(part, other))
     back = {(ours, theirs) for theirs, ours in _edges_between(other, part)}
     ours, theirs = min(edges ^ back)
     holder = part if (ours, theirs) in edges else other
     return f"{ours!r} - {theirs!r} is in {holder.directory} only"
 
 
-def _edges_between(part: _Part, other: _Part) -> set[tuple[bytes, bytes]]:
-    """Return the edges from one client to another that its part lists, by the ends' keys."""
+def _differing_edge(part: _Part, other: _Part) -> str:
+    """Name the first edge that both parts have, but not alike; empty if there is none."""
+    edges = _edges_between(part, other)
+    back = {
+        (ours, theirs): values for (theirs, ours), values in _edges_between(other, part).items()
+    }
+    if edges.keys() != back.keys():
+        return ""
+    for ours, theirs in sorted(edges):
+        one, two = edges[ours, theirs], back[ours, theirs].reversed()
+        for name in sorted(one.named().keys() | two.named().keys()):
+            found, expected = one.named().get(name), two.named().get(name)
+            if found is None or expected is None or not np.array_equal(found, expected):
+                what = name.removeprefix("edge_").replace("_", " ")
+                return f"{what} of {ours!r} - {theirs!r} are {_shown(found)} and {_shown(expected)}"
+    return ""
+
+
+def _shown(values: np.ndarray | None) -> str:
+    return "absent" if values is None else str(np.squeeze(values).tolist())[:60]
+
+
+def _edges_between(part: _Part, other: _Part) -> dict[tuple[bytes, bytes], EdgeValues]:
+    """Return what edges from one client to another have that its part lists, by the ends' keys."""
     partition = open_partition(part.directory, verify=False)
     inner = partition.num_inner
     owners = np.concatenate((np.full(inner, part.report.client), partition.boundary_owners))
@@ -245,4 +281,5 @@ def _edges_between(part: _Part, other: _Part) -> set[tuple[bytes, bytes]]:
     rows = np.searchsorted(partition.indptr, crossing, side="right") - 1
     slots = partition.indices[crossing] - inner
     keys, far_keys = partition.node_keys[rows], partition.boundary_keys[slots]
-    return set(zip(keys.tolist(), far_keys.tolist(), strict=True))
+    values = (partition.edge_values.taken(np.array([place])) for place in crossing)
+    return dict(zip(zip(keys.tolist(), far_keys.tolist(), strict=True), values, strict=True))

@@ -13,6 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.keys import hash_keys, narrow_keys
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
@@ -59,6 +60,7 @@ class _OrderedGraph:
     split: Split
     num_classes: int
     recipe: FeatureRecipe | None
+    edge_values: EdgeValues
 
 
 def _checked_assignment(graph: Graph, assignment: np.ndarray) -> np.ndarray:
@@ -84,7 +86,7 @@ def _in_client_order(graph: Graph, owners: np.ndarray, split: Split) -> _Ordered
     position = np.empty(len(order), dtype=np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     edges = csr_array(
-        (np.ones(len(graph.indices), dtype=np.int8), graph.indices, graph.indptr),
+        (_numbers(graph.edge_values, len(graph.indices)), graph.indices, graph.indptr),
         shape=(graph.num_nodes, graph.num_nodes),
     )[order]
     moved = csr_array((edges.data, position[edges.indices], edges.indptr), shape=edges.shape)
@@ -102,15 +104,23 @@ def _in_client_order(graph: Graph, owners: np.ndarray, split: Split) -> _Ordered
         split=Split(train=split.train[order], val=split.val[order], test=split.test[order]),
         num_classes=graph.num_classes,
         recipe=graph.recipe,
+        edge_values=graph.edge_values.taken(moved.data),
     )
+
+
+def _numbers(values: EdgeValues, count: int) -> np.ndarray:
+    """Return what edges are numbered by while they are ordered; nothing where all are alike."""
+    return np.empty(count, dtype=np.int8) if values.is_plain else np.arange(count)
 
 
 def _cut(ordered: _OrderedGraph, partitioning: str, client: int) -> GraphPartition:
     first, end = int(ordered.starts[client]), int(ordered.starts[client + 1])
     own = slice(first, end)
     indptr = ordered.indptr[first : end + 1] - ordered.indptr[first]
-    neighbours = ordered.indices[ordered.indptr[first] : ordered.indptr[end]]
-    boundary, indices = _local_indices(indptr, neighbours, first, end)
+    held = slice(ordered.indptr[first], ordered.indptr[end])
+    values = ordered.edge_values.taken(held)
+    numbers = _numbers(values, int(indptr[-1]))
+    boundary, indices, numbers = _local_indices(indptr, ordered.indices[held], numbers, first, end)
     return GraphPartition(
         partitioning=partitioning,
         client=client,
@@ -129,19 +139,20 @@ def _cut(ordered: _OrderedGraph, partitioning: str, client: int) -> GraphPartiti
         test_mask=ordered.split.test[own],
         num_classes=ordered.num_classes,
         recipe=ordered.recipe,
+        edge_values=values.taken(numbers),
     )
 
 
 def _local_indices(
-    indptr: np.ndarray, neighbours: np.ndarray, first: int, end: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of a client's boundary nodes, and its columns.
+    indptr: np.ndarray, neighbours: np.ndarray, numbers: np.ndarray, first: int, end: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the positions of a client's boundary nodes, its columns, and their numbers.
 
     Positions ascend by (client, key), which is the order of the boundary slots.
 
     Shapes:
-        indptr: (n + 1,), neighbours: (e,) positions.
-        result: (b,) positions, (e,) int32 columns, ascending in each row.
+        indptr: (n + 1,), neighbours: (e,) positions, numbers: (e,).
+        result: (b,) positions, (e,) int32 columns, ascending in each row, (e,).
     """
     inner = (neighbours >= first) & (neighbours < end)
     crossing = neighbours[~inner]
@@ -149,11 +160,9 @@ def _local_indices(
     columns = neighbours - first
     columns[~inner] = end - first + np.searchsorted(boundary, crossing)
     width = end - first + len(boundary)
-    matrix = csr_array(
-        (np.empty(len(columns), dtype=np.int8), columns, indptr), shape=(end - first, width)
-    )
+    matrix = csr_array((numbers, columns, indptr), shape=(end - first, width))
     matrix.sort_indices()
-    return boundary, matrix.indices.astype(np.int32, copy=False)
+    return boundary, matrix.indices.astype(np.int32, copy=False), matrix.data
 
 
 def _rows(features: Features, first: int, end: int) -> Features:
@@ -182,6 +191,8 @@ def _partitioning_id(graph: Graph, owners: np.ndarray, split: Split) -> str:
         features = [sparse.indptr.astype("<i8"), sparse.indices.astype("<i4"), sparse.data]
     arrays = [graph.node_keys, graph.indptr, graph.indices.astype("<i4"), *features]
     arrays += [graph.labels, owners, *split.named().values()]
+    for name, array in graph.edge_values.named().items():
+        arrays += [np.array([name.encode()]), array]
     state = hashlib.sha256(f"{graph.num_classes}\n".encode())
     for array in arrays:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

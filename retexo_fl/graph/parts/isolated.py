@@ -22,4 +22,5 @@ def without_peers(partition: GraphPartition) -> GraphPartition:
         boundary_keys=partition.boundary_keys[:0],
         boundary_owners=partition.boundary_owners[:0],
         boundary_hashes=partition.boundary_hashes[:0],
+        edge_values=partition.edge_values.taken(kept),
     )

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from retexo_fl.errors import ConfigurationError, TableError
+from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import hash_keys, narrow_keys
 from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
+from retexo_fl.graph.neighbours import (
+    IN,
+    OUT,
+    PLAIN,
+    EdgeValues,
+    NeighbourLists,
+    neighbour_lists,
+)
 from retexo_fl.graph.npy import memory_bytes
 from retexo_fl.graph.parts.key_split import split_by_key
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
 from retexo_fl.graph.parts.peers import Peers
+from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, ruled_edges
 from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.sources.tables.source import shown
 from retexo_fl.units import counted, format_bytes
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +51,14 @@ class ClientTables:
 
 
 def make_local_part(
-    tables: ClientTables, peers: Peers, client: int, *, split: str = "", seed: int = 0
+    tables: ClientTables,
+    peers: Peers,
+    client: int,
+    *,
+    split: str = "",
+    seed: int = 0,
+    merge: str = "refuse",
+    self_loops: str = "refuse",
 ) -> GraphPartition:
     """Make the part of one client; it equals the one that is cut from the whole graph.
 
@@ -48,6 +68,8 @@ def make_local_part(
         client: Index of this client.
         split: Empty for the column ``split``; ``by-key:TRAIN/VAL/TEST`` where there is none.
         seed: Of ``by-key``; the same at all clients.
+        merge: What becomes of repeated edges, as in :class:`EdgeRules`; the same at all clients.
+        self_loops: Likewise.
 
     Raises:
         TableError: Tables contradict each other or the peers file; one line names file and row.
@@ -56,11 +78,13 @@ def make_local_part(
     """
     nodes = tables.nodes
     peers.check_recipe(nodes.recipe)
+    rules = EdgeRules(directed=peers.directed, merge=merge, self_loops=self_loops)
     _check_labels(nodes, peers)
+    _check_edge_features(tables, peers)
     masks = _split(nodes, split, seed)
     order = np.argsort(nodes.keys, kind="stable")
-    boundary = _boundary(tables, peers, client)
-    indptr, indices = _adjacency(tables, order, boundary)
+    boundary = _boundary(tables, peers, client, rules)
+    lists = _neighbours(tables, peers, order, boundary, rules)
     keys = narrow_keys(nodes.keys[order])
     boundary_keys = narrow_keys(boundary.keys)
     part = GraphPartition(
@@ -68,8 +92,9 @@ def make_local_part(
         client=client,
         num_clients=len(peers.clients),
         node_keys=keys,
-        indptr=indptr,
-        indices=indices,
+        indptr=lists.indptr,
+        indices=lists.indices.astype(np.int32),
+        edge_values=lists.values,
         boundary_keys=boundary_keys,
         boundary_owners=boundary.owners,
         node_hashes=hash_keys(keys),
@@ -95,12 +120,16 @@ class _Boundary:
         owners: [b] int32.
         rows: [e] int64 row of the own node in the node table.
         slots: [e] int64 slot of the peer's node.
+        sides: [e] whether the edge comes from there or goes there; None of undirected ones.
+        values: Weights and attributes of the e edges.
     """
 
     keys: np.ndarray
     owners: np.ndarray
     rows: np.ndarray
     slots: np.ndarray
+    sides: np.ndarray | None
+    values: EdgeValues
 
 
 def _check_labels(nodes: NodeTable, peers: Peers) -> None:
@@ -136,21 +165,64 @@ def _split(nodes: NodeTable, split: str, seed: int) -> Split:
     return split_by_key(nodes.keys, nodes.labels, split=split, seed=seed)
 
 
-def _boundary(tables: ClientTables, peers: Peers, client: int) -> _Boundary:
+def _boundary(tables: ClientTables, peers: Peers, client: int, rules: EdgeRules) -> _Boundary:
     table = tables.boundary
     if table is None or not len(table.own):
         none = np.empty(0, dtype=np.int64)
-        keys = np.empty(0, dtype="S1")
-        return _Boundary(keys=keys, owners=none.astype(np.int32), rows=none, slots=none)
+        return _Boundary(
+            keys=np.empty(0, dtype="S1"),
+            owners=none.astype(np.int32),
+            rows=none,
+            slots=none,
+            sides=none if rules.directed else None,
+            values=PLAIN,
+        )
+    sides = _sides(table, peers)
     rows = _own_rows(tables.nodes, table)
     owners = _owners(table, peers, client)
     keys, first, nodes = np.unique(table.foreign, return_index=True, return_inverse=True)
     _check_one_owner(table, owners, first, nodes)
-    _check_once(table, rows, nodes)
+    if rules.merge == "refuse":
+        _check_once(table, rows, nodes, sides)
     order = np.lexsort((keys, owners[first]))
     slot = np.empty(len(order), dtype=np.int64)
     slot[order] = np.arange(len(order))
-    return _Boundary(keys=keys[order], owners=owners[first][order], rows=rows, slots=slot[nodes])
+    # Numbered so that all edges lead from own nodes to others, and are merged by the same rule.
+    count, reached = len(tables.nodes.keys), slot[nodes]
+    ends = np.stack((rows, count + reached))
+    if sides is not None:
+        ends = np.where(sides == OUT, ends, ends[::-1])
+    found = EdgeList(ends=ends, values=table.values)
+    if rules.merge != "refuse":
+        checks = ArrayChecks(source=table.source, error=TableError)
+        total = count + len(keys)
+        found = ruled_edges(checks, "boundary", found, num_nodes=total, rules=rules)
+    comes_in = found.ends[0] >= count
+    return _Boundary(
+        keys=keys[order],
+        owners=owners[first][order],
+        rows=found.ends.min(axis=0),
+        slots=found.ends.max(axis=0) - count,
+        sides=np.where(comes_in, IN, OUT) if rules.directed else None,
+        values=found.values,
+    )
+
+
+def _sides(table: BoundaryTable, peers: Peers) -> np.ndarray | None:
+    if not peers.directed:
+        if table.goes_out is not None:
+            logger.warning(
+                '%s: column direction not used (edges-are = "directed" in %s uses it)',
+                table.source,
+                peers.source,
+            )
+        return None
+    if table.goes_out is None:
+        raise TableError(
+            f"{table.source}: column 'direction' is missing; expected in or out for each edge, "
+            f"since {peers.source} says that edges are directed"
+        )
+    return np.where(table.goes_out, OUT, IN)
 
 
 def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
@@ -202,30 +274,74 @@ def _check_one_owner(
     table.check_rows(np.flatnonzero(owners != owners[first][nodes]), problem)
 
 
-def _check_once(table: BoundaryTable, rows: np.ndarray, nodes: np.ndarray) -> None:
+def _check_once(
+    table: BoundaryTable, rows: np.ndarray, nodes: np.ndarray, sides: np.ndarray | None
+) -> None:
+    kind = "undirected" if sides is None else "directed"
+
     def sentence(first: int, place: str) -> str:
         pair = f"{shown(table.own[first])} and {shown(table.foreign[first])}"
-        return f"the edge of {pair} is already in {place}; expected each undirected edge once"
+        return f"the edge of {pair} is already in {place}; expected each {kind} edge once"
 
-    check_pairs_once(table, rows * (int(nodes.max()) + 1) + nodes, sentence)
+    codes = rows * (int(nodes.max()) + 1) + nodes
+    check_pairs_once(table, codes if sides is None else 2 * codes + sides, sentence)
 
 
-def _adjacency(
-    tables: ClientTables, order: np.ndarray, boundary: _Boundary
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the CSR of all edges at inner nodes, columns ascending: [n + 1] int64, [e] int32."""
+def _neighbours(
+    tables: ClientTables, peers: Peers, order: np.ndarray, boundary: _Boundary, rules: EdgeRules
+) -> NeighbourLists:
+    """Return the neighbours of all inner nodes."""
     count = len(order)
     position = np.empty(count, dtype=np.int64)
     position[order] = np.arange(count)
-    ends = np.empty((2, 0), dtype=np.int64)
+    ends, inner = np.empty((2, 0), dtype=np.int64), PLAIN
     if tables.edges is not None:
-        ends = position[edge_rows(tables.nodes, tables.edges)]
-    rows = np.concatenate((ends[0], ends[1], position[boundary.rows]))
-    columns = np.concatenate((ends[1], ends[0], count + boundary.slots))
-    shape = (count, count + len(boundary.keys))
-    matrix = coo_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=shape).tocsr()
-    matrix.sort_indices()
-    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+        found = edge_rows(tables.nodes, tables.edges, rules)
+        ends, inner = position[found.ends], found.values
+    num_inner, num_cut = ends.shape[1], len(boundary.rows)
+    sides = None
+    if boundary.sides is not None:
+        sides = np.concatenate((np.repeat((IN, OUT), num_inner), boundary.sides))
+    twice = inner.taken(np.tile(np.arange(num_inner), 2))
+    return neighbour_lists(
+        np.concatenate((ends[1], ends[0], position[boundary.rows])),
+        np.concatenate((ends[0], ends[1], count + boundary.slots)),
+        shape=(count, count + len(boundary.keys)),
+        values=_joined(peers, (twice, 2 * num_inner), (boundary.values, num_cut)).as_float32(),
+        sides=sides,
+    )
+
+
+def _joined(peers: Peers, inner: tuple[EdgeValues, int], cut: tuple[EdgeValues, int]) -> EdgeValues:
+    """Join the values of edges between own nodes and of those to peers, each with its number."""
+    weights = attributes = None
+    if any(values.weights is not None for values, _ in (inner, cut)):
+        weights = np.concatenate(
+            [
+                np.ones(count) if values.weights is None else values.weights
+                for values, count in (inner, cut)
+            ]
+        )
+    if peers.num_edge_features:
+        attributes = np.concatenate(
+            [
+                np.empty((0, peers.num_edge_features))
+                if values.attributes is None
+                else values.attributes
+                for values, _ in (inner, cut)
+            ]
+        )
+    return EdgeValues(weights=weights, attributes=attributes)
+
+
+def _check_edge_features(tables: ClientTables, peers: Peers) -> None:
+    for table in (tables.edges, tables.boundary):
+        if table is not None and table.values.num_attributes != peers.num_edge_features:
+            found = counted(table.values.num_attributes, "column")
+            raise TableError(
+                f"{table.source}: got {found} e_*; expected {peers.num_edge_features}, "
+                f"the edge-features of {peers.source}"
+            )
 
 
 def _stored_features(nodes: NodeTable, peers: Peers) -> Features:

@@ -12,8 +12,10 @@ from typing import Any, Final, NoReturn
 from retexo_fl.errors import PartitionError
 
 MANIFEST_NAME: Final = "manifest.json"
-#: Raised whenever the meaning of a stored byte changes; a reader knows exactly one.
-PARTITION_VERSION: Final = 1
+#: Raised whenever the meaning of a stored byte changes. A part whose edges all weigh 1 and carry
+#: nothing is written as version 1, which older readers know, too.
+PARTITION_VERSION: Final = 2
+_PLAIN_VERSION: Final = 1
 #: A manifest is about 3 kB.
 _MOST_BYTES: Final = 2**16
 #: Sizes are exact in every JSON reader up to here.
@@ -47,6 +49,15 @@ _SPARSE: Final[Mapping[str, _Form]] = {
     "features_indptr": ("<i8", (("n", 1),)),
     "features_indices": ("<i4", (("z", 0),)),
     "features_data": ("<f4", (("z", 0),)),
+}
+#: Of version 2, either or both; with the second dimension where edges have a direction.
+_EDGES: Final[Mapping[str, _Form]] = {
+    "edge_weights": ("<f4", (("e", 0),)),
+    "edge_attributes": ("<f4", (("e", 0), ("A", 0))),
+}
+_DIRECTED_EDGES: Final[Mapping[str, _Form]] = {
+    "edge_weights": ("<f4", (("e", 0), ("2", 0))),
+    "edge_attributes": ("<f4", (("e", 0), ("2", 0), ("A", 0))),
 }
 
 
@@ -87,12 +98,17 @@ class Manifest:
         """Whether the features are stored as CSR."""
         return "features" not in self.arrays
 
+    @property
+    def version(self) -> int:
+        """The oldest version that can say all of this."""
+        return PARTITION_VERSION if _EDGES.keys() & self.arrays.keys() else _PLAIN_VERSION
+
     def to_json(self) -> str:
         """Return the text of the file."""
         values = asdict(self)
         if not self.recipe:
             del values["recipe"]
-        return json.dumps({"version": PARTITION_VERSION, **values}, indent=1) + "\n"
+        return json.dumps({"version": self.version, **values}, indent=1) + "\n"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -103,8 +119,12 @@ def read_manifest(path: Path) -> Manifest:
             :meth:`Manifest.to_json` writes.
     """
     values = _read_json(path)
-    if values.get("version") != PARTITION_VERSION:
-        _fail(path, f"version: got {_shown(values.get('version'))}; expected {PARTITION_VERSION}")
+    version = values.get("version")
+    if type(version) is not int or version not in {_PLAIN_VERSION, PARTITION_VERSION}:
+        _fail(
+            path,
+            f"version: got {_shown(version)}; expected {_PLAIN_VERSION} or {PARTITION_VERSION}",
+        )
     recipe = _digest(path, "recipe", values.pop("recipe")) if "recipe" in values else ""
     _expect_keys(path, values, {"version", *Manifest.__dataclass_fields__} - {"recipe"})
     arrays = values["arrays"]
@@ -119,6 +139,8 @@ def read_manifest(path: Path) -> Manifest:
         arrays={name: _stored_array(path, name, entry) for name, entry in arrays.items()},
         recipe=recipe,
     )
+    if version != manifest.version:
+        _fail(path, f"version: got {version} with these arrays; expected {manifest.version}")
     _check_layout(path, manifest)
     return manifest
 
@@ -163,9 +185,12 @@ def _stored_array(path: Path, name: str, entry: object) -> StoredArray:
 def _check_layout(path: Path, manifest: Manifest) -> None:
     """Check that the arrays are those of a partition and that their lengths agree."""
     layout = {**_COMMON, **(_SPARSE if manifest.is_sparse else _DENSE)}
+    weights = manifest.arrays.get("edge_weights")
+    edges = _DIRECTED_EDGES if weights is not None and len(weights.shape) > 1 else _EDGES
+    layout |= {name: form for name, form in edges.items() if name in manifest.arrays}
     _expect_keys(path, manifest.arrays, {*layout, "labels"}, where="arrays")
     layout["labels"] = _LABELS.get(manifest.arrays["labels"].dtype, _LABELS["<i8"])
-    sizes = {"F": manifest.num_features, "L": manifest.num_classes}
+    sizes = {"F": manifest.num_features, "L": manifest.num_classes, "2": 2}
     for name, (dtype, lengths) in layout.items():
         entry = manifest.arrays[name]
         fits = _KEY_DTYPE.fullmatch(entry.dtype) if dtype == _KEYS else entry.dtype == dtype

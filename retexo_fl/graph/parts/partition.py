@@ -15,6 +15,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import check_keys, hash_keys
 from retexo_fl.graph.labels import check_labels, labelled, task_of
+from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
 #: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
@@ -47,6 +48,7 @@ class GraphPartition:
         test_mask: [n] bool; the three are disjoint.
         num_classes: Outputs of a model of the whole graph: C classes, L labels or one number.
         recipe: What made features and labels of columns; None where nothing did.
+        edge_values: Weights and attributes of the e edges, in the order of ``indices``.
 
     Source: RETEXO, section 2.1 (inner and boundary nodes).
     """
@@ -68,6 +70,7 @@ class GraphPartition:
     test_mask: np.ndarray
     num_classes: int
     recipe: FeatureRecipe | None = None
+    edge_values: EdgeValues = PLAIN
 
     @property
     def num_inner(self) -> int:
@@ -91,8 +94,11 @@ class GraphPartition:
 
     @property
     def degrees(self) -> np.ndarray:
-        """[n] int64 degrees in the whole graph: all incident edges are held."""
-        return np.diff(self.indptr)
+        """[n] degrees in the whole graph, or what all edges weigh: all incident ones are held.
+
+        int64; float64 of weighted edges; [n, 2] of directed ones, incoming first.
+        """
+        return weighted_degrees(self.indptr, self.edge_values)
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -230,3 +236,30 @@ def _check_edges(partition: GraphPartition, checks: ArrayChecks) -> None:
         forward.indices, backward.indices
     ):
         checks.fail("indices", "an edge between inner nodes is stored in one direction only")
+    _check_edge_values(partition, checks, rows)
+
+
+def _check_edge_values(partition: GraphPartition, checks: ArrayChecks, rows: np.ndarray) -> None:
+    """Check that values are finite, and that both ends of an inner edge hold the same."""
+    values, count = partition.edge_values, len(partition.indices)
+    sides = (2,) * values.is_directed
+    shapes = {"weights": (count, *sides), "attributes": (count, *sides, values.num_attributes)}
+    for name, array in values.named().items():
+        checks.form(name, array, kinds="f", shape=shapes[name.removeprefix("edge_")])
+        checks.finite(name, array)
+    if values.is_plain:
+        return
+    inner = np.flatnonzero(partition.indices < partition.num_inner)
+    numbered = csr_array(
+        (inner, (rows[inner], partition.indices[inner])), shape=(partition.num_inner,) * 2
+    )
+    from_other_end = csr_array(numbered.T.tocsr())
+    back = values.taken(from_other_end.data).reversed().named()
+    for name, array in values.taken(inner).named().items():
+        differs = differing_rows(array, back[name])
+        if len(differs):
+            checks.fail(
+                name,
+                f"row {inner[differs[0]]} is not what the edge's other end holds; expected "
+                "the same",
+            )

@@ -29,9 +29,11 @@ _MOST_SIZE: Final = 2**31 - 1
 _MOST_COMPARED: Final = 10_000
 _KEYS: Final = (
     *("partitioning", "classes", "features", "sparse-features", "recipe", "task"),
-    "clients",
+    *("edges-are", "edge-features", "clients"),
 )
-_OPTIONAL: Final = ("sparse-features", "recipe", "task")
+_OPTIONAL: Final = ("sparse-features", "recipe", "task", "edges-are", "edge-features")
+_DIRECTED: Final = "directed"
+_EDGES_ARE: Final = ("undirected", _DIRECTED)
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
 _HEADING: Final = (
     "# What all clients of this partitioning agree on; the same file at every client.\n"
@@ -51,6 +53,8 @@ class Peers:
         partitioning: 64 hex digits that all parts carry.
         recipe: 64 hex digits of the feature recipe of all parts; empty for none, or any.
         task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
+        directed: Whether edges have a direction.
+        num_edge_features: Attributes of each edge.
     """
 
     source: str
@@ -61,6 +65,8 @@ class Peers:
     partitioning: str
     recipe: str = ""
     task: str = CLASSES
+    directed: bool = False
+    num_edge_features: int = 0
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -112,6 +118,8 @@ class Peers:
             "sparse-features": self.sparse_features,
             **({"recipe": self.recipe} if self.recipe else {}),
             **({} if self.task == CLASSES else {"task": self.task}),
+            **({"edges-are": _DIRECTED} if self.directed else {}),
+            **({"edge-features": self.num_edge_features} if self.num_edge_features else {}),
             "clients": list(self.clients),
         }
         return _HEADING + tomli_w.dumps(values)
@@ -133,6 +141,8 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         partitioning=first.partitioning,
         recipe=first.recipe_digest,
         task=first.task,
+        directed=first.edge_values.is_directed,
+        num_edge_features=first.edge_values.num_attributes,
     )
 
 
@@ -155,19 +165,7 @@ def read_peers(path: Path) -> Peers:
         "sparse-features": values.get("sparse-features", False),
         "clients": _names(path, values["clients"]),
     }
-    recipe = values.get("recipe", "")
-    if "recipe" in values:
-        agreed["recipe"] = recipe
-        if not isinstance(recipe, str) or not _DIGITS.fullmatch(recipe):
-            _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
-    task = values.get("task", CLASSES)
-    if task not in KINDS:
-        _fail(path, "task", task, f"one of {', '.join(KINDS)}")
-    if task == REGRESSION and agreed["classes"] != 1:
-        _fail(path, "classes", agreed["classes"], "1 with task regression")
-    if task != CLASSES:
-        # As the file was named before there were others.
-        agreed["task"] = task
+    agreed |= _labels_and_recipe(path, values) | _edges(path, values)
     name, sparse = agreed["partitioning"], agreed["sparse-features"]
     if not isinstance(name, str) or not name:
         _fail(path, "partitioning", name, "a name, or 64 hex digits")
@@ -180,9 +178,40 @@ def read_peers(path: Path) -> Peers:
         num_features=values["features"],
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
-        recipe=recipe,
-        task=task,
+        recipe=values.get("recipe", ""),
+        task=values.get("task", CLASSES),
+        directed=values.get("edges-are") == _DIRECTED,
+        num_edge_features=values.get("edge-features", 0),
     )
+
+
+def _labels_and_recipe(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is agreed on beside the sizes; what older files cannot say is not in a digest."""
+    agreed = {}
+    if "recipe" in values:
+        agreed["recipe"] = recipe = values["recipe"]
+        if not isinstance(recipe, str) or not _DIGITS.fullmatch(recipe):
+            _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
+    task = values.get("task", CLASSES)
+    if task not in KINDS:
+        _fail(path, "task", task, f"one of {', '.join(KINDS)}")
+    if task == REGRESSION and values["classes"] != 1:
+        _fail(path, "classes", values["classes"], "1 with task regression")
+    if task != CLASSES:
+        agreed["task"] = task
+    return agreed
+
+
+def _edges(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is agreed on about edges; what is absent is not in the digest of older files."""
+    agreed = {}
+    if "edges-are" in values:
+        agreed["edges-are"] = values["edges-are"]
+        if values["edges-are"] not in _EDGES_ARE:
+            _fail(path, "edges-are", values["edges-are"], " or ".join(_EDGES_ARE))
+    if "edge-features" in values:
+        agreed["edge-features"] = _whole(path, "edge-features", values["edge-features"])
+    return agreed
 
 
 def _check_keys(path: Path, values: Mapping[str, Any]) -> None:

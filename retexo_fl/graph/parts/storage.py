@@ -15,6 +15,7 @@ import numpy as np
 from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME, Manifest, StoredArray, read_manifest
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
@@ -121,6 +122,9 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
         num_classes=manifest.num_classes,
         recipe=_recipe(directory, manifest),
         features=_features(directory, manifest, arrays),
+        edge_values=EdgeValues(
+            weights=arrays.get("edge_weights"), attributes=arrays.get("edge_attributes")
+        ),
         **{name: arrays[name] for name in _FIELDS},
     )
     if verify:
@@ -204,6 +208,7 @@ def _new_private(path: Path) -> BinaryIO:
 def _stored_form(partition: GraphPartition) -> dict[str, np.ndarray]:
     """Return the arrays as they stand in the files: little-endian, C order, fixed dtypes."""
     arrays: dict[str, np.ndarray] = {name: getattr(partition, name) for name in _FIELDS}
+    arrays |= partition.edge_values.named()
     features = partition.features
     if isinstance(features, np.ndarray):
         arrays["features"] = features

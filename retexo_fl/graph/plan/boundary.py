@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 
 from retexo_fl.errors import PartitionError
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.plan.cover_plan import CoveredEdges
 from retexo_fl.graph.plan.cut_edges import CutEdges, KeyTexts
@@ -69,7 +70,10 @@ class BoundaryPlan:
         digests = _digests(partition, cut, kind)
         if kind == "cover":
             covered = CoveredEdges.of(cut)
-            peers, edges = covered.peer_plans(digests), covered.stage_edges(partition)
+            peers, edges = (
+                covered.peer_plans(digests, partition.edge_values.weights),
+                covered.stage_edges(partition),
+            )
         else:
             peers, edges = _row_plans(cut, digests), StageEdges.of_rows(partition)
         return cls(client=partition.client, peers=tuple(peers), edges=edges)
@@ -153,6 +157,7 @@ def _digests(partition: GraphPartition, edges: CutEdges, kind: str) -> Iterator[
     own = KeyTexts.of(partition.node_keys[edges.sent_rows])
     foreign = KeyTexts.of(partition.boundary_keys)
     positions = edges.positions.tobytes()
+    values = _value_bytes(partition.edge_values, edges)
     client = partition.client
     start = hashlib.sha256(kind.encode() + partition.partitioning.encode())
     for peer, sent, received, (first, end) in zip(
@@ -160,14 +165,40 @@ def _digests(partition: GraphPartition, edges: CutEdges, kind: str) -> Iterator[
     ):
         ours, theirs = (client, *own.between(*sent)), (peer, *foreign.between(*received))
         sides = (ours, theirs) if client < peer else (theirs, ours)
-        yield _digest(start, *sides, positions[_EDGE_BYTES * first : _EDGE_BYTES * end])
+        listed = positions[_EDGE_BYTES * first : _EDGE_BYTES * end]
+        yield _digest(start, *sides, listed, values(first, end))
 
 
-def _digest(start: hashlib._Hash, lower: _Side, higher: _Side, positions: bytes) -> bytes:
+def _value_bytes(values: EdgeValues, edges: CutEdges) -> Callable[[int, int], bytes]:
+    """Return what gives the bytes of some edges' weights and attributes, alike at both ends.
+
+    Of a directed edge comes first what leads to the client with the lower index.
+    """
+    if values.is_plain:
+        return lambda first, end: b""
+    ours = values.taken(edges.places)
+    if ours.is_directed:
+        counts = [end - first for first, end in edges.edge_ends]
+        is_lower = np.repeat(np.array(edges.peers) > edges.client, counts)
+        ours = ours.where(is_lower, ours.reversed())
+    arrays = [
+        (f"{name} {array.shape[1:]} ".encode(), np.ascontiguousarray(array, dtype="<f4"))
+        for name, array in ours.named().items()
+    ]
+
+    def between(first: int, end: int) -> bytes:
+        return b"".join(name + array[first:end].tobytes() for name, array in arrays)
+
+    return between
+
+
+def _digest(
+    start: hashlib._Hash, lower: _Side, higher: _Side, positions: bytes, values: bytes
+) -> bytes:
     """Hash the edges between two clients; the room's README has the layout."""
     low, low_count, *low_keys = lower
     high, high_count, *high_keys = higher
     sizes = _PAIR.pack(low, high, low_count, high_count, len(positions) // _EDGE_BYTES)
     state = start.copy()
-    state.update(b"".join((sizes, *low_keys, *high_keys, positions)))
+    state.update(b"".join((sizes, *low_keys, *high_keys, positions, values)))
     return state.digest()

@@ -54,11 +54,19 @@ class CoveredEdges:
             foreign_ends=_ends_among(foreign, cut.slot_ends),
         )
 
-    def peer_plans(self, digests: Iterable[bytes]) -> Iterator[PeerPlan]:
-        """Yield what goes to and comes from each peer, whose digests are given."""
+    def peer_plans(
+        self, digests: Iterable[bytes], weights: np.ndarray | None = None
+    ) -> Iterator[PeerPlan]:
+        """Yield what goes to and comes from each peer.
+
+        Args:
+            digests: Of the peers.
+            weights: [e] of the partition's edges; None for 1.
+        """
         cut, starts = self.cut, self._slot_starts()
         rows = cut.sent_rows[self.own]
-        members, bounds = self._sums()
+        members, bounds, places = self._sums()
+        factors = None if weights is None else weights[places]
         slots = np.arange(starts[-1], dtype=np.int64)
         targets = np.full(len(slots), -1, dtype=np.int64)
         targets[self._sum_slots()[self.own]] = rows
@@ -70,7 +78,11 @@ class CoveredEdges:
             if high > low:
                 part = slice(bounds[low], bounds[high])
                 indptr = bounds[low : high + 1] - bounds[low]
-                sums = PartialSums(indptr=indptr, members=members[part])
+                sums = PartialSums(
+                    indptr=indptr,
+                    members=members[part],
+                    weights=None if factors is None else factors[part],
+                )
             yield PeerPlan(
                 peer=peer,
                 num_edges=end - first,
@@ -91,7 +103,9 @@ class CoveredEdges:
         hashes = np.zeros(len(self.own) + len(self.foreign), dtype=np.uint64)
         hashes[row_slots[self.foreign]] = partition.boundary_hashes[self.foreign]
         slots = np.where(slots >= 0, slots, self._sum_slots()[cut.own])
-        return StageEdges.joined(partition, cut.places, slots, hashes)
+        is_sum = np.ones(len(hashes), dtype=bool)
+        is_sum[row_slots[self.foreign]] = False
+        return StageEdges.joined(partition, cut.places, slots, hashes, is_sum)
 
     def _sum_slots(self) -> np.ndarray:
         """[s] int64 slot of the sum for each of ``cut.sent_rows``; -1 for those without one."""
@@ -108,8 +122,10 @@ class CoveredEdges:
         counts = _starts_and_counts(self.own_ends)[1] + _starts_and_counts(self.foreign_ends)[1]
         return np.concatenate(([0], np.cumsum(counts)))
 
-    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the rows summed for covering boundary nodes, and where each node's begin.
+
+        And where the edges stand along which they are summed.
 
         No sum is empty: a node of a smallest cover has an edge that no other node covers.
         """
@@ -119,7 +135,7 @@ class CoveredEdges:
         slots, own = self.cut.slots[summed], self.cut.own[summed]
         order = slots.argsort(kind="stable")
         bounds = np.append(slots[order].searchsorted(self.foreign), len(order))
-        return self.cut.sent_rows[own[order]], bounds
+        return self.cut.sent_rows[own[order]], bounds, self.cut.places[summed][order]
 
 
 def _cover(cut: CutEdges) -> tuple[np.ndarray, np.ndarray]:

@@ -21,10 +21,12 @@ class PartialSums:
     Attributes:
         indptr: [t + 1] int64: sum i is over ``members[indptr[i]:indptr[i + 1]]``, at least one.
         members: [z] int64 inner nodes, ascending within a sum.
+        weights: [z] by which each is multiplied; None for 1.
     """
 
     indptr: np.ndarray
     members: np.ndarray
+    weights: np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -33,10 +35,11 @@ class PartialSums:
 
     def gather(self, matrix: Features) -> Features:
         """Return the [t, H] sums of an [n, H] matrix's rows."""
-        if len(self.members) == self.count:
+        if len(self.members) == self.count and self.weights is None:
             return matrix[self.members]
-        ones = np.ones(len(self.members), dtype=matrix.dtype)
-        chosen = csr_array((ones, self.members, self.indptr), shape=(self.count, matrix.shape[0]))
+        factors = self._factors(matrix.dtype)
+        shape = (self.count, matrix.shape[0])
+        chosen = csr_array((factors, self.members, self.indptr), shape=shape)
         sums = chosen @ matrix
         if isinstance(sums, np.ndarray):
             return sums
@@ -50,8 +53,15 @@ class PartialSums:
         """Add each of [t, H] ``gradients`` to the rows of [n, H] ``into`` that its sum is over."""
         rows, places = np.unique(self.members, return_inverse=True)
         sums = np.repeat(np.arange(self.count), np.diff(self.indptr))
-        ones = np.ones(len(places), dtype=gradients.dtype)
-        into[rows] += csr_array((ones, (places, sums)), shape=(len(rows), self.count)) @ gradients
+        factors = self._factors(gradients.dtype)
+        into[rows] += (
+            csr_array((factors, (places, sums)), shape=(len(rows), self.count)) @ gradients
+        )
+
+    def _factors(self, dtype: np.dtype) -> np.ndarray:
+        if self.weights is None:
+            return np.ones(len(self.members), dtype=dtype)
+        return self.weights.astype(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,6 +15,7 @@ from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
 from retexo_fl.graph.sources.named.obtain import obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
 from retexo_fl.graph.sources.npz_graph import count_npz_values, read_npz_graph
@@ -30,6 +31,7 @@ def load_dataset(
     *,
     data_dir: Path | None,
     attributes: Sequence[str] = (),
+    rules: EdgeRules = STRICT,
     quiet: bool = False,
     task: str = CLASSES,
     named: Mapping[str, NamedDataset] = NAMED,
@@ -42,6 +44,7 @@ def load_dataset(
             graph.
         data_dir: Folder of ``.npz`` files, where a download is put, too; None for none.
         attributes: Attributes of the nodes that the graph is to have: arrays [N] of the file.
+        rules: How edges are read.
         quiet: Show no progress of a download.
         task: What labels of a graph of PyG or NetworkX are for.
         named: The public data sets, which are downloaded on their first use.
@@ -53,15 +56,18 @@ def load_dataset(
     """
     if is_synthetic(name):
         demand_attributes(f"data set {name!r}", {}, attributes)
-        return make_synthetic(name)
+        graph = make_synthetic(name)
+        check_direction(f"data set {name!r}", graph, rules)
+        return graph
     if is_plugin(name):
-        return load_plugin_graph(name, attributes=attributes, task=task)
+        return load_plugin_graph(name, attributes=attributes, rules=rules, task=task)
     if name == DIGITS:
         graph = load_digits_graph()
         demand_attributes(f"data set {name!r}", graph.attributes, attributes)
+        check_direction(f"data set {name!r}", graph, rules)
         return graph
     path = _npz_path(name, data_dir, named, quiet=quiet)
-    graph = read_npz_graph(path, attributes=attributes)
+    graph = read_npz_graph(path, attributes=attributes, rules=rules)
     return _without_made_up_labels(graph) if name == "citeseer" else graph
 
 

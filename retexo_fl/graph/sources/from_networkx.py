@@ -12,9 +12,10 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
 from retexo_fl.graph.sources.foreign import as_array, as_labels
-from retexo_fl.graph.sources.simple_edges import undirected_edges
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ _SPLIT_WORDS: Final = ("train", "val", "test")
 
 #: A node's name and its attributes.
 _Node = tuple[Any, Mapping[str, Any]]
+#: Its ends' names and its attributes.
+_Edge = tuple[Any, Any, Mapping[str, Any]]
 
 
 def from_networkx(  # noqa: PLR0913 - a node has so many attributes
@@ -34,14 +37,16 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     split: str = "split",
     num_classes: int | None = None,
     attributes: Sequence[str] = (),
-    simplify: bool = False,
+    rules: EdgeRules = STRICT,
     task: str = CLASSES,
 ) -> Graph:
     """Turn a NetworkX graph into ours.
 
     Args:
-        graph: A ``networkx.Graph``. Names of nodes become keys: text as UTF-8, whole numbers as
-            decimal text.
+        graph: A ``networkx.Graph``, or a ``DiGraph`` where the rules say directed; a multigraph
+            where they merge. Names of nodes become keys: text as UTF-8, whole numbers as decimal
+            text. Of edges, ``weight`` is what they weigh (1 where absent), and ``e_*`` are
+            attributes, which every edge has if one has.
         name: Name of the graph.
         features: Attribute of every node: F numbers.
         labels: Attribute of labelled nodes: a class from 0, a sequence of 0 and 1, or a number, as
@@ -51,26 +56,28 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
             them.
         num_classes: C; None for the largest label plus one.
         attributes: Attributes of every node, text or whole numbers, that the graph may be cut by.
-        simplify: Leave self loops out and log how many; otherwise they are refused.
+        rules: Whether edges have a direction; whether repeated ones are merged and self loops left
+            out, or refused.
         task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
 
     Returns:
         A graph whose nodes are in NetworkX's order. Features are rounded to float32.
 
     Raises:
-        DatasetError: The graph is directed or a multigraph, or a node lacks something or has a name
-            that is no key; the message names the node.
+        DatasetError: The graph is of a kind that the rules refuse, or a node lacks something or
+            has a name that is no key; the message names the node.
     """
     checks = ArrayChecks(source=name, error=DatasetError)
-    _check_kind(name, graph)
+    _check_kind(name, graph, rules)
     nodes: list[_Node] = list(graph.nodes(data=True))
     for key in attributes:
         demand_attributes(name, {key for _, there in nodes[:1] for key in there}, (key,))
+    edges = ruled_edges(checks, "edges", _edges(checks, graph), num_nodes=len(nodes), rules=rules)
     given = EdgeListGraph(
         name=name,
-        edges=undirected_edges(
-            checks, "edges", _edges(name, graph), num_nodes=len(nodes), simplify=simplify
-        ),
+        edges=edges.ends,
+        edge_values=edges.values,
+        directed=rules.directed,
         features=_features(checks, nodes, features),
         labels=_labels(checks, nodes, labels, task),
         num_classes=num_classes,
@@ -81,24 +88,50 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     return Graph.build(given, ArrayNames(source=name, features=features, labels=labels))
 
 
-def _check_kind(name: str, graph: Any) -> None:
-    if graph.is_directed():
+def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
+    if graph.is_directed() != rules.directed:
+        if rules.directed:
+            raise DatasetError(
+                f"{name}: an undirected graph; expected a networkx.DiGraph, or edges-are undirected"
+            )
         raise DatasetError(
-            f"{name}: a directed graph; expected an undirected one, as graph.to_undirected() makes"
+            f"{name}: a directed graph; expected an undirected one, as graph.to_undirected() "
+            "makes, or edges-are directed"
         )
-    if graph.is_multigraph():
+    if graph.is_multigraph() and rules.merge == "refuse":
         raise DatasetError(
             f"{name}: a multigraph, which may hold an edge twice; expected a simple graph, as "
-            "networkx.Graph(graph) makes"
+            "networkx.Graph(graph) makes, or merge-edges"
         )
 
 
-def _edges(name: str, graph: Any) -> np.ndarray:
+def _edges(checks: ArrayChecks, graph: Any) -> EdgeList:
     row_of = {node: row for row, node in enumerate(graph.nodes)}
-    ends = [(row_of[one], row_of[other]) for one, other in graph.edges()]
-    if any("weight" in there for _, _, there in graph.edges(data=True)):
-        logger.warning("%s: weight is ignored: all edges count equally", name)
-    return np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    listed = list(graph.edges(data=True))
+    ends = [(row_of[one], row_of[other]) for one, other, _ in listed]
+    found = {key: None for *_, there in listed for key in there}
+    carried = sorted(key for key in found if isinstance(key, str) and key.startswith("e_"))
+    if unused := [str(key) for key in found if key != "weight" and key not in carried]:
+        logger.warning("%s: attributes of edges not used: %.400s", checks.source, ", ".join(unused))
+    weights = None
+    if "weight" in found:
+        weights = np.array([_number(checks, edge, "weight", absent=1.0) for edge in listed])
+    attributes = None
+    if carried:
+        attributes = np.array([[_number(checks, e, key) for key in carried] for e in listed])
+    return EdgeList(
+        ends=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
+        values=EdgeValues(weights=weights, attributes=attributes),
+    )
+
+
+def _number(checks: ArrayChecks, edge: _Edge, key: str, absent: float | None = None) -> float:
+    one, other, there = edge
+    value = there.get(key, absent)
+    number = as_array(value)
+    if value is None or number.shape != () or number.dtype.kind not in "iufb":
+        checks.fail(key, f"edge {one!r:.60} - {other!r:.60} has {value!r:.60}; expected a number")
+    return float(number)
 
 
 def _keys(checks: ArrayChecks, nodes: list[_Node]) -> np.ndarray:

@@ -12,16 +12,18 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
-from retexo_fl.graph.sources.simple_edges import undirected_edges
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
-#: What a graph for us does not have.
-_UNUSED: Final = ("edge_attr", "edge_weight")
+#: Numbers of edges: their weights, and their attributes.
+_WEIGHT: Final = "edge_weight"
+_ATTRIBUTES: Final = "edge_attr"
 
 
 def from_pyg(
@@ -31,21 +33,22 @@ def from_pyg(
     num_classes: int | None = None,
     mask_column: int | None = None,
     attributes: Sequence[str] = (),
-    simplify: bool = False,
+    rules: EdgeRules = STRICT,
     task: str = CLASSES,
 ) -> Graph:
     """Turn a PyG ``Data`` into a graph.
 
     Args:
         data: Has ``edge_index`` [2, E], ``x`` [N, F] (dense or sparse) and ``y`` [N]; and
-            ``train_mask``, ``val_mask``, ``test_mask`` [N], all three or none. Every edge may stand
-            in both directions, as PyG has it, or every edge once.
+            ``train_mask``, ``val_mask``, ``test_mask`` [N], all three or none. Of undirected edges
+            every one may stand in both directions, as PyG has it, or every one once. With
+            ``edge_weight`` [E] edges have weights, with ``edge_attr`` [E] or [E, A] attributes.
         name: Name of the graph.
         num_classes: C; None for the largest label plus one.
         mask_column: Which of several splits to take where masks are [N, S].
         attributes: Names of [N] integers or lists of text that the graph may be cut by.
-        simplify: Also take a directed graph, repeated edges and self loops: what is left out is
-            logged. Otherwise they are refused.
+        rules: Whether edges have a direction; whether repeated ones are merged and self loops left
+            out, or refused.
         task: What ``y`` is for: ``classes``, ``multi-label`` ([N, L] of 0, 1, and -1 or NaN for
             unknown) or ``regression`` ([N] numbers, NaN for none).
 
@@ -59,27 +62,45 @@ def from_pyg(
     checks = ArrayChecks(source=name, error=DatasetError)
     found = {key: _demand(checks, data, key) for key in ("edge_index", "x", "y")}
     labels = as_labels(checks, "y", found["y"], task)
-    for key in _UNUSED:
-        if getattr(data, key, None) is not None:
-            logger.warning("%s: %s is ignored: all edges count equally", name, key)
     there = {key: getattr(data, key, None) for key in attributes}
     demand_attributes(name, {key for key, value in there.items() if value is not None}, attributes)
+    listed = EdgeList(ends=as_array(found["edge_index"]), values=_edge_values(data))
+    edges = ruled_edges(checks, "edge_index", listed, num_nodes=len(labels), rules=rules)
+    if not rules.directed and edges.ends.shape == listed.ends.shape:
+        logger.warning(
+            "%s: edge_index: edges stand in one direction each, which is not used (edges-are "
+            "directed uses it)",
+            name,
+        )
     given = EdgeListGraph(
         name=name,
-        edges=undirected_edges(
-            checks,
-            "edge_index",
-            as_array(found["edge_index"]),
-            num_nodes=len(labels),
-            simplify=simplify,
-        ),
+        edges=edges.ends,
+        edge_values=edges.values,
+        directed=rules.directed,
         features=as_features(checks, "x", found["x"]),
         labels=labels,
         num_classes=num_classes,
         split=_split(checks, data, mask_column),
         attributes={key: as_array(value) for key, value in there.items()},
     )
-    return Graph.build(given, ArrayNames(source=name, edges="edge_index", features="x", labels="y"))
+    names = ArrayNames(
+        source=name,
+        edges="edge_index",
+        features="x",
+        labels="y",
+        edge_weights=_WEIGHT,
+        edge_attributes=_ATTRIBUTES,
+    )
+    return Graph.build(given, names)
+
+
+def _edge_values(data: Any) -> EdgeValues:
+    weights, attributes = (getattr(data, key, None) for key in (_WEIGHT, _ATTRIBUTES))
+    carried = None if attributes is None else as_array(attributes)
+    return EdgeValues(
+        weights=None if weights is None else as_array(weights),
+        attributes=carried[:, None] if carried is not None and carried.ndim == 1 else carried,
+    )
 
 
 def _demand(checks: ArrayChecks, data: Any, key: str) -> Any:

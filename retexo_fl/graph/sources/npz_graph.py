@@ -13,11 +13,15 @@ from retexo_fl.graph.checks import ArrayChecks, largest_label
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.labels import CLASSES, check_label_form, task_of
+from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
 from retexo_fl.units import counted
 
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
+_WEIGHT: Final = "edge_weight"
+_ATTRIBUTES: Final = "edge_attr"
 _SPARSE: Final = ("indptr", "indices", "data")
 
 
@@ -35,28 +39,44 @@ class NpzSummary(TypedDict):
     split: str
 
 
-def read_npz_graph(path: Path, *, attributes: Sequence[str] = ()) -> Graph:
+def read_npz_graph(
+    path: Path, *, attributes: Sequence[str] = (), rules: EdgeRules = STRICT
+) -> Graph:
     """Read and check a graph.
 
     Args:
         path: A ``.npz`` file.
         attributes: Arrays [N] of text or integers to be read as attributes of the nodes.
+        rules: How edges are read.
 
     Raises:
         DatasetError: The file is damaged, or an array is missing or not as documented.
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
-        archive.check_memory(*_checked_headers(archive, checks, attributes))
+        archive.check_memory(*_checked_headers(archive, checks, attributes, rules))
+        edges = _edges(archive)
+        if not rules.is_strict:
+            count = archive.header("y").shape[0]
+            edges = ruled_edges(checks, "edge_index", edges, num_nodes=count, rules=rules)
         given = EdgeListGraph(
             name=path.stem,
-            edges=archive.read("edge_index"),
+            edges=edges.ends,
+            edge_values=edges.values,
+            directed=rules.directed,
             features=_features(archive, checks),
             labels=archive.read("y"),
             split=_split(archive, checks),
             attributes={name: archive.read(name) for name in attributes},
         )
-    names = ArrayNames(source=str(path), edges="edge_index", features="x", labels="y")
+    names = ArrayNames(
+        source=str(path),
+        edges="edge_index",
+        features="x",
+        labels="y",
+        edge_weights=_WEIGHT,
+        edge_attributes=_ATTRIBUTES,
+    )
     return Graph.build(given, names)
 
 
@@ -81,7 +101,8 @@ def describe_npz_graph(path: Path) -> NpzSummary:
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
-        labels, edges, *_ = _checked_headers(archive, checks, ())
+        # Whatever the rules are that it will be read by.
+        labels, edges, *_ = _checked_headers(archive, checks, (), EdgeRules(merge="max"))
         sparse = _is_sparse(archive, checks)
         width = _sparse_shape(archive, checks)[1] if sparse else archive.header("x").shape[1]
         masks = _masks_there(archive, checks)
@@ -108,7 +129,7 @@ def _count_split(archive: NpzArchive, masks: Sequence[str]) -> str:
 
 
 def _checked_headers(
-    archive: NpzArchive, checks: ArrayChecks, attributes: Sequence[str]
+    archive: NpzArchive, checks: ArrayChecks, attributes: Sequence[str], rules: EdgeRules
 ) -> list[ArrayHeader]:
     """Check the forms of arrays before one is read, since a file may claim any size.
 
@@ -119,8 +140,9 @@ def _checked_headers(
     check_label_form(checks, "y", labels)
     num_nodes = labels.shape[0]
     checks.form("edge_index", edges, kinds="iu", shape=(2, None))
-    if edges.shape[1] > num_nodes * (num_nodes - 1) // 2:
-        pairs = counted(num_nodes * (num_nodes - 1) // 2, "pair")
+    most = num_nodes * (num_nodes - 1) // (1 if rules.directed else 2)
+    if rules.is_strict and edges.shape[1] > most:
+        pairs = counted(most, "pair")
         checks.fail("edge_index", f"has {counted(edges.shape[1], 'edge')} for {pairs} of nodes")
     masks = {name: archive.header(name) for name in _masks_there(archive, checks)}
     for name, mask in masks.items():
@@ -132,7 +154,18 @@ def _checked_headers(
         features = [archive.header("x")]
         checks.feature_form("x", features[0], num_nodes=num_nodes)
     named = [archive.header(name) for name in attributes]
+    named += [archive.header(name) for name in (_WEIGHT, _ATTRIBUTES) if name in archive.names]
     return [labels, edges, *masks.values(), *features, *named]
+
+
+def _edges(archive: NpzArchive) -> EdgeList:
+    weights, attributes = (
+        archive.read(name) if name in archive.names else None for name in (_WEIGHT, _ATTRIBUTES)
+    )
+    if attributes is not None and attributes.ndim == 1:
+        attributes = attributes[:, None]
+    values = EdgeValues(weights=weights, attributes=attributes)
+    return EdgeList(ends=archive.read("edge_index"), values=values)
 
 
 def _masks_there(archive: NpzArchive, checks: ArrayChecks) -> Sequence[str]:

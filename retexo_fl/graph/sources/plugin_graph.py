@@ -8,18 +8,27 @@ from retexo_fl.errors import PluginError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
 from retexo_fl.graph.sources.from_networkx import from_networkx
 from retexo_fl.graph.sources.from_pyg import from_pyg
 from retexo_fl.plugins import load_callable
 
 
-def load_plugin_graph(text: str, *, attributes: Sequence[str] = (), task: str = CLASSES) -> Graph:
+def load_plugin_graph(
+    text: str,
+    *,
+    attributes: Sequence[str] = (),
+    rules: EdgeRules = STRICT,
+    task: str = CLASSES,
+) -> Graph:
     """Call a user's function without arguments and return the graph that it makes.
 
     Args:
         text: ``module:attribute``; what it returns is a :class:`Graph`, a PyG ``Data`` or a
             NetworkX graph.
         attributes: Attributes of the nodes that the graph must have.
+        rules: How the edges of what is no :class:`Graph` are read; a :class:`Graph` must be as
+            directed as they say.
         task: What labels are for, where the graph is not ours yet.
 
     Raises:
@@ -29,12 +38,13 @@ def load_plugin_graph(text: str, *, attributes: Sequence[str] = (), task: str = 
     made = load_callable("dataset", text)()
     if isinstance(made, Graph):
         demand_attributes(f"dataset {text!r}", made.attributes, attributes)
+        check_direction(f"dataset {text!r}", made, rules)
         return made
     if hasattr(made, "edge_index"):
-        return from_pyg(made, name=text, attributes=attributes, task=task)
+        return from_pyg(made, name=text, attributes=attributes, rules=rules, task=task)
     # A heterogeneous PyG graph says whether it is directed, too.
     if hasattr(made, "is_multigraph"):
-        return from_networkx(made, name=text, attributes=attributes, task=task)
+        return from_networkx(made, name=text, attributes=attributes, rules=rules, task=task)
     raise PluginError(
         f"dataset {text!r}: returned {type(made).__name__}; expected a retexo_fl.graph.Graph, a "
         "PyG Data or a NetworkX graph"

@@ -11,6 +11,7 @@ from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
 from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import count_values
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
 from retexo_fl.graph.sources.tables import (
     NodeColumns,
     edge_rows,
@@ -26,6 +27,7 @@ def read_table_graph(
     columns: NodeColumns | None = None,
     *,
     attributes: Sequence[str] = (),
+    rules: EdgeRules = STRICT,
     widths: tuple[int, int] | None = None,
     task: str = CLASSES,
 ) -> Graph:
@@ -33,9 +35,10 @@ def read_table_graph(
 
     Args:
         nodes: Table of keys, labels, features and, if there is one, the split.
-        edges: Table of undirected edges, each once, in any order and orientation.
+        edges: Table of edges, in any order.
         columns: How the columns of the nodes are named and used; None for the documented ones.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
+        rules: How edges are read.
         widths: How many features and classes (or labels) there must be; None for as many as the
             table has.
         task: What labels are for, as :func:`.read_node_table` has it.
@@ -55,9 +58,12 @@ def read_table_graph(
         task=task,
     )
     names = () if table.recipe is None else table.recipe.classes
+    listed = edge_rows(table, read_edge_table(edges), rules)
     given = EdgeListGraph(
         name=bare_name(nodes),
-        edges=edge_rows(table, read_edge_table(edges)),
+        edges=listed.ends,
+        edge_values=listed.values,
+        directed=rules.directed,
         features=table.features,
         labels=table.labels,
         num_classes=len(names) or classes,

@@ -59,10 +59,16 @@ class CutCase:
 
 
 @st.composite
-def cut_cases(draw: st.DrawFn) -> CutCase:
-    """Draw graphs of up to 14 nodes with keys in any byte order, over up to as many clients."""
+def cut_cases(draw: st.DrawFn, *, valued: bool = False, directed: bool = False) -> CutCase:
+    """Draw graphs of up to 14 nodes with keys in any byte order, over up to as many clients.
+
+    Args:
+        draw: Hypothesis's.
+        valued: Edges weigh something or have two attributes, or both.
+        directed: Edges have a direction, some both.
+    """
     count = draw(st.integers(2, 14))
-    pairs = [(u, v) for u in range(count) for v in range(u)]
+    pairs = [(u, v) for u in range(count) for v in range(count if directed else u) if u != v]
     edges = draw(st.lists(st.sampled_from(pairs), min_size=1, unique=True))
     keys = draw(
         st.lists(
@@ -79,6 +85,15 @@ def cut_cases(draw: st.DrawFn) -> CutCase:
         st.lists(st.integers(0, clients - 1), min_size=count - clients, max_size=count - clients)
     )
     values = np.arange(count * 3, dtype=np.float32).reshape(count, 3) % 4
+    given: dict[str, Any] = {"directed": directed}
+    if valued:
+        kinds = draw(st.sampled_from(("weights", "attributes", "both")))
+        # Quarters: sums of them have no rounding.
+        quarters = np.arange(1.0, len(edges) + 1) / 4
+        if kinds != "attributes":
+            given["edge_weights"] = quarters
+        if kinds != "weights":
+            given["edge_attributes"] = np.column_stack((quarters, -quarters))
     graph = Graph.from_edges(
         np.array(edges).T,
         name="drawn",
@@ -86,6 +101,7 @@ def cut_cases(draw: st.DrawFn) -> CutCase:
         labels=np.array([*labels, 2]),
         num_classes=3,
         node_keys=np.array(keys),
+        **given,
     )
     usable = np.where(graph.labels >= 0, uses, 3)
     return CutCase(

@@ -5,14 +5,7 @@ import torch
 
 from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.gcn import GcnLayer
-from tests.support.layer_contract import NODES, LayerContract
-
-
-def adjacency(inputs: StageInput) -> torch.Tensor:
-    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
-    for node in range(NODES):
-        dense[node, inputs.indices[inputs.indptr[node] : inputs.indptr[node + 1]]] = 1.0
-    return dense
+from tests.support.layer_contract import NODES, LayerContract, edge_weights
 
 
 class TestGcnLayer(LayerContract):
@@ -21,7 +14,7 @@ class TestGcnLayer(LayerContract):
     def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
         assert isinstance(layer, GcnLayer)
         assert isinstance(inputs.own, torch.Tensor)
-        with_self = adjacency(inputs) + torch.eye(NODES, dtype=torch.float64)
+        with_self = torch.from_numpy(edge_weights(inputs)) + torch.eye(NODES, dtype=torch.float64)
         root = with_self.sum(dim=1).rsqrt().diag()
         return root @ with_self @ root @ inputs.own @ layer.weight + layer.bias
 

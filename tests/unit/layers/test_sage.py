@@ -4,7 +4,7 @@ import torch
 
 from retexo_fl.layers.base import GraphLayer, StageInput
 from retexo_fl.layers.sage import SageLayer
-from tests.support.layer_contract import NODES, LayerContract
+from tests.support.layer_contract import NODES, LayerContract, edge_weights
 
 
 class TestSageLayer(LayerContract):
@@ -15,7 +15,7 @@ class TestSageLayer(LayerContract):
         assert isinstance(inputs.own, torch.Tensor)
         means = torch.zeros_like(inputs.own)
         for node in range(NODES):
-            sources = inputs.indices[inputs.indptr[node] : inputs.indptr[node + 1]]
-            if len(sources):
-                means[node] = inputs.own[torch.from_numpy(sources)].mean(dim=0)
+            weights = torch.from_numpy(edge_weights(inputs)[node])
+            if weights.sum():
+                means[node] = weights @ inputs.own / weights.sum()
         return torch.cat([inputs.own, means], dim=1) @ layer.weight + layer.bias

@@ -21,6 +21,7 @@ _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 _MOST_CLASSES: Final = 2**31 - 1
 #: Stands for a cell that has been reported.
 _REPORTED: Final = -2
+_DIRECTIONS: Final = {"in": 0, "out": 1}
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
 
@@ -133,6 +134,18 @@ def split_codes(column: Column) -> np.ndarray:
     return _by_value(
         column, lambda cell: _SPLIT_CODES.get(_as_text(cell)), "train, val, test or nothing"
     )
+
+
+def direction_array(column: Column) -> np.ndarray:
+    """Return 1 for ``out``, 0 for ``in``.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        TableError: A cell is another word.
+    """
+    return _by_value(column, lambda cell: _DIRECTIONS.get(_as_text(cell)), "in or out")
 
 
 def number_array(column: Column) -> np.ndarray:

@@ -3,57 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from retexo_fl.graph.sources.tables.cells import key_array, text_array
+from retexo_fl.errors import TableError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.sources.tables.cells import direction_array, key_array, text_array
+from retexo_fl.graph.sources.tables.features import in_order, side_by_side
 from retexo_fl.graph.sources.tables.opening import open_table
-from retexo_fl.graph.sources.tables.source import Column, Complaints, require_columns, shown
+from retexo_fl.graph.sources.tables.source import (
+    Column,
+    Complaints,
+    require_columns,
+    shown,
+    tell_unused,
+)
 from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable, Table
+
+#: What edges weigh, and how the names of their attributes begin.
+_WEIGHT: Final = "weight"
+_ATTRIBUTE: Final = "e_"
+
+_Reader = Callable[[Column], np.ndarray]
 
 
 def read_edge_table(path: Path) -> EdgeTable:
-    """Read undirected edges from the columns ``source`` and ``target``; there may be no rows.
+    """Read edges from the columns ``source`` and ``target``; there may be no rows.
+
+    A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; other columns are
+    named in one line.
 
     Raises:
-        TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key.
+        TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
+            or no number.
     """
-    place, columns = _read(path, {"source": key_array, "target": key_array})
-    return EdgeTable(source=str(path), place=place, left=columns["source"], right=columns["target"])
+    place, columns, values = _read(path, {"source": key_array, "target": key_array})
+    return EdgeTable(
+        source=str(path),
+        place=place,
+        left=columns["source"],
+        right=columns["target"],
+        values=values,
+    )
 
 
 def read_boundary_table(path: Path) -> BoundaryTable:
     """Read edges to peers from the columns ``own``, ``foreign`` and ``peer``; there may be no rows.
 
+    A column ``direction`` says whether an edge comes ``in`` from the peer's node or goes ``out`` to
+    it. For other columns see :func:`read_edge_table`.
+
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
             and no name.
     """
-    place, columns = _read(path, {"own": key_array, "foreign": key_array, "peer": text_array})
+    readers = {"own": key_array, "foreign": key_array, "peer": text_array}
+    place, columns, values = _read(path, readers, optional={"direction": direction_array})
+    goes_out = columns.get("direction")
     return BoundaryTable(
         source=str(path),
         place=place,
         own=columns["own"],
         foreign=columns["foreign"],
         peers=columns["peer"],
+        goes_out=None if goes_out is None else goes_out == 1,
+        values=values,
     )
 
 
-def edge_rows(nodes: NodeTable, edges: EdgeTable) -> np.ndarray:
-    """Return the rows of the nodes that each edge joins.
+def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> EdgeList:
+    """Return the edges by the rows of the nodes that each joins, as the rules leave them.
 
-    Returns:
-        [2, e] int64 rows of ``nodes``, in the order of the edges.
+    Args:
+        nodes: Of which the ends are.
+        edges: In the order of the file, which a strict rule keeps.
+        rules: How they are read.
 
     Raises:
-        TableError: An end is no node of the table, an edge joins a node to itself, or an edge is
-            there twice, in one orientation or both; one line names the edge's row.
+        TableError: An end is no node of the table, or the rules refuse an edge from a node to
+            itself, or one that is there twice (of undirected edges in one orientation or both); one
+            line for each problem names the edge's row.
     """
     left, right = key_rows(nodes.keys, edges.left), key_rows(nodes.keys, edges.right)
-    _check_ends(nodes, edges, left, right)
-    _check_once(edges, left, right, len(nodes.keys))
-    return np.stack((left, right))
+    _check_ends(nodes, edges, left, right, rules)
+    if rules.merge == "refuse":
+        kept = left != right
+        _check_once(edges, left, right, len(nodes.keys), kept=kept, directed=rules.directed)
+    found = EdgeList(ends=np.stack((left, right)), values=edges.values)
+    if rules.is_strict:
+        return found
+    checks = ArrayChecks(source=edges.source, error=TableError)
+    return ruled_edges(checks, "edges", found, num_nodes=len(nodes.keys), rules=rules)
 
 
 def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -94,33 +139,64 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, s
 
 
 def _read(
-    path: Path, readers: Mapping[str, Callable[[Column], np.ndarray]]
-) -> tuple[Callable[[int], str], dict[str, np.ndarray]]:
+    path: Path,
+    readers: Mapping[str, _Reader],
+    *,
+    optional: Mapping[str, _Reader] | None = None,
+) -> tuple[Callable[[int], str], dict[str, np.ndarray], EdgeValues]:
+    """Read columns that must be there, others that may be, and the values of edges."""
     source = open_table(path)
     require_columns(source, tuple(readers))
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in readers}
     complaints = Complaints(source.path, source.place)
+    readers = {
+        **readers,
+        **{name: read for name, read in (optional or {}).items() if name in source.names},
+    }
+    weight = (_WEIGHT,) if _WEIGHT in source.names else ()
+    carried = [name for name in source.names if name.startswith(_ATTRIBUTE)]
+    attributes = in_order(source, carried, "e") if carried else ()
+    numbers = {"weights": weight, "attributes": attributes}
+    tell_unused(source, (*readers, *weight, *attributes))
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*readers, *numbers)}
     first_row = 0
-    for batch in source.batches(tuple(readers)):
-        for name, reader in readers.items():
-            column = Column(
+    wanted = (*readers, *weight, *attributes)
+    for batch in chain(source.batches(wanted), [{name: [] for name in wanted}]):
+        columns = {
+            name: Column(
                 source=source,
                 name=name,
                 first_row=first_row,
                 cells=batch[name],
                 complaints=complaints,
             )
-            parts[name].append(reader(column))
-        first_row += len(batch[next(iter(readers))])
+            for name in wanted
+        }
+        for name, reader in readers.items():
+            parts[name].append(reader(columns[name]))
+        for name, of_edges in numbers.items():
+            if of_edges and len(batch[wanted[0]]):
+                parts[name].append(side_by_side([columns[each] for each in of_edges]))
+        first_row += len(batch[wanted[0]])
     complaints.check()
-    empty = {
-        name: reader(Column(source=source, name=name, first_row=0, cells=[]))
-        for name, reader in readers.items()
+    found = {name: np.concatenate([parts[name][-1], *parts[name][:-1]]) for name in readers}
+    values = {
+        name: np.concatenate([np.empty((0, len(of_edges)), dtype=np.float32), *parts[name]])
+        for name, of_edges in numbers.items()
+        if of_edges
     }
-    return source.place, {name: np.concatenate([empty[name], *parts[name]]) for name in readers}
+    weights = values.get("weights")
+    return (
+        source.place,
+        found,
+        EdgeValues(
+            weights=None if weights is None else weights[:, 0], attributes=values.get("attributes")
+        ),
+    )
 
 
-def _check_ends(nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray) -> None:
+def _check_ends(
+    nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray, rules: EdgeRules
+) -> None:
     complaints = edges.complaints()
     for name, keys, rows in (("source", edges.left, left), ("target", edges.right, right)):
         complaints.add_rows(
@@ -130,16 +206,36 @@ def _check_ends(nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.
                 "node"
             ),
         )
-    complaints.add_rows(
-        np.flatnonzero((left == right) & (left >= 0)),
-        lambda row: f"{shown(edges.left[row])} has an edge to itself; expected no self loop",
-    )
+    if rules.self_loops == "refuse":
+        complaints.add_rows(
+            np.flatnonzero((left == right) & (left >= 0)),
+            lambda row: (
+                f"{shown(edges.left[row])} has an edge to itself; expected no self loop, or "
+                "self-loops drop"
+            ),
+        )
     complaints.check()
 
 
-def _check_once(edges: EdgeTable, left: np.ndarray, right: np.ndarray, num_nodes: int) -> None:
+def _check_once(
+    edges: EdgeTable,
+    left: np.ndarray,
+    right: np.ndarray,
+    num_nodes: int,
+    *,
+    kept: np.ndarray,
+    directed: bool,
+) -> None:
+    """Check edges that are no loops (``kept``), whatever becomes of those."""
+    kind = "directed" if directed else "undirected"
+
     def sentence(first: int, place: str) -> str:
         pair = f"{shown(edges.left[first])} and {shown(edges.right[first])}"
-        return f"the edge of {pair} is already in {place}; expected each undirected edge once"
+        return (
+            f"the edge of {pair} is already in {place}; expected each {kind} edge once, or "
+            "merge-edges"
+        )
 
-    check_pairs_once(edges, np.minimum(left, right) * num_nodes + np.maximum(left, right), sentence)
+    one, other = (left, right) if directed else (np.minimum(left, right), np.maximum(left, right))
+    codes = np.where(kept, one * num_nodes + other, -1 - np.arange(len(left)))
+    check_pairs_once(edges, codes, sentence)

@@ -21,7 +21,7 @@ from retexo_fl.units import counted
 
 #: The column of lists, or of sparse text.
 _WHOLE_ROWS: Final = "x"
-_NUMBERED: Final = re.compile(r"x_?(0|[1-9][0-9]{0,8})")
+_NUMBER: Final = r"_?(0|[1-9][0-9]{0,8})"
 #: Columns of a stored CSR matrix are numbered by 32 bits.
 _MOST_FEATURES: Final = 2**31 - 1
 
@@ -70,7 +70,7 @@ class FeatureReader:
         if self.columns == (_WHOLE_ROWS,):
             self._parts.append(self._rows(columns[0]))
         elif columns:
-            self._parts.append(_side_by_side(columns))
+            self._parts.append(side_by_side(columns))
 
     def finish(self, *, num_nodes: int) -> Features:
         """Return the matrix of all rows.
@@ -116,6 +116,26 @@ class FeatureReader:
         return f"{name}: got {counted(width, 'feature')}"
 
 
+def in_order(source: Source, names: Sequence[str], letter: str) -> tuple[str, ...]:
+    """Return names by number, or else by name, so that clients' files need no common order.
+
+    Raises:
+        TableError: Names have numbers with a gap.
+    """
+    found = [re.fullmatch(f"{letter}{_NUMBER}", name) for name in names]
+    if not all(found):
+        return tuple(sorted(names))
+    by_number = sorted((int(match[1]), match[0]) for match in found if match)
+    first = min(by_number[0][0], 1)
+    for want, (number, name) in enumerate(by_number, start=first):
+        if number != want:
+            raise TableError(
+                f"{source.path}: column {letter}{want} is missing before {name}; expected columns "
+                "numbered without gaps from 0 or 1"
+            )
+    return tuple(name for _, name in by_number)
+
+
 def _feature_columns(source: Source, others: Sequence[str]) -> tuple[str, ...]:
     names = [name for name in source.names if name.startswith("x") and name not in others]
     sparse = [name for name in names if name in SPARSE_ARRAYS]
@@ -133,30 +153,15 @@ def _feature_columns(source: Source, others: Sequence[str]) -> tuple[str, ...]:
         if len(names) > 1:
             _fail_both(source, _WHOLE_ROWS, next(name for name in names if name != _WHOLE_ROWS))
         return (_WHOLE_ROWS,)
-    return _in_order(source, names)
-
-
-def _in_order(source: Source, names: list[str]) -> tuple[str, ...]:
-    """Return names by number, or else by name, so that clients' files need no common order."""
-    found = [_NUMBERED.fullmatch(name) for name in names]
-    if not all(found):
-        return tuple(sorted(names))
-    by_number = sorted((int(match[1]), match[0]) for match in found if match)
-    first = min(by_number[0][0], 1)
-    for want, (number, name) in enumerate(by_number, start=first):
-        if number != want:
-            raise TableError(
-                f"{source.path}: column x{want} is missing before {name}; expected features "
-                "numbered without gaps from 0 or 1"
-            )
-    return tuple(name for _, name in by_number)
+    return in_order(source, names, "x")
 
 
 def _fail_both(source: Source, one: str, other: str) -> None:
     raise TableError(f"{source.path}: got both {one} and {other}; expected one form of features")
 
 
-def _side_by_side(columns: list[Column]) -> np.ndarray:
+def side_by_side(columns: list[Column]) -> np.ndarray:
+    """Return [n, F] float32 of columns of numbers."""
     matrix = np.empty((len(columns), len(columns[0].cells)), dtype=np.float32)
     for row, column in zip(matrix, columns, strict=True):
         numbers = number_array(column)

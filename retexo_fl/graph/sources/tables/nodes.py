@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,14 +37,10 @@ from retexo_fl.graph.sources.tables.source import (
     numbered_columns,
     require_columns,
     shown,
-    shown_text,
+    tell_unused,
 )
 from retexo_fl.graph.sources.tables.table import NodeTable
 
-logger = logging.getLogger(__name__)
-
-#: Characters of names of columns that are not used.
-_MOST_UNUSED: Final = 300
 _LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
     {CLASSES: label_array, MULTI_LABEL: flag_array, REGRESSION: target_array}
 )
@@ -142,7 +137,8 @@ def read_node_table(
     labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
-    _say_unused(source, {name for _, name, _ in readers}, features.columns)
+    used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
+    tell_unused(source, used | {name for _, name, _ in readers})
     return NodeTable(
         source=str(path),
         place=source.place,
@@ -217,13 +213,6 @@ def _readers(
     if SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
         readers.append(("split", SPLIT_COLUMN, split_codes))
     return readers
-
-
-def _say_unused(source: Source, read: set[str], features: Sequence[str]) -> None:
-    unused = [n for n in source.names if n not in read and n not in {*features, *SPARSE_ARRAYS}]
-    if unused:
-        named = shown_text(", ".join(map(shown, unused)), _MOST_UNUSED)
-        logger.warning("%s: not used: %s", source.path, named)
 
 
 def _read(

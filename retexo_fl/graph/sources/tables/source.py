@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
@@ -12,6 +13,8 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.units import counted
+
+logger = logging.getLogger(__name__)
 
 #: Cells of a column as a format gives them: numbers or text as an array, or a list of ``str``,
 #: ``bytes``, ``int`` or ``float`` with None for what is absent. Lists of numbers are 2-d arrays.
@@ -179,6 +182,18 @@ def check_names(path: Path, names: Sequence[str]) -> tuple[str, ...]:
             raise TableError(f"{path}: column {shown(name)} appears twice; expected each name once")
         seen.add(name)
     return tuple(names)
+
+
+def tell_unused(source: Source, used: Iterable[str]) -> None:
+    """Say in one line which columns of a table are not read."""
+    known = set(used)
+    if unused := [name for name in source.names if name not in known]:
+        logger.warning(
+            "%s: %s not used: %s",
+            source.path,
+            "column" if len(unused) == 1 else "columns",
+            shown_text(", ".join(map(shown, unused)), 400),
+        )
 
 
 def shown(value: object) -> str:

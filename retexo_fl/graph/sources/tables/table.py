@@ -11,6 +11,7 @@ import numpy as np
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
+from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.tables.source import Complaints
 
@@ -77,15 +78,17 @@ class NodeTable(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeTable(Table):
-    """Undirected edges, in the order of the file.
+    """Edges, in the order of the file.
 
     Attributes:
-        left: [e] bytes, dtype ``S``: key of one end. There may be no edges.
-        right: [e] bytes, dtype ``S``: key of the other end.
+        left: [e] bytes, dtype ``S``: key of one end, the source. There may be no edges.
+        right: [e] bytes, dtype ``S``: key of the other end, the target.
+        values: Weights and attributes.
     """
 
     left: np.ndarray
     right: np.ndarray
+    values: EdgeValues = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,8 +99,12 @@ class BoundaryTable(Table):
         own: [e] bytes, dtype ``S``: key of the client's node. There may be no edges.
         foreign: [e] bytes, dtype ``S``: key of the peer's node.
         peers: [e] text, dtype ``U``: name of the peer.
+        goes_out: [e] bool, whether the edge leads to the peer's node; None without that column.
+        values: Weights and attributes.
     """
 
     own: np.ndarray
     foreign: np.ndarray
     peers: np.ndarray
+    goes_out: np.ndarray | None = None
+    values: EdgeValues = PLAIN

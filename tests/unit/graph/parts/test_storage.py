@@ -25,6 +25,7 @@ from retexo_fl.graph import (
     write_partition,
     write_partitions,
 )
+from retexo_fl.graph.neighbours import EdgeValues
 from tests.unit.graph.graphs import SMALL_SPLIT, CutCase, cut_cases, small_graph, small_parts
 from tests.unit.graph.test_npy import npy_bytes
 
@@ -37,6 +38,11 @@ def assert_same(found: GraphPartition, expected: GraphPartition) -> None:
             assert isinstance(one, csr_array)
             np.testing.assert_array_equal(one.toarray(), two.toarray())
             assert one.dtype == two.dtype
+        elif isinstance(two, EdgeValues):
+            assert one.named().keys() == two.named().keys()
+            for name, array in two.named().items():
+                np.testing.assert_array_equal(one.named()[name], array)
+                assert one.named()[name].dtype == array.dtype == np.float32
         else:
             np.testing.assert_array_equal(one, two)
             assert getattr(one, "dtype", None) == getattr(two, "dtype", None)
@@ -239,8 +245,9 @@ def _edit(folder: Path, *keys: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "sentence"),
     [
-        (["version"], 2, "version: got 2; expected 1"),
-        (["version"], None, "version: got None; expected 1"),
+        (["version"], 3, "version: got 3; expected 1 or 2"),
+        (["version"], 2, "version: got 2 with these arrays; expected 1"),
+        (["version"], None, "version: got None; expected 1 or 2"),
         (["client"], None, "keys: 'client' is missing"),
         (["more"], 1, "keys: 'more' is unknown"),
         (["client"], 2, "client: got 2; expected 0 to 1"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph import from_networkx
+from retexo_fl.graph import EdgeRules, from_networkx
 from tests.unit.graph.graphs import (
     SMALL_EDGES,
     SMALL_FEATURES,
@@ -155,15 +155,50 @@ def test_self_loops_are_refused_or_left_out(caplog: pytest.LogCaptureFixture) ->
     graph.add_edge("z", "z")
     with pytest.raises(DatasetError, match=r"networkx: edges: column 5 is \(5, 5\), a self loop"):
         from_networkx(graph)
-    assert_same(from_networkx(graph, simplify=True), small_graph())
+    assert_same(from_networkx(graph, rules=EdgeRules(self_loops="drop")), small_graph())
     assert "self loops left out: 1" in caplog.text
 
 
-def test_weights_that_are_not_used_are_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_and_attributes_of_edges_are_read(caplog: pytest.LogCaptureFixture) -> None:
     graph = small_networkx()
     graph.edges["a", "d"]["weight"] = 2.0
-    from_networkx(graph, name="roads")
-    assert "roads: weight is ignored" in caplog.text
+    nx.set_edge_attributes(graph, {edge: place for place, edge in enumerate(graph.edges)}, "e_year")
+    nx.set_edge_attributes(graph, "red", "colour")
+    found = from_networkx(graph, name="roads")
+    ends = [(NAMES.index(one), NAMES.index(other)) for one, other in graph.edges]
+    expected = small_graph(
+        edges=np.array(ends).T,
+        edge_weights=np.array([1.0 + ({0, 1} == set(pair)) for pair in ends]),
+        edge_attributes=np.arange(5.0)[:, None],
+    )
+    for name, array in expected.edge_values.named().items():
+        np.testing.assert_array_equal(found.edge_values.named()[name], array)
+    assert "roads: attributes of edges not used: colour" in caplog.text
+    del graph.edges["a", "d"]["e_year"]
+    with pytest.raises(DatasetError, match="networkx: e_year: edge 'd' - 'a' has None; expected a"):
+        from_networkx(graph)
+
+
+def test_a_directed_graph_keeps_its_directions() -> None:
+    graph = nx.DiGraph(small_networkx())
+    graph.remove_edge("a", "d")
+    found = from_networkx(graph, rules=EdgeRules(directed=True))
+    assert found.is_directed
+    assert found.edge_values.weights is not None
+    a = NAMES.index("a")
+    neighbours = found.indices[found.indptr[a] : found.indptr[a + 1]]
+    place = found.indptr[a] + int(np.flatnonzero(neighbours == NAMES.index("d"))[0])
+    assert found.edge_values.weights[place].tolist() == [1, 0]
+    with pytest.raises(DatasetError, match="networkx: an undirected graph; expected a networkx.D"):
+        from_networkx(small_networkx(), rules=EdgeRules(directed=True))
+
+
+def test_a_multigraph_is_merged() -> None:
+    graph = nx.MultiGraph(small_networkx())
+    graph.add_edge("a", "d", weight=4.0)
+    found = from_networkx(graph, rules=EdgeRules(merge="sum"))
+    assert found.edge_values.weights is not None
+    assert sorted(found.edge_values.weights.tolist()) == [1] * 8 + [5] * 2
 
 
 @pytest.mark.parametrize(

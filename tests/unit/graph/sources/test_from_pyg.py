@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph import from_pyg
+from retexo_fl.graph import EdgeRules, from_pyg
 from tests.unit.graph.graphs import SMALL_EDGES, SMALL_FEATURES, SMALL_SPLIT, small_graph
 
 with warnings.catch_warnings():
@@ -130,22 +130,50 @@ def test_attributes_are_tensors_or_lists() -> None:
         from_pyg(data, attributes=("street",))
 
 
-def test_what_is_not_used_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    from_pyg(small_data(edge_attr=torch.ones(10, 2)), name="roads")
+def test_weights_and_attributes_are_those_of_the_edges() -> None:
+    once = torch.arange(5.0)
+    carried = torch.stack((once, -once), dim=1)
+    data = small_data(edge_weight=torch.cat((once, once)), edge_attr=torch.cat((carried, carried)))
+    expected = small_graph(
+        node_keys=None, edge_weights=once.numpy(), edge_attributes=carried.numpy()
+    )
+    found = from_pyg(data)
+    for name, array in expected.edge_values.named().items():
+        np.testing.assert_array_equal(found.edge_values.named()[name], array)
+    column = from_pyg(small_data(edge_attr=torch.cat((once, once))))
+    assert column.edge_values.num_attributes == 1
+
+
+def test_weights_that_differ_by_direction_need_a_directed_graph() -> None:
+    data = small_data(edge_weight=torch.arange(10.0))
+    with pytest.raises(DatasetError, match="pyg: edge_index: .* other direction; expected the sam"):
+        from_pyg(data)
+    graph = from_pyg(data, rules=EdgeRules(directed=True))
+    assert graph.is_directed
+    assert graph.edge_values.weights is not None
+    # Edge 0 leads from node 0 to node 1 and weighs 0; edge 5 leads back.
+    place = graph.indptr[1] + np.flatnonzero(graph.indices[graph.indptr[1] : graph.indptr[2]] == 0)
+    assert graph.edge_values.weights[place].tolist() == [[0, 5]]
+
+
+def test_a_direction_that_is_not_used_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    from_pyg(small_data(edge_index=torch.from_numpy(SMALL_EDGES)), name="roads")
     (record,) = caplog.records
-    assert record.getMessage().startswith("roads: edge_attr is ignored")
+    assert record.getMessage().startswith("roads: edge_index: edges stand in one direction each")
     assert record.levelno == logging.WARNING
 
 
-def test_simplify_takes_what_is_no_simple_graph(caplog: pytest.LogCaptureFixture) -> None:
+def test_rules_take_what_is_no_simple_graph(caplog: pytest.LogCaptureFixture) -> None:
     edges = torch.from_numpy(SMALL_EDGES)
     more = torch.tensor([[5, 0], [5, 1]])
     data = small_data(edge_index=torch.cat((edges, more), dim=1), **masks())
     with pytest.raises(DatasetError, match=r"pyg: edge_index: column 5 is \(5, 5\), a self loop"):
         from_pyg(data)
-    assert_same(from_pyg(data, simplify=True), small_graph(node_keys=None))
+    assert_same(
+        from_pyg(data, rules=EdgeRules(merge="max", self_loops="drop")), small_graph(node_keys=None)
+    )
     assert [record.getMessage() for record in caplog.records] == [
-        "pyg: self loops left out: 1, repetitions left out: 1"
+        "pyg: self loops left out: 1, repetitions merged (max): 1"
     ]
 
 

@@ -102,7 +102,7 @@ def test_columns_without_use_are_said_in_one_line(
         read_node_table(path)
         read_node_table(path, attributes=("note", "weight"))
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: not used: 'note', 'weight'"
+        f"{path}: columns not used: 'note', 'weight'"
     ]
 
 

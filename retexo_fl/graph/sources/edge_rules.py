@@ -1,0 +1,267 @@
+"""Edge lists as they come, brought to edges that are there once and join two nodes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows
+
+logger = logging.getLogger(__name__)
+
+#: What becomes of an edge that is there several times.
+MERGES: Final = ("refuse", "sum", "mean", "max")
+#: What becomes of an edge from a node to itself.
+SELF_LOOPS: Final = ("refuse", "drop")
+_HOW: Final = "expected each edge once, or once in each direction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRules:
+    """How a list of edges is read.
+
+    Attributes:
+        directed: Whether edges have a direction, from source to target.
+        merge: What becomes of an edge that is there several times: ``refuse``; or one edge, with
+            the ``sum``, ``mean`` or ``max`` of the weights (1 where they have none) and of each
+            attribute. Of undirected edges both orientations are the same edge; but in a list that
+            holds every edge alike in both, each pair of these counts once.
+        self_loops: ``refuse`` or ``drop``.
+    """
+
+    directed: bool = False
+    merge: str = "refuse"
+    self_loops: str = "refuse"
+
+    def __post_init__(self) -> None:
+        """Check the words.
+
+        Raises:
+            DatasetError: One is not known.
+        """
+        for name, value, known in (
+            ("merge", self.merge, MERGES),
+            ("self_loops", self.self_loops, SELF_LOOPS),
+        ):
+            if value not in known:
+                raise DatasetError(f"{name}: got {value!r}; expected one of {', '.join(known)}")
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether nothing is merged or left out."""
+        return self.merge == "refuse" and self.self_loops == "refuse"
+
+
+#: Undirected edges, each once.
+STRICT: Final = EdgeRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeList:
+    """Edges as they are read, or as they are after the rules.
+
+    Attributes:
+        ends: [2, E] integers: source and target.
+        values: Weights [E] and attributes [E, A] of the edges.
+    """
+
+    ends: np.ndarray
+    values: EdgeValues = field(default_factory=lambda: PLAIN)
+
+    def taken(self, places: np.ndarray) -> EdgeList:
+        """Return some edges: (n,) places, or an [E] mask."""
+        return EdgeList(ends=self.ends[:, places], values=self.values.taken(places))
+
+
+def check_direction(source: str, graph: Graph, rules: EdgeRules) -> None:
+    """Check that a graph whose edges are ready is what the rules say.
+
+    Raises:
+        DatasetError: Its edges have a direction and should not, or have none and should.
+    """
+    if graph.is_directed != rules.directed:
+        found, asked = (
+            ("directed", "undirected") if graph.is_directed else ("undirected", "directed")
+        )
+        raise DatasetError(f"{source}: edges are {found}; expected edges-are {found}, got {asked}")
+
+
+def ruled_edges(
+    checks: ArrayChecks, name: str, edges: EdgeList, *, num_nodes: int, rules: EdgeRules
+) -> EdgeList:
+    """Return each edge once, between two nodes.
+
+    An undirected list may also hold every edge in both directions, with the same values, as PyG has
+    it. What the rules changed is logged.
+
+    Args:
+        checks: Names the source in errors.
+        name: Of the list.
+        edges: The list; numbers that are not below ``num_nodes``, and values that do not fit it,
+            are left for the checks of a graph.
+        num_nodes: N.
+        rules: How to read it.
+
+    Raises:
+        DatasetError: It is not such a list, and the rules do not make it one.
+    """
+    checks.form(name, edges.ends, kinds="iu", shape=(2, None))
+    ends = edges.ends.astype(np.int64)
+    edges = EdgeList(ends=ends, values=edges.values)
+    lengths = {len(array) for array in edges.values.named().values()}
+    if not ends.size or ends.min() < 0 or ends.max() >= num_nodes or lengths - {ends.shape[1]}:
+        return edges
+    edges, loops = _without_loops(checks, name, edges, rules)
+    before = edges.ends.shape[1]
+    if rules.merge != "refuse":
+        edges = _merged(edges, num_nodes, rules)
+    elif rules.directed:
+        _check_once(checks, name, edges.ends, num_nodes, "expected each edge once")
+    else:
+        edges = _each_once(checks, name, edges, num_nodes)
+        before = edges.ends.shape[1]
+    changes = {
+        "self loops left out": loops,
+        f"repetitions merged ({rules.merge})": before - edges.ends.shape[1],
+    }
+    told = ", ".join(f"{what}: {count:,}" for what, count in changes.items() if count)
+    if told:
+        logger.warning("%s: %s", checks.source, told)
+    return edges
+
+
+def _without_loops(
+    checks: ArrayChecks, name: str, edges: EdgeList, rules: EdgeRules
+) -> tuple[EdgeList, int]:
+    loops = edges.ends[0] == edges.ends[1]
+    if not loops.any():
+        return edges, 0
+    count = int(np.count_nonzero(loops))
+    if rules.self_loops == "refuse":
+        at = int(loops.argmax())
+        checks.fail(
+            name,
+            f"column {at} is {_pair(edges.ends, at)}, a self loop{_others(count)}; expected none, "
+            "or self-loops drop",
+        )
+    return edges.taken(~loops), count
+
+
+def _each_once(checks: ArrayChecks, name: str, edges: EdgeList, num_nodes: int) -> EdgeList:
+    """Return the undirected edges of a list that has all of them in one direction or in both."""
+    ends = edges.ends
+    codes, back = ends[0] * num_nodes + ends[1], ends[1] * num_nodes + ends[0]
+    one_way = ~np.isin(codes, back)
+    _check_once(checks, name, ends, num_nodes, _HOW)
+    if one_way.all():
+        return edges
+    if one_way.any():
+        at = int(one_way.argmax())
+        more = _others(int(np.count_nonzero(one_way)))
+        checks.fail(
+            name,
+            f"column {at} is {_pair(ends, at)} without its other direction{more}, while other "
+            f"edges have both: a directed graph; {_HOW}, or edges-are directed, or merge-edges to "
+            "take any direction as an edge",
+        )
+    forward = np.flatnonzero(ends[0] < ends[1])
+    forward = forward[np.argsort(codes[forward])]
+    other = np.flatnonzero(ends[0] > ends[1])
+    other = other[np.argsort(back[other])]
+    differs = _differing(edges.values.taken(forward), edges.values.taken(other))
+    if differs is not None:
+        at = int(forward[differs])
+        checks.fail(
+            name,
+            f"column {at} is {_pair(ends, at)}, which weighs or carries something else in its "
+            "other direction; expected the same, or edges-are directed, or merge-edges",
+        )
+    return edges.taken(np.sort(forward))
+
+
+def _merged(edges: EdgeList, num_nodes: int, rules: EdgeRules) -> EdgeList:
+    ends = edges.ends
+    if not rules.directed:
+        forward = ends[0] < ends[1]
+        if _is_mirrored(edges, forward, num_nodes):
+            edges = edges.taken(forward)
+        ends = np.stack((edges.ends.min(axis=0), edges.ends.max(axis=0)))
+    codes, groups, counts = np.unique(
+        ends[0] * num_nodes + ends[1], return_inverse=True, return_counts=True
+    )
+    values = edges.values
+    weights = None
+    if values.weights is not None or (rules.merge == "sum" and counts.max(initial=1) > 1):
+        each = np.ones(len(groups)) if values.weights is None else values.weights
+        weights = _combined(each[:, None], groups, counts, rules.merge)[:, 0]
+    attributes = None
+    if values.attributes is not None:
+        attributes = _combined(values.attributes, groups, counts, rules.merge)
+    return EdgeList(
+        ends=np.stack((codes // num_nodes, codes % num_nodes)),
+        values=EdgeValues(weights=weights, attributes=attributes),
+    )
+
+
+def _combined(values: np.ndarray, groups: np.ndarray, counts: np.ndarray, merge: str) -> np.ndarray:
+    """Combine (E, A) values of each of the (G,) groups: float64 (G, A)."""
+    if merge == "max":
+        largest = np.full((len(counts), values.shape[1]), -np.inf)
+        np.maximum.at(largest, groups, values)
+        return largest
+    # Sorted first, so that the sum does not depend on the order in the file.
+    order = np.lexsort((*values.T, groups))
+    sums = np.column_stack(
+        [
+            np.bincount(groups[order], weights=column, minlength=len(counts))
+            for column in values[order].T
+        ]
+    )
+    return sums if merge == "sum" else sums / counts[:, None]
+
+
+def _is_mirrored(edges: EdgeList, forward: np.ndarray, num_nodes: int) -> bool:
+    """Say whether every edge stands in both directions, as often and with the same values."""
+    if 2 * np.count_nonzero(forward) != len(forward):
+        return False
+    low, high = edges.ends.min(axis=0), edges.ends.max(axis=0)
+    codes = low * num_nodes + high
+    columns = [a.reshape(len(codes), -1) for a in edges.values.named().values()]
+    rows = np.column_stack([codes, *columns]) if columns else codes[:, None]
+    one, other = rows[forward], rows[~forward]
+    return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)], equal_nan=True)
+
+
+def _check_once(
+    checks: ArrayChecks, name: str, ends: np.ndarray, num_nodes: int, expected: str
+) -> None:
+    codes = ends[0] * num_nodes + ends[1]
+    order = np.argsort(codes, kind="stable")
+    again = np.flatnonzero(codes[order][1:] == codes[order][:-1])
+    if len(again):
+        first, second = order[again[0]], order[again[0] + 1]
+        checks.fail(
+            name,
+            f"columns {first} and {second} are both {_pair(ends, int(first))}"
+            f"{_others(len(again))}; {expected}, or merge-edges",
+        )
+
+
+def _differing(one: EdgeValues, other: EdgeValues) -> int | None:
+    """Return the first row in which two lists of values differ."""
+    rows = [differing_rows(array, other.named()[name]) for name, array in one.named().items()]
+    return min((int(found[0]) for found in rows if len(found)), default=None)
+
+
+def _others(count: int) -> str:
+    return f", one of {count:,}" if count > 1 else ""
+
+
+def _pair(edges: np.ndarray, at: int) -> str:
+    return f"({edges[0, at]}, {edges[1, at]})"

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from retexo_fl.layers.base import GraphLayer, StageInput
+from retexo_fl.layers.directed import DirGatLayer, DirGcnLayer, DirGinLayer, DirSageLayer
+from retexo_fl.layers.gat import GatAttention
+from tests.support.layer_contract import (
+    NODES,
+    OUTPUTS,
+    LayerContract,
+    edge_attributes,
+    edge_weights,
+)
+
+
+def sides_of(inputs: StageInput) -> list[torch.Tensor]:
+    """Return the weights of what comes to each node, and of what goes from it."""
+    return [torch.from_numpy(edge_weights(inputs, side)) for side in (0, 1)]
+
+
+def inverse_root(degrees: torch.Tensor) -> torch.Tensor:
+    return torch.where(degrees > 0, degrees.rsqrt(), 0).diag()
+
+
+class TestDirGcnLayer(LayerContract):
+    layer = DirGcnLayer
+
+    def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
+        assert isinstance(layer, DirGcnLayer)
+        assert isinstance(inputs.own, torch.Tensor)
+        came, went = sides_of(inputs)
+        into, out = inverse_root(came.sum(dim=1)), inverse_root(went.sum(dim=1))
+        rows = [inputs.own, into @ came @ out @ inputs.own, out @ went @ into @ inputs.own]
+        return torch.cat(rows, dim=1) @ layer.weight + layer.bias
+
+
+class TestDirSageLayer(LayerContract):
+    layer = DirSageLayer
+
+    def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
+        assert isinstance(layer, DirSageLayer)
+        assert isinstance(inputs.own, torch.Tensor)
+        rows = [inputs.own]
+        for weights in sides_of(inputs):
+            total = weights.sum(dim=1, keepdim=True)
+            rows.append(torch.where(total > 0, weights @ inputs.own / total, 0))
+        return torch.cat(rows, dim=1) @ layer.weight + layer.bias
+
+
+class TestDirGinLayer(LayerContract):
+    layer = DirGinLayer
+
+    def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
+        assert isinstance(layer, DirGinLayer)
+        assert isinstance(inputs.own, torch.Tensor)
+        came, went = sides_of(inputs)
+        rows = torch.cat([inputs.own, came @ inputs.own, went @ inputs.own], dim=1)
+        inner = rows @ layer.first_weight + layer.first_bias
+        mean, variance = inner.mean(1, keepdim=True), inner.var(1, correction=0, keepdim=True)
+        inner = (inner - mean) / (variance + 1e-5).sqrt() * layer.norm.weight + layer.norm.bias
+        return F.relu(inner) @ layer.weight + layer.bias
+
+
+class TestDirGatLayer(LayerContract):
+    layer = DirGatLayer
+
+    def reference(self, layer: GraphLayer, inputs: StageInput) -> torch.Tensor:
+        assert isinstance(layer, DirGatLayer)
+        assert isinstance(inputs.own, torch.Tensor)
+        result = inputs.own @ layer.weight + layer.bias
+        for side, attention in enumerate((layer.incoming, layer.outgoing)):
+            result = result + attended(attention, inputs, side)
+        return result
+
+
+def attended(layer: GatAttention, inputs: StageInput, side: int) -> torch.Tensor:
+    assert isinstance(inputs.own, torch.Tensor)
+    values = (inputs.own @ layer.weight).view(NODES, 3, OUTPUTS)
+    weights, carried = edge_weights(inputs, side), edge_attributes(inputs, side)
+    result = torch.zeros(NODES, OUTPUTS, dtype=torch.float64)
+    for node in range(NODES):
+        sources = np.flatnonzero(weights[node])
+        for head in range(3):
+            own = values[node, head] @ layer.target_attention[head]
+            logits = values[sources, head] @ layer.source_attention[head] + own
+            logits = (
+                logits + torch.from_numpy(carried[node][sources]) @ layer.edge_attention[:, head]
+            )
+            powers = torch.exp(F.leaky_relu(logits, 0.2)) * torch.from_numpy(weights[node][sources])
+            if len(sources):
+                result[node] += powers / powers.sum() @ values[sources, head] / 3
+    return result
+
+
+def test_factors_are_inverse_roots_of_both_degrees() -> None:
+    found = DirGcnLayer.message_factors(np.array([[4.0, 0.0], [1.0, 16.0]]))
+    assert found.tolist() == [[0.5, 0.0], [1.0, 0.25]]
