@@ -28,7 +28,9 @@ Panels = Mapping[str, Iterable[str]]
 
 #: Of commands that take all keys.
 PROFILE_OPTION: Final = typer.Option(
-    help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). Default: retexo.",
+    help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). "
+    "Without it `retexo run` takes lean for gcn and sage of two layers, trained lazily on this "
+    "machine with no other choice of how; else retexo.",
     metavar="NAME",
 )
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})

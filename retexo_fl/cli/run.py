@@ -16,7 +16,15 @@ from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, exampl
 from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.settling import deployed_values, deployment_address, fitted, resumed, settled
 from retexo_fl.cli.superlink import Address
-from retexo_fl.config import FITTED, RunConfig, config_values, make_config, panels
+from retexo_fl.config import (
+    FITTED,
+    RunConfig,
+    config_values,
+    default_profile,
+    make_config,
+    panels,
+    read_config_file,
+)
 from retexo_fl.errors import ConfigurationError, Interrupted, PluginError, RetexoError
 from retexo_fl.units import format_bytes, format_duration
 
@@ -30,14 +38,15 @@ Fit: TypeAlias = "partial[tuple[RunConfig, str]]"
 _HELP = """Train a GNN over a partitioned graph and write a run directory.
 
 Without options it trains on handwritten digits, a graph that comes with the installation, \
-split over five clients. Stop it with Ctrl-C; continue it with `--resume`.
+split over five clients, by `--profile lean`; `--profile retexo` is the paper's schedule. Stop it \
+with Ctrl-C; continue it with `--resume`.
 """
 #: Heading of the options of a deployment, which are no keys: they say where to train, once.
 _DEPLOYMENT = "Deployment"
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
-    "retexo run --profile lean",
+    "retexo run --profile retexo --rounds 100",
     "retexo run --nodes nodes.csv --edges edges.csv --clients 3",
     "retexo run --nodes accounts.csv --edges transfers.csv --features auto --key-column account "
     "--label-column fraud",
@@ -90,6 +99,8 @@ def _run(  # noqa: PLR0913 - each is an option
     if address is not None:
         values = deployed_values(values)
     settle = resumed if "resume" in values else settled
+    if profile is None and "resume" not in values:
+        profile = default_profile({**(read_config_file(config) if config else {}), **values})
     chosen = settle(values, config, profile=profile)
     chosen, run_path = _placed(chosen, deployed=address is not None)
     with imports_uncollected():

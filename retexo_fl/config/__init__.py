@@ -8,6 +8,7 @@ from retexo_fl.config.profiles import (
     FITTED,
     PROFILES,
     GraphFacts,
+    default_profile,
     fitted_values,
     profile_values,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "check_value",
     "client_plugins",
     "config_values",
+    "default_profile",
     "default_values",
     "field_of",
     "fitted_values",

@@ -43,6 +43,27 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
         ),
     }
 )
+#: What `retexo run` trains by where nothing else is asked for.
+DEFAULT: Final = "lean"
+#: Keys that leave the default as it was found to be: as accurate as 100 rounds of Adam for each of
+#: two layers. Whoever chooses another key, such as an optimizer, has the others' defaults with it.
+_KEEP_DEFAULT: Final = frozenset(
+    {
+        *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
+        *("feature-normalisation", "hidden", "heads", "rounds", "seed", "threads", "dtype"),
+        *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
+        *("checkpoint-every", "engine", "links", "out"),
+    }
+)
+_VALUES_OF_DEFAULT: Final = MappingProxyType(
+    {
+        "model": ("gcn", "sage"),
+        "layers": (2,),
+        "algorithm": ("lazy",),
+        "engine": ("inline", "flower"),
+    }
+)
+
 #: Profiles of which some keys follow from the graph.
 FITTED: Final = frozenset({"lean"})
 
@@ -100,6 +121,15 @@ class GraphFacts:
     def row_bytes(self) -> float:
         """About what a sparse row takes: a byte for each place, and four for what stands there."""
         return self.entries_per_row * (1 if self.is_binary else 5)
+
+
+def default_profile(chosen: Mapping[str, object]) -> str:
+    """Return the profile of a run that names none, by the keys that were chosen for it."""
+    for key, value in chosen.items():
+        known = _VALUES_OF_DEFAULT.get(key)
+        if value not in known if known else key not in _KEEP_DEFAULT:
+            return "retexo"
+    return DEFAULT
 
 
 def profile_values(name: str) -> Mapping[str, Scalar]:
