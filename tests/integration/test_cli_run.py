@@ -73,7 +73,8 @@ def test_default_run_in_an_empty_directory_ends_with_a_report(tmp_path: Path) ->
     assert run.name.startswith("digits-sage-")
     assert ended.out.splitlines()[-1] == f"report          {run / 'report.html'}"
     assert "\x1b" not in ended.out + ended.err
-    memory, head = ended.err.splitlines()[:2]
+    profile, memory, head = ended.err.splitlines()[:3]
+    assert profile.startswith("retexo: profile lean: ")
     assert memory.startswith("retexo: memory: about 3")
     assert head == "digits, sage, 5 clients, engine inline"
     assert (run / "report.html").stat().st_size > 10_000
@@ -198,11 +199,12 @@ def test_plan_of_attention_keeps_rows(retexo: CommandLine) -> None:
     assert facts["better_of_rows_and_sums"] is None
 
 
-def test_plan_predicts_the_raw_bytes_of_the_run(retexo: CommandLine, finished: Path) -> None:
+def test_plan_predicts_the_raw_bytes_of_the_run(retexo: CommandLine) -> None:
     keys = [word for word in KEYS if word != "--quiet"]
     plan = json.loads(retexo.done("plan", *keys, "--json"))["plans"]["rows"]
     predicted = plan["algorithms"]["lazy"]
-    measured = result_of(finished)["bytes"]["raw"]
+    retexo.done("run", *KEYS, "--profile", "retexo", "--out", "run")
+    measured = result_of(Path("run"))["bytes"]["raw"]
     assert measured["boundary"] == predicted["boundary"]
     assert measured["total"] == predicted["total"]
 

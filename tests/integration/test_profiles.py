@@ -92,11 +92,30 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         assert ("basis-blocks 3" in ended.err) == (model in {"gcn", "sage"}), ended.err
 
 
-def test_the_profile_of_the_paper_changes_nothing(retexo: CommandLine) -> None:
-    for name, more in (("one", ()), ("other", ("--profile", "retexo"))):
-        retexo.done("run", "--rounds", "1", "--hidden", "4", "--out", name, "--quiet", *more)
+@pytest.mark.parametrize(
+    ("more", "profile"),
+    [
+        ((), "lean"),
+        (("--model", "gcn", "--partitioner", "louvain", "--seed", "3"), "lean"),
+        (("--model", "gat"), "retexo"),
+        (("--layers", "3"), "retexo"),
+        (("--algorithm", "standard"), "retexo"),
+        (("--learning-rate", "0.1"), "retexo"),
+        (("--update-bits", "8"), "retexo"),
+        (("--sampler", "none"), "retexo"),
+        (("--config", "keys.toml"), "retexo"),
+    ],
+)
+def test_lean_is_the_default_where_nothing_else_of_it_is_chosen(
+    retexo: CommandLine, more: tuple[str, ...], profile: str
+) -> None:
+    Path("keys.toml").write_text("dropout = 0.1\n")
+    tiny = ("run", "--rounds", "1", "--hidden", "8", "--quiet", *more)
+    retexo.done(*tiny, "--out", "one")
+    retexo.done(*tiny, "--out", "other", "--profile", profile)
     one, other = written("one"), written("other")
     assert one | {"out": ""} == other | {"out": ""}
+    assert one["optimizer"] == ("lbfgs" if profile == "lean" else "adam")
 
 
 def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
