@@ -15,7 +15,7 @@ from tests.support.runs import model_bytes, result_of
 
 pytestmark = pytest.mark.system
 
-KEYS = ["--rounds", "40", "--clients", "3", "--hidden", "32", "--quiet"]
+KEYS = ["--profile", "retexo", "--rounds", "40", "--clients", "3", "--hidden", "32", "--quiet"]
 START_TIMEOUT_S, RUN_TIMEOUT_S = 60.0, 120.0
 
 
