@@ -50,7 +50,18 @@ DEFAULT: Final = "lean"
 _KEEP_DEFAULT: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
-        *("feature-normalisation", "hidden", "heads", "rounds", "seed", "threads", "dtype"),
+        *(
+            "features",
+            "key-column",
+            "label-column",
+            "feature-normalisation",
+            "hidden",
+            "heads",
+            "rounds",
+            "seed",
+            "threads",
+            "dtype",
+        ),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
         *("checkpoint-every", "engine", "links", "out"),
     }
