@@ -50,18 +50,8 @@ DEFAULT: Final = "lean"
 _KEEP_DEFAULT: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
-        *(
-            "features",
-            "key-column",
-            "label-column",
-            "feature-normalisation",
-            "hidden",
-            "heads",
-            "rounds",
-            "seed",
-            "threads",
-            "dtype",
-        ),
+        *("features", "key-column", "label-column", "feature-normalisation"),
+        *("hidden", "heads", "rounds", "seed", "threads", "dtype"),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
         *("checkpoint-every", "engine", "links", "out"),
     }
