@@ -61,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     size = ("--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
-    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
+    run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts, MemoryWatch(hosts) as watch:
         deployment = Deployment(hosts, folder, parts, CLIENTS, metered=True)
         hosts.send_nothing_twice()

@@ -77,7 +77,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Generator[Story]:
     size = ("--clients", "2", "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     alone = ("--partitions", str(parts), "--out", str(folder / "undisturbed"), "--quiet")
-    run_command([program("retexo"), "run", *OPTIONS, *alone], cwd=folder)
+    run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *alone], cwd=folder)
     with small_disk(folder / "disk", megabytes=32) as disk, Hosts(host_names(2)) as hosts:
         hosts.shape(_between)
         federation = Deployment(hosts, folder, parts, 2)

@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     size = ("--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
-    run_command([program("retexo"), "run", *OPTIONS, *place], cwd=folder)
+    run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)
     ask = ("--partitions", str(parts), "--links", LINKS, "--json")
     said = run_command([program("retexo"), "plan", *OPTIONS, *ask], cwd=folder)
     with Hosts(host_names(CLIENTS)) as hosts:
