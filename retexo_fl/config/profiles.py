@@ -50,7 +50,8 @@ DEFAULT: Final = "lean"
 _KEEP_DEFAULT: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
-        *("features", "key-column", "label-column", "feature-normalisation"),
+        *("features", "key-column", "label-column", "merge-edges", "self-loops"),
+        *("feature-normalisation",),
         *("hidden", "heads", "rounds", "seed", "threads", "dtype"),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
         *("checkpoint-every", "engine", "links", "out"),
@@ -60,6 +61,7 @@ _VALUES_OF_DEFAULT: Final = MappingProxyType(
     {
         "model": ("gcn", "sage"),
         "layers": (2,),
+        "task": ("classes",),
         "algorithm": ("lazy",),
         "engine": ("inline", "flower"),
     }
