@@ -123,6 +123,9 @@ def test_options_of_the_fit_say_what_becomes_of_numbers(tmp_path: Path) -> None:
     assert balance.deviation == pytest.approx(logarithms.std(), abs=1e-12)
     # Without a constant it is the mean, which is not 0 in a column that is left as it is.
     assert _recipe(summary, as_is=("age",)).numbers[0].missing == pytest.approx(42.5)
+    # A missing number is replaced before the logarithm is taken.
+    both = _recipe(summary, as_is=("age",), logarithms=("age",)).numbers[0]
+    assert (both.logarithm, both.missing) == (True, pytest.approx(42.5))
     for option, name, expected in (
         ("logarithms", "country", "log: 'country' is a column of texts of .*'age', 'balance', "),
         ("as_is", "size", "as-is: 'size' is no column of "),

@@ -145,6 +145,24 @@ def test_labels_that_are_refused(tmp_path: Path, cell: str) -> None:
     assert re.fullmatch(f"line 3: label: got {re.escape(repr(cell))}; {expected}", told)
 
 
+def test_a_cell_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("\n".join([HEAD, ",x,train,1,2", ",0,test,1,2", "a,,val,1,2", "a,1,,1,2"]))
+    with pytest.raises(TableError) as caught:
+        read_node_table(path)
+    told = [
+        problem.removeprefix(f"{path}: ").partition(";")[0] for problem in caught.value.problems
+    ]
+    # Neither do keys that are empty repeat each other, nor is a node with a bad label unlabelled.
+    assert told == [
+        "line 2: key: is empty",
+        "line 2: label: got 'x'",
+        "line 3: key: is empty",
+        "line 4: split: the node is unlabelled",
+        "line 5: key: 'a' is already in line 4",
+    ]
+
+
 @pytest.mark.parametrize("cell", ["", "one", "1,5", "1_0", "٣", "1 2", "0x1"])
 def test_features_that_are_no_numbers(tmp_path: Path, cell: str) -> None:
     told = _refused(tmp_path, HEAD, *GOOD, f'd,0,test,1,"{cell}"', "e,0,,1,x")
