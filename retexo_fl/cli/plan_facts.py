@@ -83,11 +83,7 @@ def profile_facts_of(config: RunConfig, parts: list[GraphPartition]) -> dict[str
     shape = ModelShape.of_part(config, parts[0])
     kind = effective_plan(config)
     plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
-    size = _size(config, parts, plans, kind)
-    # Features as they are cross without loss, whatever the profile codes.
-    first = _first_exchange(config, parts, plans)
-    coded = first.dense if config.codec == "dense" else first.lossless
-    return profile_facts(config, shape, size, features_bytes=coded)
+    return profile_facts(config, shape, parts, plans)
 
 
 def _network(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from retexo_fl.cli.plan_exchanges import Payloads, is_exact, stage_payloads
+from retexo_fl.cli.plan_messages import Asked, training_messages
 from retexo_fl.cli.tables import figures
 from retexo_fl.config import RunConfig
-from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.ledger import SERVER
+from retexo_fl.run_log.json_form import to_json
 from retexo_fl.simulation.deployment_time import (
     OPENED,
     FlowerMessage,
+    Record,
     acknowledgement_s,
     block_s,
     link_s,
@@ -24,30 +24,11 @@ from retexo_fl.simulation.deployment_time import (
 )
 from retexo_fl.simulation.links import Links, read_links
 from retexo_fl.simulation.tcp_time import Path
-from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import stage_parameters
 from retexo_fl.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-#: Payload bytes by (sender, receiver).
-Payloads = dict[tuple[int, int], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """Messages of one kind to some clients: weights down, updates up, in bytes."""
-
-    stage: int
-    purpose: str
-    count: int
-    clients: Sequence[int]
-    down_bytes: int | None = None
-    up_bytes: int | None = None
-    #: Who answers with an update.
-    training: frozenset[int] = frozenset()
 
 
 def network_facts(
@@ -66,12 +47,12 @@ def network_facts(
     links = read_links(config.links, clients=len(parts))
     shape = ModelShape.of_part(config, parts[0])
     exchanges = [*_exchanges(config, shape, parts, plans, links)]
-    messages = [_message(asked, links) for asked in _messages(config, shape, parts)]
+    messages = [_message(asked, links) for asked in training_messages(config, shape, parts)]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
     messages_s = sum(one["count"] * _total(one, OPENED[0]) for one in messages)
     return {
         "links": links.text,
-        "lines": links.facts(),
+        "lines": to_json(links.facts()),
         "exchanges": exchanges,
         "messages": messages,
         "seconds": {
@@ -92,7 +73,9 @@ def network_table(network: dict[str, Any]) -> Table:
         _add(table, f"exchange {one['stage']}", one["count"], known, (one["seconds"],))
     for one in network["messages"]:
         moved = (one["down_bytes"] or 0) + (one["up_bytes"] or 0)
-        name = one["purpose"] + ("" if one["stage"] < 0 else f" {one['stage']}")
+        is_first_round = one["first"] and one["purpose"] == "train"
+        name = "first" if is_first_round else one["purpose"]
+        name += "" if one["stage"] < 0 else f" {one['stage']}"
         each = (_total(one, OPENED[0]), _total(one, OPENED[-1]))
         _add(table, name, one["count"], format_bytes(moved), each)
     total = network["seconds"]
@@ -105,8 +88,10 @@ NETWORK_NOTE = (
     "Network time of a deployment on these links: for exchanges that of the slowest\n"
     "pair, for Flower's messages that of the slowest client. Expect the lower times\n"
     "if a ClientApp answers within 4 s. Flower closes connections after 5 s idle;\n"
-    "the higher times are for messages that each open a new one. Computing, Flower's\n"
-    "sleeps and packet loss are not included (docs/links.md)."
+    "the higher times are for messages that each open a new one. First is a stage's\n"
+    "first round together with its exchange. Few bits a value take those bytes at\n"
+    "most; a stage that patience ends has fewer rounds. Computing, Flower's sleeps\n"
+    "and packet loss are not included (docs/links.md)."
 )
 
 
@@ -132,48 +117,13 @@ def _exchanges(
     """Yield one entry for each exchange that moves vectors; the first opens the links."""
     if config.algorithm in {"drop", "central"} or not any(plan.num_send for plan in plans):
         return
-    in_rounds = config.algorithm != "lazy"
-    yield {"stage": 0, "count": 1, "is_exact": True} | _slowest(
-        _first_payloads(config, parts, plans), links, opens=True
-    )
     # Forward and backward in each round; forward once more for each validation and the test.
-    count = 3 * config.rounds + 2 if in_rounds else 1
-    for stage in range(1, config.layers):
-        row_bytes = shape.exchange_width(stage) * np.dtype(config.dtype).itemsize
-        payloads = {
-            (plan.client, peer.peer): peer.send.count * row_bytes
-            for plan in plans
-            for peer in plan.peers
-        }
-        is_exact = config.codec == "dense" and config.algorithm != "bns"
-        yield {"stage": stage, "count": count, "is_exact": is_exact} | _slowest(
-            payloads, links, opens=False
-        )
-
-
-def _first_payloads(
-    config: RunConfig, parts: Sequence[GraphPartition], plans: Sequence[BoundaryPlan]
-) -> Payloads:
-    found: Payloads = {}
-    for part, plan in zip(parts, plans, strict=True):
-        sent = sent_features(
-            part,
-            plan,
-            model=config.model,
-            normalisation=config.feature_normalisation,
-            dtype=config.dtype,
-        )
-        if config.codec == "fixed":
-            sent = iter(rounded_features(list(sent)))
-        for peer, vectors in zip(plan.peers, sent, strict=True):
-            rows, width = vectors.shape
-            dense = rows * width * vectors.dtype.itemsize
-            found[plan.client, peer.peer] = (
-                dense
-                if config.codec == "dense"
-                else lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-            )
-    return found
+    later = 3 * config.rounds + 2 if config.traits.exchanges_in_rounds else 1
+    for stage in range(config.layers):
+        payloads = stage_payloads(config, shape, parts, plans, stage)
+        known = {"stage": stage, "count": later if stage else 1}
+        known |= {"is_exact": is_exact(config, shape, stage)}
+        yield known | _slowest(payloads, links, opens=not stage)
 
 
 def _slowest(payloads: Payloads, links: Links, *, opens: bool) -> dict[str, Any]:
@@ -197,50 +147,13 @@ def _slowest(payloads: Payloads, links: Links, *, opens: bool) -> dict[str, Any]
 # ---- Flower's messages --------------------------------------------------------------------------
 
 
-def _messages(
-    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
-) -> Iterator[_Asked]:
-    """Yield the messages of a training in their order; one question for what has arrived each."""
-    item = np.dtype(config.dtype).itemsize
-    whole, heads = stage_parameters(shape)
-    lazy = config.algorithm == "lazy"
-    sizes = whole if lazy else [sum(whole) - sum(heads)]
-    everyone = range(len(parts))
-    in_rounds = config.algorithm in {"standard", "bns"}
-    training = [p.client for p in parts if in_rounds or p.train_mask.any()]
-    validating = [p.client for p in parts if in_rounds or p.val_mask.any()]
-    asked = sorted({*training, *validating})
-    yield _Asked(stage=-1, purpose="hello", count=1, clients=everyone)
-    for stage, size in enumerate(sizes):
-        weights = item * size
-        before = item * sizes[stage - 1] if stage else None
-        yield _Asked(stage=stage, purpose="publish", count=1, clients=everyone, down_bytes=before)
-        yield _Asked(stage=stage, purpose="collect", count=1, clients=everyone)
-        yield _Asked(
-            stage=stage,
-            purpose="train",
-            count=config.rounds,
-            clients=asked,
-            down_bytes=weights,
-            up_bytes=weights,
-            training=frozenset(training),
-        )
-        yield _Asked(
-            stage=stage, purpose="validate", count=1, clients=validating, down_bytes=weights
-        )
-    last = item * sizes[-1]
-    yield _Asked(stage=len(sizes) - 1, purpose="test", count=1, clients=everyone, down_bytes=last)
-
-
-def _message(asked: _Asked, links: Links) -> dict[str, Any]:
+def _message(asked: Asked, links: Links) -> dict[str, Any]:
     """Return what the slowest of the asked clients takes, by connections opened anew."""
     found = []
     for client in asked.clients:
         path = _path(links, client, SERVER)
         message = FlowerMessage(
-            down_bytes=asked.down_bytes,
-            up_bytes=asked.up_bytes if client in asked.training else None,
-            is_first=asked.purpose == "hello",
+            down=asked.down, up=asked.reply_of(client), is_first=asked.purpose == "hello"
         )
         received = [receive_s(path, message, opened=opened) for opened in OPENED]
         sent = [send_s(path, message, opened=opened) for opened in OPENED]
@@ -249,13 +162,19 @@ def _message(asked: _Asked, links: Links) -> dict[str, Any]:
     return {
         "stage": asked.stage,
         "purpose": asked.purpose,
+        "first": asked.first,
         "count": asked.count,
         "client": client,
-        "down_bytes": asked.down_bytes,
-        "up_bytes": asked.up_bytes,
+        "down_bytes": _bytes_of(asked.down),
+        "up_bytes": _bytes_of(asked.up),
         "receive_s": received,
         "send_s": sent,
     }
+
+
+def _bytes_of(records: Iterable[Record]) -> int | None:
+    """Return the bytes of arrays in records; None if they have none."""
+    return sum(record.more_bytes for record in records) or None
 
 
 def _total(message: dict[str, Any], opened: int) -> float:

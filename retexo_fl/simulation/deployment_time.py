@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final
 
 from retexo_fl.simulation.tcp_time import Path, connect_s, request_s, transfer_s, with_tls
@@ -40,11 +41,11 @@ _TLS: Final = (517, 843)
 _FINISHED: Final = (80, 510)
 #: Objects are pulled and pushed on so many connections at a time.
 _WORKERS: Final = 2
-#: Objects of every message: itself, its records, its settings or metrics; with weights three more.
-#: Of these the weights themselves are pushed as the second one, and pulled in an order by chance.
-_OBJECTS: Final = 3
-_OBJECTS_WITH_WEIGHTS: Final = 6
-_PUSHED_AT: Final = 1
+#: Objects of every message beside its records: itself, and the list of them. An array beside a
+#: record is three: its bytes, then two more. They are pushed in the order of the records, the
+#: message itself last, and pulled in an order by chance.
+_OBJECTS: Final = 2
+_OBJECTS_BESIDE_ARRAY: Final = 2
 #: Connections that may have to be opened anew for one way of a message: none, one or both.
 OPENED: Final = (0, 1, 2)
 
@@ -90,17 +91,35 @@ def acknowledgement_s(path: Path) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of a message: its settings or metrics, which are few bytes, and maybe an array.
+
+    Attributes:
+        coded_bytes: Of an array in few bits, which is one of its values.
+        array_bytes: Of an array beside it; None if there is none.
+    """
+
+    coded_bytes: int = 0
+    array_bytes: int | None = None
+
+    @property
+    def more_bytes(self) -> int:
+        """Bytes of its array."""
+        return self.coded_bytes + (self.array_bytes or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerMessage:
     """A message of the server and its reply.
 
     Attributes:
-        down_bytes: Weights in the message; None if it has none.
-        up_bytes: Weights in the reply; None if it has none.
+        down: Records of the message.
+        up: Records of the reply.
         is_first: The first message of a run: the SuperNode asks for the run and its app, too.
     """
 
-    down_bytes: int | None = None
-    up_bytes: int | None = None
+    down: tuple[Record, ...] = (Record(),)
+    up: tuple[Record, ...] = (Record(),)
     is_first: bool = False
 
 
@@ -112,19 +131,17 @@ def receive_s(path: Path, message: FlowerMessage, *, opened: int = 0) -> float:
         message: What is received.
         opened: Connections that have to be opened anew, up to two.
     """
-    sizes = _objects(message.down_bytes)
-    small = request_s(path, *_PULL_OBJECT)
-    times = [small] * len(sizes)
     asked = 3 if message.is_first else 1
     fixed_s = asked * request_s(path, *_PULL_MESSAGES) + request_s(path, *_CONFIRM)
-    if message.down_bytes is None:
-        return fixed_s + _in_parallel(path, times, opened=opened)
-    big = request_s(path, _PULL_OBJECT[0], with_tls(_PULL_OBJECT[1] + message.down_bytes))
-    mean_s = 0.0
-    for place in range(len(sizes)):
-        order = [*times[:place], big, *times[place + 1 :]]
-        mean_s += _in_parallel(path, order, opened=opened) / len(sizes)
-    return fixed_s + mean_s
+    objects = objects_of(message.down)
+    small_s = _pull_s(path, 0)
+    large_s = [_pull_s(path, more_bytes) for more_bytes in objects if more_bytes]
+    orders_s = []
+    for places in permutations(range(len(objects)), len(large_s)):
+        at = dict(zip(places, large_s, strict=True))
+        times = [at.get(place, small_s) for place in range(len(objects))]
+        orders_s.append(_in_parallel(path, times, opened=opened))
+    return fixed_s + sum(orders_s) / len(orders_s)
 
 
 def send_s(path: Path, message: FlowerMessage, *, opened: int = 0) -> float:
@@ -135,16 +152,36 @@ def send_s(path: Path, message: FlowerMessage, *, opened: int = 0) -> float:
         message: What is replied to.
         opened: Connections that have to be opened anew, up to two.
     """
-    sizes = _objects(message.up_bytes)
-    times = [request_s(path, *_PUSH_OBJECT)] * len(sizes)
-    if message.up_bytes is not None:
-        up_bytes = with_tls(_PUSH_OBJECT[0] + message.up_bytes)
-        times[_PUSHED_AT] = request_s(path, up_bytes, _PUSH_OBJECT[1])
+    times = [_push_s(path, more_bytes) for more_bytes in objects_of(message.up)]
     return request_s(path, *_PUSH_MESSAGES) + _in_parallel(path, times, opened=opened)
 
 
-def _objects(weights_bytes: int | None) -> range:
-    return range(_OBJECTS if weights_bytes is None else _OBJECTS_WITH_WEIGHTS)
+def objects_of(records: Sequence[Record]) -> list[int]:
+    """Return the objects of a message in the order in which they are pushed.
+
+    Of each, the bytes of an array that are in it.
+    """
+    found: list[int] = []
+    for record in records:
+        found.append(record.coded_bytes)
+        if record.array_bytes is not None:
+            found += [record.array_bytes, *[0] * _OBJECTS_BESIDE_ARRAY]
+    return found + [0] * _OBJECTS
+
+
+def _pull_s(path: Path, more_bytes: int) -> float:
+    up_bytes, down_bytes = _PULL_OBJECT
+    return request_s(path, up_bytes, _grown(down_bytes, more_bytes))
+
+
+def _push_s(path: Path, more_bytes: int) -> float:
+    up_bytes, down_bytes = _PUSH_OBJECT
+    return request_s(path, _grown(up_bytes, more_bytes), down_bytes)
+
+
+def _grown(size_bytes: int, more_bytes: int) -> int:
+    """Return the bytes of a request or answer, as the meter saw it, with those of an array."""
+    return with_tls(size_bytes + more_bytes) if more_bytes else size_bytes
 
 
 def _in_parallel(path: Path, times: Sequence[float], *, opened: int) -> float:

@@ -12,7 +12,9 @@ import pytest
 
 from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.client.preparation import load_parts
+from retexo_fl.config import PROFILES
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.simulation.links import Link, parse_link
 from sims.measured import MeasuredVolume, measured_gamma
 from tests.support.data import cora_dir
 from tests.support.runs import configured, result_of, train
@@ -103,3 +105,60 @@ def _predicted(**keys: Any) -> dict[str, Any]:
     facts = plan_facts(config, load_parts(config))
     predicted: dict[str, Any] = facts["plans"][facts["boundary_plan"]]
     return predicted
+
+
+#: By links, how much more of a run's modelled time its planned messages may take: few bits are
+#: coded shorter than their bits, which counts where the rate is low. And how much less, for a
+#: message's other values.
+MOST_MORE = {"4g": 0.05, "rate:2mbit/delay:5ms": 0.2}
+MOST_LESS = 0.02
+LEAN = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items() if key != "rounds"}
+
+
+@pytest.mark.parametrize("links", list(MOST_MORE))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dataset": "cora", **LEAN},
+        {"dataset": "cora", **LEAN, "basis_rows": "sums", "model": "gcn"},
+        {"dataset": "digits", **LEAN, "update_bits": 4, "clients": 5},
+        {"dataset": "digits", **LEAN, "basis": "none", "weight_bits": 32},
+        {"dataset": "digits", "algorithm": "standard", "weight_bits": 4, "codec": "dense"},
+        {"dataset": "digits", "algorithm": "drop", "weight_bits": 8, "patience": 10},
+    ],
+)
+def test_a_run_over_links_takes_the_planned_messages(
+    tmp_path: Path, links: str, keys: dict[str, Any]
+) -> None:
+    # None of the stages has as many rounds as patience, so that all are trained.
+    more = {"clients": 3, "hidden": 32, "rounds": 8, "links": links, **keys}
+    config = configured(tmp_path / "run", **{**KEYS, "data_dir": cora_dir(), **more})
+    planned = plan_facts(config, load_parts(config))["network"]
+    network = result_of(_train(tmp_path / "run", **more))["network"]
+    expected_s = _planned_s(planned, parse_link(links))
+    assert -MOST_LESS < expected_s / network["seconds"] - 1 < MOST_MORE[links]
+
+
+def _planned_s(planned: dict[str, Any], link: Link) -> float:
+    """Return what planned messages and exchanges take in the model of links that a run has.
+
+    It knows neither connections nor Flower's requests (docs/links.md). In a process vectors are
+    sent in a message of its own, since nobody can wait for them.
+    """
+    delay_s, byte_s = float(link.delay_s), float(link.byte_s)
+    found_s = _messages_s(planned["messages"], link)
+    found_s += sum(2 * delay_s for one in planned["messages"] if one["first"])
+    for one in planned["exchanges"]:
+        sent_s = delay_s + one["payload_bytes"] * byte_s
+        # Before a stage, the server's next question is under way for as long as there and back.
+        before_s = 2 * delay_s if one["count"] == 1 else 0.0
+        found_s += one["count"] * max(0.0, sent_s - before_s)
+    return found_s
+
+
+def _messages_s(messages: list[dict[str, Any]], link: Link) -> float:
+    found_s = 0.0
+    for one in messages:
+        size_bytes = (one["down_bytes"] or 0) + (one["up_bytes"] or 0)
+        found_s += one["count"] * (2 * float(link.delay_s) + size_bytes * float(link.byte_s))
+    return found_s

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from retexo_fl.cli.plan import _network_lines
 from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.cli.tables import show
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import make_config
+from retexo_fl.config import PROFILES, make_config
 from retexo_fl.errors import ConfigurationError
+from tests.support.cli import CommandLine
 
 ROUNDS = 4
 
@@ -60,6 +62,69 @@ def test_every_message_of_a_training_is_there() -> None:
     assert found["seconds"]["messages"] < found["seconds"]["messages_most"]
 
 
+def lean(**keys: Any) -> dict[str, Any]:
+    more = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items()}
+    return network(**{**more, "rounds": ROUNDS, "model": "gcn", "basis_blocks": 3, **keys})
+
+
+def asked(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+    names = ("purpose", "stage", "count", "first")
+    return [tuple(one[name] for name in names) for one in found["messages"]]
+
+
+ALONG = ("publish", "collect")
+ALONE: tuple[str, ...] = ()
+
+
+def test_an_exchange_goes_along_with_what_follows_where_changes_are_sent() -> None:
+    rounds = [("train", ROUNDS - 1, ALONE), ("validate", 1, ALONE)]
+    stages = [
+        (purpose, stage, count, first)
+        for stage in (0, 1)
+        for purpose, count, first in [("train", 1, ALONG), *rounds]
+    ]
+    hello, test = ("hello", -1, 1, ALONE), ("test", 1, 1, ALONE)
+    basis = [("basis", 0, 1, ALONE), ("basis", 0, 1, ALONE), ("basis", 0, 2, ALONE)]
+    assert asked(lean()) == [hello, *basis, *stages, test]
+    # A basis of sums needs the features first.
+    sums = [("basis", 0, 1, ALONG), *basis[1:]]
+    assert asked(lean(basis_rows="sums")) == [hello, *sums, *stages, test]
+    for alone in ({"min_clients": 2, "round_deadline_s": 9.0}, {"weight_bits": 32}):
+        purposes = [one["purpose"] for one in lean(**alone)["messages"]]
+        assert purposes.count("publish") == purposes.count("collect") == 2
+        assert not any(one["first"] for one in lean(**alone)["messages"])
+    together = network(algorithm="standard", weight_bits=4)
+    assert asked(together)[1:3] == [("publish", 0, 1, ALONE), ("collect", 0, 1, ALONE)]
+
+
+def test_arrays_have_the_bytes_of_their_bits() -> None:
+    # Digits: 64 features, 10 classes; three blocks of coordinates, 8 hidden values, two stages.
+    values = [30 * 8 + 3 * 8 + 8 * 10 + 10, 8 * 10 + 10]
+    found = {(one["purpose"], one["stage"], one["first"]): one for one in lean()["messages"]}
+
+    def bits(count: int, bits: int) -> int:
+        return 8 + -(-count // 256) + -(-count * bits // 8)
+
+    for stage, count in enumerate(values):
+        later = found["train", stage, ALONE]
+        assert later["down_bytes"] == found["validate", stage, ALONE]["down_bytes"]
+        assert (later["down_bytes"], later["up_bytes"]) == (bits(count, 4), bits(count, 8))
+    basis_bytes = 2 * 64 + bits(64 * 30, 8)
+    assert found["train", 0, ALONG]["down_bytes"] == basis_bytes + 8
+    assert found["train", 1, ALONG]["down_bytes"] == 8 + 8
+    assert found["test", 1, ALONE]["down_bytes"] == 8
+    # Selected weights may be too old to be held where nothing ends a stage early; so they are where
+    # clients cannot ask for them.
+    whole = lean(patience=0)["messages"]
+    assert whole[-1]["down_bytes"] == 4 * values[1]
+    assert network(algorithm="standard", weight_bits=4)["messages"][-1]["down_bytes"] > 4 * 64 * 8
+    first, second = lean()["exchanges"]
+    assert not first["is_exact"]
+    assert not second["is_exact"]
+    assert lean(basis_rows="sums")["exchanges"][0]["is_exact"]
+    assert first["payload_bytes"] < lean(row_bits=32)["exchanges"][0]["payload_bytes"] / 3.5
+
+
 def test_the_slowest_pair_and_the_slowest_client_decide(tmp_path: Path) -> None:
     file = tmp_path / "links.toml"
     file.write_text('default = "delay:10ms"\n"1>2" = "rate:64kbit"\n"2-server" = "delay:1s"\n')
@@ -85,7 +150,17 @@ def test_the_table_fits_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     show(*_network_lines({"network": network(rounds=ROUNDS)}))
+    show(*_network_lines({"network": lean(rounds=100)}))
     said = capsys.readouterr().out
     assert "exchange 0" in said
     assert "train 1" in said
+    assert "first 1" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_plan_is_json(capfd: pytest.CaptureFixture[str]) -> None:
+    retexo = CommandLine(capfd)
+    said = json.loads(retexo.done("plan", "--clients", "2", "--links", "4g", "--json"))
+    assert said["network"]["lines"] == {
+        "default": {"rate_bit_s": 13.6e6, "delay_s": 0.02655, "loss": 0.0}
+    }

@@ -1,0 +1,220 @@
+"""The messages between server and clients of a deployed training, and what they hold at most.
+
+As the server asks them (:mod:`retexo_fl.federation.server_loop`), if no stage ends before its last
+round and all vectors have arrived when they are first looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.config import RunConfig
+from retexo_fl.graph import GraphPartition
+from retexo_fl.simulation.deployment_time import Record
+from retexo_fl.training.ridge import gram_values
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import stage_parameters
+
+#: Of an array in few bits: its head, and values that share a step of one byte.
+_HEAD_BYTES: Final = 8
+_STEP_VALUES: Final = 256
+#: Of a value in the mean of a basis in few bits.
+_MEAN_BYTES: Final = 2
+#: What names weights that clients hold.
+_NAME: Final = Record(coded_bytes=8)
+#: Without an array.
+_FEW: Final = (Record(),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Messages of one kind, and the replies.
+
+    Attributes:
+        stage: Stage index, -1 before the first.
+        purpose: What is asked.
+        clients: Who is asked, ascending.
+        count: How often.
+        first: What is asked before it in the same message.
+        down: Records of a message.
+        up: Records of the reply of those who train.
+        training: Who replies with arrays.
+    """
+
+    stage: int
+    purpose: str
+    clients: Sequence[int]
+    count: int = 1
+    first: tuple[str, ...] = ()
+    down: tuple[Record, ...] = _FEW
+    up: tuple[Record, ...] = _FEW
+    training: frozenset[int] = frozenset()
+
+    def reply_of(self, client: int) -> tuple[Record, ...]:
+        """Return the records of a client's reply."""
+        return self.up if client in self.training else _FEW * len(self.up)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all arrays, both ways."""
+        up = [record for client in self.clients for record in self.reply_of(client)]
+        down = sum(record.more_bytes for record in self.down) * len(self.clients)
+        return self.count * (down + sum(record.more_bytes for record in up))
+
+
+def training_messages(
+    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+) -> list[Asked]:
+    """Return the messages of a training in their order.
+
+    Args:
+        config: Of the run.
+        shape: Of its model.
+        parts: All clients' parts.
+    """
+    return [*_Messages(config, shape, parts).all()]
+
+
+class _Messages:
+    def __init__(
+        self, config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+    ) -> None:
+        self._config, self._shape = config, shape
+        self._item = np.dtype(config.dtype).itemsize
+        together = config.traits.exchanges_in_rounds
+        self._everyone = tuple(range(len(parts)))
+        self._training = tuple(p.client for p in parts if together or p.train_mask.any())
+        self._validating = tuple(p.client for p in parts if together or p.val_mask.any())
+        self._sends_changes = config.weight_bits < 32
+        self._go_along = (
+            self._sends_changes and not (together or config.relay) and not config.min_clients
+        )
+        # Clients keep as many weights as the best of a stage with patience may be old.
+        self._names_selected = self._sends_changes and config.patience > 0 and not together
+
+    def all(self) -> Iterator[Asked]:
+        whole, heads = stage_parameters(self._shape)
+        sizes = [sum(whole) - sum(heads)] if self._config.traits.end_to_end else whole
+        yield Asked(stage=-1, purpose="hello", clients=self._everyone)
+        yield from self._basis()
+        if self._shape.passes_sums:
+            yield from self._solved(sizes[-1])
+        else:
+            for stage, size in enumerate(sizes):
+                yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
+        yield Asked(
+            stage=len(sizes) - 1,
+            purpose="test",
+            clients=self._everyone,
+            down=(self._selected(sizes[-1]),),
+        )
+
+    def _basis(self) -> Iterator[Asked]:
+        """Yield the questions for a basis: the mean, then one block after the other."""
+        shape = self._shape
+        if not shape.has_basis:
+            return
+        mean = self._sums(1, down=Record())
+        yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
+        blocks = -(-shape.inputs // shape.classes)
+        yield self._sums(shape.classes, down=self._basis_record(0))
+        if blocks > 1:
+            more = self._sums(shape.classes, down=self._basis_record(shape.classes))
+            yield replace(more, count=blocks - 1)
+
+    def _stage(self, stage: int, size: int, *, before: int | None) -> Iterator[Asked]:
+        """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
+        rounds = self._config.rounds
+        train = Asked(
+            stage=stage,
+            purpose="train",
+            clients=sorted({*self._training, *self._validating}),
+            down=(self._coded(size, self._config.weight_bits),),
+            up=(self._coded(size, self._config.update_bits),),
+            training=frozenset(self._training),
+        )
+        made_by = Record()
+        if before is not None:
+            made_by = self._selected(before)
+        elif self._shape.has_basis:
+            made_by = self._basis_record(self._shape.inputs)
+        if self._sends_changes:
+            # Clients compute the weights that a stage starts from.
+            yield from self._after_exchange(made_by, replace(train, down=(_NAME,)))
+            rounds -= 1
+        else:
+            yield from self._exchange(stage, made_by)
+        if rounds:
+            yield replace(train, count=rounds)
+        yield Asked(stage=stage, purpose="validate", clients=self._validating, down=train.down)
+
+    def _solved(self, size: int) -> Iterator[Asked]:
+        """Yield the messages of stages without rounds, the last of which has ``size`` weights."""
+        shape, last = self._shape, self._shape.layers - 1
+        made_by = self._basis_record(shape.inputs) if shape.has_basis else Record()
+        for stage in range(last):
+            ahead = Asked(stage=stage, purpose="publish", clients=self._everyone)
+            yield from self._after_exchange(made_by, ahead)
+            made_by = Record()
+        products = Asked(
+            stage=last,
+            purpose="gram",
+            clients=self._everyone,
+            up=(self._coded(gram_values(shape.read_width, shape.classes), 32),),
+            training=frozenset(self._everyone),
+        )
+        yield from self._after_exchange(made_by, products)
+        found = (self._coded(size, 32),)
+        yield Asked(stage=last, purpose="validate", clients=self._validating, down=found)
+
+    def _after_exchange(self, made_by: Record, asked: Asked) -> Iterator[Asked]:
+        """Yield the messages of an exchange and of what follows, in one if they may go along."""
+        if not self._go_along or tuple(asked.clients) != self._everyone:
+            yield from self._exchange(asked.stage, made_by)
+            yield asked
+            return
+        yield replace(
+            asked,
+            first=("publish", "collect"),
+            down=(made_by, *_FEW, *asked.down),
+            up=(*_FEW, *_FEW, *asked.up),
+        )
+
+    def _exchange(self, stage: int, made_by: Record) -> Iterator[Asked]:
+        yield Asked(stage=stage, purpose="publish", clients=self._everyone, down=(made_by,))
+        yield Asked(stage=stage, purpose="collect", clients=self._everyone)
+
+    def _sums(self, columns: int, *, down: Record) -> Asked:
+        """Return the question for the sums of F x ``columns`` values of a basis."""
+        up = self._coded(self._shape.features * columns, self._config.basis_bits)
+        return Asked(
+            stage=0,
+            purpose="basis",
+            clients=self._training,
+            down=(down,),
+            up=(up,),
+            training=frozenset(self._training),
+        )
+
+    def _basis_record(self, columns: int) -> Record:
+        """Return a mean, and so many directions."""
+        features, bits = self._shape.features, self._config.basis_bits
+        if bits == 32:
+            return self._coded(features * (1 + columns), bits)
+        directions = self._coded(features * columns, bits).coded_bytes if columns else 0
+        return Record(coded_bytes=_MEAN_BYTES * features + directions)
+
+    def _selected(self, size: int) -> Record:
+        """Return the selected weights of a stage that is over."""
+        return _NAME if self._names_selected else self._coded(size, 32)
+
+    def _coded(self, values: int, bits: int) -> Record:
+        """Return an array in so many bits a value, as long as it is at most."""
+        if bits == 32:
+            return Record(array_bytes=values * self._item)
+        steps = -(-values // _STEP_VALUES)
+        return Record(coded_bytes=_HEAD_BYTES + steps + -(-values * bits // 8))
