@@ -46,7 +46,7 @@ def profile_facts(
         for stage in range(shape.layers)
     )
     return {
-        "rounds": config.rounds * shape.layers,
+        "rounds": sum(config.stage_rounds),
         "payload_at_most": exchanged + sum(one.payload_bytes for one in asked),
         "messages": messages,
         "deployed_minutes": [messages * seconds / 60 for seconds in _MESSAGE_S],
