@@ -108,7 +108,7 @@ def _check_scaffold(values: Mapping[str, Any]) -> None:
     for key, expected, why in (
         ("local-optimizer", "sgd", "whose steps are not multiples of gradients"),
         ("proximal-mu", 0, "whose pull would count as a gradient"),
-        ("aggregator", "mean", "which does not believe single clients"),
+        ("aggregator", "mean", "since corrections are means in any case"),
         ("weight-bits", 32, "which sends all clients the same"),
     ):
         if values[key] != expected:

@@ -147,3 +147,26 @@ def test_csv_for_spreadsheets_marks_keys_that_would_be_formulas(tmp_path: Path) 
             _, *rows = csv.reader(file)
         marked = [f"'{key}" for key in keys[:7]] + keys[7:10] + [f"'{keys[10]}"]
         assert [row[0] for row in rows] == (marked if form == SPREADSHEET_CSV else keys)
+
+
+@pytest.mark.parametrize("form", [*FORMS, SPREADSHEET_CSV])
+def test_classes_are_written_by_name(tmp_path: Path, form: str) -> None:
+    names = ("=no", "may,be", "yes")
+    given = replace(predictions(), names=names)
+    write_predictions(tmp_path, 0, given, form)
+    path = tmp_path / predictions_name(0, form)
+    expected = [names[c] for c in given.answers]
+    if form == "npz":
+        with np.load(path) as arrays:
+            assert arrays["class_name"][arrays["class"]].tolist() == expected
+        return
+    if form == "parquet":
+        table = parquet.read_table(path)
+        assert table.column_names == ["key", "class", *(f"p_{name}" for name in names)]
+        assert table["class"].to_pylist() == expected
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["key", "class", *(f"p_{name}" for name in names)]
+    mark = "'" if form == SPREADSHEET_CSV else ""
+    assert [row[1] for row in rows] == [f"{mark if n[0] == '=' else ''}{n}" for n in expected]

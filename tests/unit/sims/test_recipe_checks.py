@@ -38,6 +38,22 @@ WRONG = [
     ("local_steps", {"moved, random, 5 rounds, 10 local steps": 60.0}, "bytes of a round"),
     ("local_steps", {"test accuracy, random, 5 rounds, 10 local steps": 0.80}, "lose at most"),
     ("local_steps", {"test accuracy, louvain, 50 rounds, 10 local steps": 0.86}, "communities"),
+    (
+        "local_steps",
+        {
+            "test accuracy, metis, 50 rounds, 10 local steps by FedProx": 0.80,
+            "test accuracy, metis, 50 rounds, 10 local steps by SCAFFOLD": 0.80,
+        },
+        "on metis parts FedProx or SCAFFOLD",
+    ),
+    (
+        "local_steps",
+        {
+            "test accuracy, louvain, 50 rounds, 10 local steps by FedProx": 0.84,
+            "test accuracy, louvain, 50 rounds, 10 local steps by SCAFFOLD": 0.84,
+        },
+        "on louvain parts FedProx or SCAFFOLD",
+    ),
     ("openfgl", {"global score, citeseer, metis, lazy, 1 step": 0.70}, "than central"),
     ("openfgl", {"global score, pubmed, random, drop, 1 step": 0.90}, "costs accuracy"),
     ("openfgl", {"moved, cora, louvain, lazy, 1 step": 700.0}, "moves more"),

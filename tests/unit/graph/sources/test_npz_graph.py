@@ -239,7 +239,7 @@ def test_describe_npz_graph_hides_split_of_too_many_labels(tmp_path: Path) -> No
         ({"edge_index": ("<i4", (2, 2**25))}, "has 33554432 edges for 6 pairs of nodes"),
         ({"train_mask": ("|b1", (2**26,))}, "train_mask: got shape (67108864,); expected (4)"),
         ({"x": ("<f4", (2**24, 2))}, "x: got shape (16777216, 2); expected (4, F)"),
-        ({"y": ("<i8", (2**23, 2))}, "y: got shape (8388608, 2); expected (any)"),
+        ({"y": ("<i8", (2**23, 2, 1))}, "y: got int64 of shape (8388608, 2, 1); expected"),
     ],
 )
 def test_sizes_that_disagree_are_refused_before_memory_is_taken(
