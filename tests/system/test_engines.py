@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.data import cora_dir
+from tests.support.goals import write_goals
 from tests.support.runs import events_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -49,6 +50,7 @@ SCAFFOLD = ("--local-steps", "3", "--local-optimizer", "sgd", "--local-correctio
         ("gcn", LEAN),
         ("gcn", ("--profile", "one-shot")),
         ("gcn", SCAFFOLD),
+        ("sage", ("--metric", "roc-auc", "--class-weights", "balanced", "--loss", "focal:2")),
         *(pytest.param(model, (), marks=pytest.mark.slow) for model in ("gcn", "gat")),
     ],
 )
@@ -70,6 +72,21 @@ def test_both_engines_leave_the_same_model_and_the_same_account(
         for kind in ("boundary", "updates_up", "weights_down"):
             assert one["bytes"][measure][kind] == other["bytes"][measure][kind]
     assert _curves(flower) == _curves(inline)
+
+
+@pytest.mark.parametrize("task", ["multi-label", "regression"])
+def test_both_engines_take_every_task(tmp_path: Path, task: str) -> None:
+    options = [
+        *("--dataset", task, "--data-dir", str(write_goals(tmp_path)), "--task", task),
+        *("--clients", "2", "--hidden", "8", "--rounds", "3", "--per-client-metrics", "true"),
+    ]
+    inline = run(tmp_path / "inline", *options)
+    flower = run(tmp_path / "flower", *options, "--engine", "flower")
+    assert model_bytes(flower) == model_bytes(inline)
+    one, other = result_of(inline), result_of(flower)
+    for key in ("metric", "errors", "stages", "client_table"):
+        assert one[key] == other[key]
+    assert one.get("labels") == other.get("labels")
 
 
 def _curves(run_path: Path) -> list[tuple[object, ...]]:
