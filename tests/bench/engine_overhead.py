@@ -82,6 +82,8 @@ class IdleClient(Answering):
             classes=_CLASSES,
             vectors_out=0,
             vectors_in=0,
+            # Train, validation and test nodes of every class.
+            label_uses=(7,) * _CLASSES,
         )
 
     def publish(self, request: PublishRequest) -> PublishAnswer:

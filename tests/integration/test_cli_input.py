@@ -73,7 +73,10 @@ BAD_GRAPHS: dict[str, tuple[dict[str, np.ndarray], str]] = {
         {"y": np.array([0, 1, -2, *[0] * 9], dtype=np.int16)},
         r"y: row 2 .*-2; expected -1 .*to 1",
     ),
-    "labels_of_floats": ({"y": np.zeros(12)}, "y: .*float64; expected integers"),
+    "labels_of_complex_numbers": (
+        {"y": np.zeros(12, dtype=complex)},
+        "y: .*complex128 .*; expected integers",
+    ),
     "no_labels": ({"y": np.full(12, -1, dtype=np.int16)}, "y: no .*label"),
     "too_few_labels": (
         {"y": np.zeros(11, dtype=np.int16)},

@@ -167,14 +167,16 @@ def _add_split(table: Path, part: Path) -> None:
 def test_one_command_makes_parts_trains_and_predicts_with_class_names(retexo: CommandLine) -> None:
     graph = ("--nodes", "accounts.csv", "--edges", "transfers.csv")
     auto = (*graph, "--features", "auto", *NAMES, "--partitioner", "attribute:branch")
-    retexo.done("run", *auto, *RUN, "--out", "run", "--quiet")
+    # By lean training a row is rounded for other clients, and so depends on how nodes are split.
+    retexo.done("run", *auto, *RUN, "--profile", "retexo", "--out", "run", "--quiet")
     recipe = Path("run/recipe.toml").read_text()
     # What the graph is cut by is no feature; nor is what differs in every row.
     assert 'column = "branch"' not in recipe
     assert 'column = "note"' not in recipe
     retexo.done("partition", "make", *auto, *RUN[-2:], "--out", "parts")
     assert Path("parts/recipe.toml").read_text() == recipe
-    retexo.done("run", "--partitions", "parts", *RUN[:-2], "--out", "of-parts", "--quiet")
+    whole = ("--profile", "retexo", "--out", "of-parts", "--quiet")
+    retexo.done("run", "--partitions", "parts", *RUN[:-2], *whole)
     assert model_bytes(Path("of-parts")) == model_bytes(Path("run"))
 
     retexo.done("predict", "run", "--partitions", "parts", "--out", "by-parts", "--quiet")

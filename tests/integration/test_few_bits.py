@@ -109,7 +109,7 @@ def test_clients_that_lost_their_weights_get_them_whole(
 #: All layers in one stage, whose clients wait for each other within a round.
 TOGETHER: dict[str, Any] = {
     **{"clients": 3, "hidden": 16, "rounds": 30, "patience": 3, "learning_rate": 0.2},
-    **{"update_bits": 8, "weight_bits": 4},
+    **{"update_bits": 8, "weight_bits": 4, "split": "random-unstratified:0.2/0.1/0.7"},
 }
 
 

@@ -154,5 +154,5 @@ def test_a_loss_that_is_none_is_refused(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, loss: str
 ) -> None:
     told = CommandLine(capfd).refused("run", "--loss", loss, "--out", tmp_path / "new")
-    assert told.startswith(f"loss: got {loss!r}; expected one of cross-entropy, focal:GAMMA")
+    assert told.startswith(f"loss: got {loss!r}; expected one of auto, cross-entropy, focal:GAMMA")
     assert not (tmp_path / "new").exists()

@@ -182,5 +182,7 @@ def test_a_name_that_is_no_metric_is_refused(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, metric: str
 ) -> None:
     told = CommandLine(capfd).refused("run", "--metric", metric, "--out", tmp_path / "new")
-    assert told.startswith(f"metric: got {metric!r}; expected one of accuracy, balanced-accuracy,")
+    assert told.startswith(
+        f"metric: got {metric!r}; expected one of auto, accuracy, balanced-accuracy,"
+    )
     assert not (tmp_path / "new").exists()

@@ -115,6 +115,8 @@ def changed(line: str) -> str:
     key, _, value = line.partition(" = ")
     if value in {"true", "false"}:
         return f"{key} = {'true' if value == 'false' else 'false'}"
+    if value == '""':
+        return f'{key} = "7"'
     place = len(value) - 1 - value.endswith('"')
     return f"{key} = {value[:place]}{'8' if value[place] == '7' else '7'}{value[place + 1 :]}"
 

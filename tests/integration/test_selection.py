@@ -32,6 +32,7 @@ KEYS: dict[str, Any] = {
     "seed": 2,
     "learning_rate": 0.1,
     "dtype": "float64",
+    "split": "random-unstratified:0.2/0.1/0.7",
 }
 
 
