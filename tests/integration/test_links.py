@@ -227,8 +227,8 @@ def test_clients_without_a_network_are_refused(tmp_path: Path) -> None:
 def test_terminal_and_report_keep_measured_and_modelled_apart(
     retexo: CommandLine, tmp_path: Path
 ) -> None:
-    small = ("--data-dir", write_graph(tmp_path / "data"), "--dataset", "small", *SMALL)
-    small = (*small, "--profile", "retexo")
+    data = ("--data-dir", write_graph(tmp_path / "data"), "--dataset", "small")
+    small = (*data, *SMALL, "--profile", "retexo")
     told = retexo.done("run", "--links", "wan-200ms", "--out", "run", *small).splitlines()
     assert next(line for line in told if "(measured)" in line).startswith("compute         ")
     # hello, 2 x (publish, collect, 2 rounds, validation), test; 0.4 s each.
