@@ -18,7 +18,7 @@ from retexo_fl.units import format_count, format_counted
 _PANELS = {
     "Graph": (
         *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
-        *("edges-are", "merge-edges", "self-loops"),
+        *("edges-are", "merge-edges", "self-loops", "edges-before"),
         *("clients", "partitioner", "split", "task", "seed"),
     )
 }

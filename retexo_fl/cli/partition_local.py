@@ -99,11 +99,21 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(help="An edge from a node to itself: refuse or drop it.", metavar="RULE"),
     ] = "refuse",
+    edges_before: Annotated[
+        str,
+        typer.Option(
+            help="Leave out edges of this time and later: a number, or a date as 2024-03-01; needs "
+            "a column time.",
+            metavar="TIME",
+        ),
+    ] = "",
     out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
 ) -> None:
+    from retexo_fl.graph import EdgeRules
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
+    from retexo_fl.graph.sources.moments import Moment
     from retexo_fl.graph.sources.tables import (
         NodeColumns,
         read_boundary_table,
@@ -111,6 +121,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         read_node_table,
     )
 
+    rules = EdgeRules(before=Moment.of(edges_before) if edges_before else None)
     agreed = read_peers(peers)
     client = agreed.index_of(name)
     folder = out / part_name(client)
@@ -124,8 +135,8 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             num_features=agreed.num_features,
             task=agreed.task,
         ),
-        edges=None if edges is None else read_edge_table(edges),
-        boundary=None if boundary is None else read_boundary_table(boundary),
+        edges=None if edges is None else read_edge_table(edges, rules=rules),
+        boundary=None if boundary is None else read_boundary_table(boundary, rules=rules),
     )
     part = make_local_part(
         tables, agreed, client, split=split, seed=seed, merge=merge_edges, self_loops=self_loops

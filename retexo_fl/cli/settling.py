@@ -34,7 +34,7 @@ _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 _OF_PARTS = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
-        *("partitioner", "split", "edges-are", "merge-edges", "self-loops"),
+        *("partitioner", "split", "edges-are", "merge-edges", "self-loops", "edges-before"),
     }
 )
 #: Keys with a graph's place; a deployment's clients have their own.

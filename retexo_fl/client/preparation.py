@@ -37,6 +37,7 @@ from retexo_fl.graph.recipes import (
 from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
+from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
@@ -116,6 +117,7 @@ def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
         directed=config.edges_are == "directed",
         merge=config.merge_edges,
         self_loops=config.self_loops,
+        before=Moment.of(config.edges_before) if config.edges_before else None,
     )
     if config.nodes:
         columns = _node_columns(config, attributes)

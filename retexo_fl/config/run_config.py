@@ -39,6 +39,7 @@ from retexo_fl.config.value_forms import (
     LINKS,
     LOSS,
     METRIC,
+    MOMENT,
     PARTITIONER,
     SPLIT,
 )
@@ -99,6 +100,13 @@ class RunConfig:
     )
     self_loops: str = one_of(
         "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop"
+    )
+    edges_before: str = formed(
+        "",
+        "Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column "
+        "time.",
+        MOMENT,
+        metavar="TIME",
     )
     clients: int = whole(5, "Number of clients.", least=1)
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)

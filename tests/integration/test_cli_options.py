@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tomli_w
 
 from retexo_fl.config import PLACE_KEYS, default_values, key_infos, panels
 from tests.integration import test_local_steps as local_steps
-from tests.support.cli import TINY, CommandLine, write_graph
+from tests.support.cli import TINY, CommandLine, path_graph, write_graph
 
 KEYS = tuple(key_infos())
 WHOLE = tuple(key for key, value in default_values().items() if type(value) is int)
@@ -235,10 +236,14 @@ def test_impossible_shares_are_refused(retexo: CommandLine, tmp_path: Path, shar
 
 def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine) -> None:
     # What each key does to a run is stored there; a key that an option lost would keep its default.
+    edges = path_graph()["edge_index"].shape[1]
+    data = write_graph(Path("data"), edge_time=np.arange(edges))
     other = {
-        **{"dataset": "small", "data-dir": str(write_graph(Path("data"))), "clients": "2"},
+        **{"dataset": "small", "data-dir": str(data), "clients": "2"},
+        **{"edges-are": "directed", "merge-edges": "sum", "self-loops": "drop"},
+        **{"edges-before": str(edges)},
         **{"partitioner": "louvain", "split": "random:0.4/0.3/0.3", "feature-normalisation": "l2"},
-        **{"model": "gat", "layers": "1", "hidden": "6", "heads": "3", "rounds": "1"},
+        **{"model": "dir-gat", "layers": "1", "hidden": "6", "heads": "3", "rounds": "1"},
         **{"patience": "4", "learning-rate": "0.5", "dropout": "0.25", "weight-decay": "0.125"},
         **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},

@@ -63,7 +63,7 @@ def make_local_part(
     """Make the part of one client; it equals the one that is cut from the whole graph.
 
     Args:
-        tables: Of this client alone.
+        tables: Of this client alone, with edges that are early enough.
         peers: What all clients agree on.
         client: Index of this client.
         split: Empty for the column ``split``; ``by-key:TRAIN/VAL/TEST`` where there is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows
+from retexo_fl.graph.sources.moments import Moment, moments
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +34,13 @@ class EdgeRules:
             attribute. Of undirected edges both orientations are the same edge; but in a list that
             holds every edge alike in both, each pair of these counts once.
         self_loops: ``refuse`` or ``drop``.
+        before: Edges of this time and later are left out; None for no such bound.
     """
 
     directed: bool = False
     merge: str = "refuse"
     self_loops: str = "refuse"
+    before: Moment | None = None
 
     def __post_init__(self) -> None:
         """Check the words.
@@ -90,6 +93,38 @@ def check_direction(source: str, graph: Graph, rules: EdgeRules) -> None:
             ("directed", "undirected") if graph.is_directed else ("undirected", "directed")
         )
         raise DatasetError(f"{source}: edges are {found}; expected edges-are {found}, got {asked}")
+
+
+def early_edges(source: str, name: str, times: Any, rules: EdgeRules) -> np.ndarray | None:
+    """Return which edges are early enough; None where the rules have no bound.
+
+    What is left out is logged.
+
+    Args:
+        source: Where they come from, for errors.
+        name: Of the times.
+        times: [E] numbers, or dates as text; None where edges have no times.
+        rules: With the bound.
+
+    Raises:
+        DatasetError: There are no times, or they are not of the bound's kind.
+    """
+    before = rules.before
+    if before is None:
+        return None
+    if times is None:
+        raise DatasetError(f"{source}: {name}: missing; expected it with edges-before")
+    found, wrong = moments(times, dates=before.is_date)
+    if wrong is not None:
+        kind = "an ISO date" if before.is_date else "a number"
+        raise DatasetError(
+            f"{source}: {name}: row {wrong} is {str(times[wrong])[:60]!r}; expected {kind}, as "
+            f"edges-before {before.text}"
+        )
+    kept: np.ndarray = found < before.value
+    if late := int(np.count_nonzero(~kept)):
+        logger.warning("%s: edges not before %s left out: %s", source, before.text, f"{late:,}")
+    return kept
 
 
 def ruled_edges(

@@ -14,13 +14,22 @@ from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.sources.edge_rules import (
+    STRICT,
+    EdgeList,
+    EdgeRules,
+    early_edges,
+    ruled_edges,
+)
 from retexo_fl.graph.sources.foreign import as_array, as_labels
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
 
 _SPLIT_WORDS: Final = ("train", "val", "test")
+
+#: When an edge came.
+_TIME: Final = "time"
 
 #: A node's name and its attributes.
 _Node = tuple[Any, Mapping[str, Any]]
@@ -72,7 +81,9 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
     nodes: list[_Node] = list(graph.nodes(data=True))
     for key in attributes:
         demand_attributes(name, {key for _, there in nodes[:1] for key in there}, (key,))
-    edges = ruled_edges(checks, "edges", _edges(checks, graph), num_nodes=len(nodes), rules=rules)
+    edges = ruled_edges(
+        checks, "edges", _edges(checks, graph, rules), num_nodes=len(nodes), rules=rules
+    )
     given = EdgeListGraph(
         name=name,
         edges=edges.ends,
@@ -105,13 +116,16 @@ def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
         )
 
 
-def _edges(checks: ArrayChecks, graph: Any) -> EdgeList:
+def _edges(checks: ArrayChecks, graph: Any, rules: EdgeRules) -> EdgeList:
     row_of = {node: row for row, node in enumerate(graph.nodes)}
     listed = list(graph.edges(data=True))
     ends = [(row_of[one], row_of[other]) for one, other, _ in listed]
+    times = [there.get(_TIME) for *_, there in listed] if rules.before else None
+    early = early_edges(checks.source, _TIME, times, rules)
     found = {key: None for *_, there in listed for key in there}
     carried = sorted(key for key in found if isinstance(key, str) and key.startswith("e_"))
-    if unused := [str(key) for key in found if key != "weight" and key not in carried]:
+    read = {"weight", *carried, *([_TIME] if rules.before else [])}
+    if unused := [str(key) for key in found if key not in read]:
         logger.warning("%s: attributes of edges not used: %.400s", checks.source, ", ".join(unused))
     weights = None
     if "weight" in found:
@@ -119,10 +133,11 @@ def _edges(checks: ArrayChecks, graph: Any) -> EdgeList:
     attributes = None
     if carried:
         attributes = np.array([[_number(checks, e, key) for key in carried] for e in listed])
-    return EdgeList(
+    edges = EdgeList(
         ends=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
         values=EdgeValues(weights=weights, attributes=attributes),
     )
+    return edges if early is None else edges.taken(early)
 
 
 def _number(checks: ArrayChecks, edge: _Edge, key: str, absent: float | None = None) -> float:

@@ -14,7 +14,13 @@ from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
 from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.sources.edge_rules import (
+    STRICT,
+    EdgeList,
+    EdgeRules,
+    early_edges,
+    ruled_edges,
+)
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels
 from retexo_fl.units import counted
 
@@ -24,6 +30,7 @@ _MASKS: Final = ("train_mask", "val_mask", "test_mask")
 #: Numbers of edges: their weights, and their attributes.
 _WEIGHT: Final = "edge_weight"
 _ATTRIBUTES: Final = "edge_attr"
+_TIME: Final = "edge_time"
 
 
 def from_pyg(
@@ -42,7 +49,8 @@ def from_pyg(
         data: Has ``edge_index`` [2, E], ``x`` [N, F] (dense or sparse) and ``y`` [N]; and
             ``train_mask``, ``val_mask``, ``test_mask`` [N], all three or none. Of undirected edges
             every one may stand in both directions, as PyG has it, or every one once. With
-            ``edge_weight`` [E] edges have weights, with ``edge_attr`` [E] or [E, A] attributes.
+            ``edge_weight`` [E] edges have weights, with ``edge_attr`` [E] or [E, A] attributes,
+            with ``edge_time`` [E] times.
         name: Name of the graph.
         num_classes: C; None for the largest label plus one.
         mask_column: Which of several splits to take where masks are [N, S].
@@ -65,6 +73,11 @@ def from_pyg(
     there = {key: getattr(data, key, None) for key in attributes}
     demand_attributes(name, {key for key, value in there.items() if value is not None}, attributes)
     listed = EdgeList(ends=as_array(found["edge_index"]), values=_edge_values(data))
+    times = getattr(data, _TIME, None)
+    early = early_edges(name, _TIME, None if times is None else as_array(times), rules)
+    if early is not None:
+        checks.form(_TIME, early, kinds="b", shape=(listed.ends.shape[1],))
+        listed = listed.taken(early)
     edges = ruled_edges(checks, "edge_index", listed, num_nodes=len(labels), rules=rules)
     if not rules.directed and edges.ends.shape == listed.ends.shape:
         logger.warning(

@@ -16,12 +16,19 @@ from retexo_fl.graph.labels import CLASSES, check_label_form, task_of
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.sources.edge_rules import (
+    STRICT,
+    EdgeList,
+    EdgeRules,
+    early_edges,
+    ruled_edges,
+)
 from retexo_fl.units import counted
 
 _MASKS: Final = ("train_mask", "val_mask", "test_mask")
 _WEIGHT: Final = "edge_weight"
 _ATTRIBUTES: Final = "edge_attr"
+_TIME: Final = "edge_time"
 _SPARSE: Final = ("indptr", "indices", "data")
 
 
@@ -56,6 +63,10 @@ def read_npz_graph(
         checks = ArrayChecks(source=str(path), error=DatasetError)
         archive.check_memory(*_checked_headers(archive, checks, attributes, rules))
         edges = _edges(archive)
+        times = archive.read(_TIME) if rules.before and _TIME in archive.names else None
+        if (early := early_edges(str(path), _TIME, times, rules)) is not None:
+            checks.form(_TIME, early, kinds="b", shape=(edges.ends.shape[1],))
+            edges = edges.taken(early)
         if not rules.is_strict:
             count = archive.header("y").shape[0]
             edges = ruled_edges(checks, "edge_index", edges, num_nodes=count, rules=rules)
@@ -154,7 +165,9 @@ def _checked_headers(
         features = [archive.header("x")]
         checks.feature_form("x", features[0], num_nodes=num_nodes)
     named = [archive.header(name) for name in attributes]
-    named += [archive.header(name) for name in (_WEIGHT, _ATTRIBUTES) if name in archive.names]
+    named += [
+        archive.header(name) for name in (_WEIGHT, _ATTRIBUTES, _TIME) if name in archive.names
+    ]
     return [labels, edges, *masks.values(), *features, *named]
 
 

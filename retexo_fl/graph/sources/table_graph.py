@@ -58,7 +58,7 @@ def read_table_graph(
         task=task,
     )
     names = () if table.recipe is None else table.recipe.classes
-    listed = edge_rows(table, read_edge_table(edges), rules)
+    listed = edge_rows(table, read_edge_table(edges, rules=rules), rules)
     given = EdgeListGraph(
         name=bare_name(nodes),
         edges=listed.ends,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.graph.sources.moments import Moment, moments
 from retexo_fl.graph.sources.tables.source import Column, shown
 
 #: Keys of one table share the width of the longest, so that one long key would widen all of them.
@@ -146,6 +147,23 @@ def direction_array(column: Column) -> np.ndarray:
         TableError: A cell is another word.
     """
     return _by_value(column, lambda cell: _DIRECTIONS.get(_as_text(cell)), "in or out")
+
+
+def before_array(column: Column, before: Moment) -> np.ndarray:
+    """Return whether points in time are before another.
+
+    Returns:
+        [n] bool.
+
+    Raises:
+        TableError: A cell is no date, or no number, as the other is.
+    """
+    found, wrong = moments(column.cells, dates=before.is_date)
+    if wrong is not None:
+        kind = "an ISO date" if before.is_date else "a number"
+        cell = column.cells[wrong]
+        column.fail(wrong, f"got {shown(cell)}; expected {kind}, as edges-before {before.text}")
+    return np.asarray(found < before.value)
 
 
 def number_array(column: Column) -> np.ndarray:

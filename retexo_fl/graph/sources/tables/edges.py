@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -13,7 +15,12 @@ from retexo_fl.errors import TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
-from retexo_fl.graph.sources.tables.cells import direction_array, key_array, text_array
+from retexo_fl.graph.sources.tables.cells import (
+    before_array,
+    direction_array,
+    key_array,
+    text_array,
+)
 from retexo_fl.graph.sources.tables.features import in_order, side_by_side
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
@@ -28,31 +35,38 @@ from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeT
 #: What edges weigh, and how the names of their attributes begin.
 _WEIGHT: Final = "weight"
 _ATTRIBUTE: Final = "e_"
+#: When an edge came.
+_TIME: Final = "time"
+
+logger = logging.getLogger(__name__)
 
 _Reader = Callable[[Column], np.ndarray]
 
 
-def read_edge_table(path: Path) -> EdgeTable:
+def read_edge_table(path: Path, *, rules: EdgeRules = STRICT) -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
-    A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; other columns are
-    named in one line.
+    A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
+    is read where the rules have a bound. Other columns are named in one line.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
             or no number.
     """
-    place, columns, values = _read(path, {"source": key_array, "target": key_array})
-    return EdgeTable(
+    readers = {"source": key_array, "target": key_array}
+    place, columns, values = _read(path, readers, rules=rules)
+    table = EdgeTable(
         source=str(path),
         place=place,
         left=columns["source"],
         right=columns["target"],
         values=values,
     )
+    early = columns.get(_TIME)
+    return table if early is None else table.taken(_told(table, early, rules))
 
 
-def read_boundary_table(path: Path) -> BoundaryTable:
+def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTable:
     """Read edges to peers from the columns ``own``, ``foreign`` and ``peer``; there may be no rows.
 
     A column ``direction`` says whether an edge comes ``in`` from the peer's node or goes ``out`` to
@@ -63,9 +77,11 @@ def read_boundary_table(path: Path) -> BoundaryTable:
             and no name.
     """
     readers = {"own": key_array, "foreign": key_array, "peer": text_array}
-    place, columns, values = _read(path, readers, optional={"direction": direction_array})
+    place, columns, values = _read(
+        path, readers, optional={"direction": direction_array}, rules=rules
+    )
     goes_out = columns.get("direction")
-    return BoundaryTable(
+    table = BoundaryTable(
         source=str(path),
         place=place,
         own=columns["own"],
@@ -74,6 +90,18 @@ def read_boundary_table(path: Path) -> BoundaryTable:
         goes_out=None if goes_out is None else goes_out == 1,
         values=values,
     )
+    early = columns.get(_TIME)
+    return table if early is None else table.taken(_told(table, early, rules))
+
+
+def _told(table: Table, early: np.ndarray, rules: EdgeRules) -> np.ndarray:
+    """Return the numbers of early rows; say how many are left out."""
+    rows = np.flatnonzero(early)
+    if late := len(early) - len(rows):
+        assert rules.before is not None
+        told = f"edges not before {rules.before.text} left out: {late:,}"
+        logger.warning("%s: %s", table.source, told)
+    return rows
 
 
 def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> EdgeList:
@@ -143,9 +171,12 @@ def _read(
     readers: Mapping[str, _Reader],
     *,
     optional: Mapping[str, _Reader] | None = None,
+    rules: EdgeRules = STRICT,
 ) -> tuple[Callable[[int], str], dict[str, np.ndarray], EdgeValues]:
     """Read columns that must be there, others that may be, and the values of edges."""
     source = open_table(path)
+    if rules.before is not None:
+        readers = {**readers, _TIME: partial(before_array, before=rules.before)}
     require_columns(source, tuple(readers))
     complaints = Complaints(source.path, source.place)
     readers = {

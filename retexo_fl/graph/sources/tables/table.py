@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn, Self
 
 import numpy as np
 
@@ -90,6 +91,16 @@ class EdgeTable(Table):
     right: np.ndarray
     values: EdgeValues = PLAIN
 
+    def taken(self, rows: np.ndarray) -> Self:
+        """Return some rows ([r] numbers), which stand where they stood."""
+        return replace(
+            self,
+            place=partial(_place_of, self.place, rows),
+            left=self.left[rows],
+            right=self.right[rows],
+            values=self.values.taken(rows),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoundaryTable(Table):
@@ -108,3 +119,19 @@ class BoundaryTable(Table):
     peers: np.ndarray
     goes_out: np.ndarray | None = None
     values: EdgeValues = PLAIN
+
+    def taken(self, rows: np.ndarray) -> Self:
+        """Return some rows ([r] numbers), which stand where they stood."""
+        return replace(
+            self,
+            place=partial(_place_of, self.place, rows),
+            own=self.own[rows],
+            foreign=self.foreign[rows],
+            peers=self.peers[rows],
+            goes_out=None if self.goes_out is None else self.goes_out[rows],
+            values=self.values.taken(rows),
+        )
+
+
+def _place_of(place: Callable[[int], str], rows: np.ndarray, row: int) -> str:
+    return place(int(rows[row]))
