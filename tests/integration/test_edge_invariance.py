@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.errors import PartitionError, RetexoError
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
+from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
+from tests.support.limits import PERMISSIVE
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
 from tests.support.valued_graphs import VALUED, write_valued
@@ -239,6 +244,44 @@ def test_both_engines_leave_the_same_model(
         out = ("--engine", engine, "--out", tmp_path / engine)
         retexo.done("run", *data, *edges, *keys, *out)
     assert model_bytes(tmp_path / "inline") == model_bytes(tmp_path / "flower")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("model", "graph"), [("gcn", WEIGHTED), ("gine", CARRYING), ("dir-gcn", DIRECTED)]
+)
+def test_agents_train_as_one_process_does(
+    tmp_path: Path, model: str, graph: dict[str, Any]
+) -> None:
+    keys = {**keys_of(tmp_path, model, graph), "clients": 2}
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as pair:
+        train_with(pair, configured(tmp_path / "deployed", **keys))
+    train(tmp_path / "inline", **keys)
+    assert_same_training(tmp_path / "deployed", tmp_path / "inline")
+
+
+def test_clients_whose_edges_carry_unequally_much_are_refused_by_name(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", **keys_of(tmp_path, "gat", CARRYING), clients=3)
+    parts = make_parts(config)
+    values = parts[1].edge_values
+    assert values.attributes is not None
+    wider = replace(values, attributes=np.tile(values.attributes, (1, 2)))
+    parts[1] = replace(parts[1], edge_values=wider)
+    with pytest.raises(PartitionError, match="edge_features differs .*client 1: 4"):
+        run_inline(config, parts)
+
+
+def test_clients_that_weigh_an_edge_differently_do_not_train(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", **keys_of(tmp_path, "gcn", WEIGHTED), clients=2)
+    parts = make_parts(config)
+    values = parts[1].edge_values
+    assert values.weights is not None
+    crossing = parts[1].indices >= parts[1].num_inner
+    other = replace(values, weights=values.weights * np.where(crossing, 2, 1))
+    parts[1] = replace(parts[1], edge_values=other)
+    with pytest.raises(RetexoError, match="edges"):
+        run_inline(config, parts)
 
 
 def test_weights_of_one_are_no_weights(tmp_path: Path) -> None:
