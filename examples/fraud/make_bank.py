@@ -32,6 +32,10 @@ SHELLS_OF_MULE, NEAR_SHELLS = (3, 7), 0.06
 CROSSING, CROSSING_OF_MULES = 0.3, 0.85
 
 
+#: From, to, day, amount.
+Transfer = tuple[int, int, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """Accounts by number.
@@ -137,8 +141,8 @@ def _partner(
 
 def make_transfers(
     rng: np.random.Generator, accounts: Accounts, pairs: np.ndarray, count: int
-) -> list[tuple[int, int, str, str]]:
-    """Draw transfers of pairs, each pair at least once: from, to, day, amount."""
+) -> list[Transfer]:
+    """Draw transfers of pairs, each pair at least once."""
     often = rng.pareto(2.0, len(pairs)) + 0.2
     more = rng.choice(len(pairs), size=max(0, count - len(pairs)), p=often / often.sum())
     chosen = rng.permutation(np.concatenate((np.arange(len(pairs)), more)))[:count]
@@ -185,15 +189,13 @@ def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, see
         ("source", "target", "day", "amount"),
         ((names[one], names[two], day, amount) for one, two, day, amount in moved),
     )
-    links = sorted({(min(one, two), max(one, two)) for one, two, _, _ in moved})
-    write(out / "links.csv", ("source", "target"), ((names[a], names[b]) for a, b in links))
     for index, branch in enumerate(BRANCHES):
-        _write_branch(out, index, branch, (head, rows, names, links, drawn.branch.tolist()))
-    crossing = sum(drawn.branch[a] != drawn.branch[b] for a, b in links)
+        _write_branch(out, index, branch, (head, rows, names, moved, drawn.branch.tolist()))
+    crossing = np.count_nonzero(drawn.branch[pairs[:, 0]] != drawn.branch[pairs[:, 1]])
     frauds = columns["fraud"].count("yes")
     return (
         f"{accounts:,} accounts ({frauds} of {sum(is_known):,} labelled ones are fraud), "
-        f"{len(moved):,} transfers between {len(links):,} pairs, {crossing:,} of them across "
+        f"{len(moved):,} transfers between {len(pairs):,} pairs, {crossing:,} of them across "
         f"branches, in {out}"
     )
 
@@ -202,23 +204,27 @@ def _write_branch(
     out: Path,
     index: int,
     branch: str,
-    bank: tuple[Sequence[str], list[tuple[str, ...]], list[str], list[tuple[int, int]], list[int]],
+    bank: tuple[Sequence[str], list[tuple[str, ...]], list[str], list[Transfer], list[int]],
 ) -> None:
-    """Write what one branch has: its accounts, links between them, and links to the others."""
-    head, rows, names, links, branch_of = bank
+    """Write what one branch has: its accounts, transfers between them, and those to the others."""
+    head, rows, names, moved, branch_of = bank
     own = [row for row, at in zip(rows, branch_of, strict=True) if at == index]
     write(out / f"{branch}-accounts.csv", head, own)
-    inner = [(a, b) for a, b in links if branch_of[a] == branch_of[b] == index]
+    inner, boundary = [], []
+    for one, two, day, amount in moved:
+        here, there = branch_of[one], branch_of[two]
+        if here == there == index:
+            inner.append((names[one], names[two], day, amount))
+        elif here == index:
+            boundary.append((names[one], names[two], BRANCHES[there], "out", day, amount))
+        elif there == index:
+            boundary.append((names[two], names[one], BRANCHES[here], "in", day, amount))
+    write(out / f"{branch}-transfers.csv", ("source", "target", "day", "amount"), inner)
     write(
-        out / f"{branch}-links.csv", ("source", "target"), ((names[a], names[b]) for a, b in inner)
+        out / f"{branch}-boundary.csv",
+        ("own", "foreign", "peer", "direction", "day", "amount"),
+        boundary,
     )
-    ways = [pair for a, b in links for pair in ((a, b), (b, a))]
-    boundary = [
-        (names[a], names[b], BRANCHES[branch_of[b]])
-        for a, b in ways
-        if branch_of[a] == index != branch_of[b]
-    ]
-    write(out / f"{branch}-boundary.csv", ("own", "foreign", "peer"), boundary)
 
 
 def main() -> None:

@@ -37,17 +37,19 @@ _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts --format npz --out predicted",
     "retexo predict runs/bank --nodes accounts.csv --edges transfers.csv --out predicted",
 )
+#: How tables are read: as they were for the run, where nothing else is said.
+_READING: Final = (
+    *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
+)
 _PANELS = {
-    "Tables instead of parts": ("nodes", "edges", "features", "key-column", "label-column"),
+    "Tables instead of parts": ("nodes", "edges", *_READING),
     "Faults and time": ("missing-peers", "exchange-deadline-s", "message-timeout-s"),
     "Where it runs": ("engine",),
 }
-_DEFAULTS: Final = dict.fromkeys(
-    (*_PANELS["Faults and time"], "features", "key-column", "label-column"), "as the run has it"
-)
+_DEFAULTS: Final = dict.fromkeys((*_PANELS["Faults and time"], *_READING), "as the run has it")
 #: Keys of a run that say what it was trained on, by whom.
 _OF_TRAINING: Final = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"}
+    {"dataset", "data-dir", "nodes", "edges", *_READING}
     | {"partitioner", "split", "links"}
     | {"introductions", "relay", "min-clients", "round-deadline-s"}
 )
@@ -174,9 +176,10 @@ def _parts_of_tables(values: Values, model: TrainedModel, out: Path | None, fold
                 f"{named_recipe(model.recipe)}, which {model.run} does not hold"
             )
         given["features"] = str(kept)
-    if not model.recipe:
-        trained = config_values(model.config)
-        given = {**{key: trained[key] for key in ("key-column", "label-column")}, **given}
+    trained = config_values(model.config)
+    # Where there is a recipe, it names the columns.
+    as_trained = [key for key in _READING[1:] if not (model.recipe and key.endswith("-column"))]
+    given = {**{key: trained[key] for key in as_trained}, **given}
     part = make_whole_part(
         make_config({**given, "clients": 1, "task": model.config.task}),
         features=model.shape.features_before_basis or model.shape.inputs,

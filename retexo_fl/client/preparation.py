@@ -89,6 +89,7 @@ def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphP
         _node_columns(config, ()),
         widths=(features, classes),
         task=config.task,
+        rules=_edge_rules(config),
     )
     none = np.zeros(graph.num_nodes, dtype=bool)
     unsplit = Split(train=none, val=none, test=labelled(graph.labels))
@@ -111,14 +112,19 @@ def count_attribute_clients(config: RunConfig) -> int | None:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
 
-def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
-    attributes = attribute_names(config.partitioner)
-    rules = EdgeRules(
+def _edge_rules(config: RunConfig) -> EdgeRules:
+    """Return how edges are read."""
+    return EdgeRules(
         directed=config.edges_are == "directed",
         merge=config.merge_edges,
         self_loops=config.self_loops,
         before=Moment.of(config.edges_before) if config.edges_before else None,
     )
+
+
+def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
+    attributes = attribute_names(config.partitioner)
+    rules = _edge_rules(config)
     if config.nodes:
         columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)

@@ -194,6 +194,34 @@ def test_one_command_makes_parts_trains_and_predicts_with_class_names(retexo: Co
     assert "made already" in retexo.done("predict", "run", *tables, "--quiet")
 
 
+def test_tables_are_predicted_with_the_edges_of_the_run(retexo: CommandLine) -> None:
+    moved = _bank().transfers
+    rows = [(*pair, str(1 + place % 5)) for place, pair in enumerate(moved)]
+    rows += [(*moved[0], "7"), ("a3", "a3", "1")]
+    _write("weighted.csv", ("source", "target", "weight"), rows)
+    graph = ("--nodes", "accounts.csv", "--edges", "weighted.csv")
+    edges = ("--edges-are", "directed", "--merge-edges", "sum", "--self-loops", "drop")
+    auto = (*graph, *edges, "--features", "auto", *NAMES, "--clients", "1", *RUN[-2:])
+    retexo.done("partition", "make", *auto, "--out", "parts")
+    run = ("--model", "dir-sage", "--profile", "retexo", *RUN[:-2], "--quiet")
+    retexo.done("run", *auto, *run, "--out", "run")
+    retexo.done("predict", "run", "--partitions", "parts", "--out", "by-parts", "--quiet")
+    expected = Path("by-parts/predictions-0.csv").read_bytes()
+    retexo.done("predict", "run", *graph, "--out", "by-tables", "--quiet")
+    assert Path("by-tables/predictions-0.csv").read_bytes() == expected
+    # A run on parts does not know how their tables were read.
+    retexo.done("run", "--partitions", "parts", *run, "--out", "of-parts")
+    told = retexo("predict", "of-parts", *graph, "--out", "new").err
+    assert "a3" in told
+    assert not Path("new").exists()
+    retexo.done("predict", "of-parts", *graph, *edges, "--out", "new", "--quiet")
+    assert Path("new/predictions-0.csv").read_bytes() == expected
+    # Other edges are other predictions.
+    other = (*edges[:3], "max", *edges[4:], "--overwrite", "--quiet")
+    retexo.done("predict", "run", *graph, *other, "--out", "new")
+    assert Path("new/predictions-0.csv").read_bytes() != expected
+
+
 def _predictions(folder: str) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
     for path in Path(folder).glob("predictions-*.csv"):
