@@ -284,8 +284,12 @@ def test_clients_that_weigh_an_edge_differently_do_not_train(tmp_path: Path) -> 
         run_inline(config, parts)
 
 
-def test_weights_of_one_are_no_weights(tmp_path: Path) -> None:
-    keys = {**KEYS, "model": "gcn", "clients": 3}
+@pytest.mark.parametrize("sampler", ["none", "neighbour", "shadow"])
+def test_weights_of_one_are_no_weights(tmp_path: Path, sampler: str) -> None:
+    keys: dict[str, Any] = {**KEYS, "model": "gcn", "clients": 3}
+    if sampler != "none":
+        # Few of the neighbours: what a node is normalised with is the sampler's say.
+        keys |= {"algorithm": "drop", "sampler": sampler, "fanouts": "2/1", "batch_nodes": 8}
     plain = train(tmp_path / "a", data_dir=write_valued(tmp_path, weighted=False), **keys)
     with np.load(tmp_path / "valued.npz") as arrays:
         ones = dict(arrays) | {"edge_weight": np.ones(arrays["edge_index"].shape[1])}
