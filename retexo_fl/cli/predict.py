@@ -50,7 +50,7 @@ _DEFAULTS: Final = dict.fromkeys((*_PANELS["Faults and time"], *_READING), "as t
 #: Keys of a run that say what it was trained on, by whom.
 _OF_TRAINING: Final = frozenset(
     {"dataset", "data-dir", "nodes", "edges", *_READING}
-    | {"partitioner", "split", "links"}
+    | {"edges-before", "partitioner", "split", "links"}
     | {"introductions", "relay", "min-clients", "round-deadline-s"}
 )
 
