@@ -51,8 +51,7 @@ _KEEP_DEFAULT: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
         *("features", "key-column", "label-column", "merge-edges", "self-loops"),
-        *("feature-normalisation",),
-        *("hidden", "heads", "rounds", "seed", "threads", "dtype"),
+        *("feature-normalisation", "hidden", "heads", "rounds", "seed", "threads", "dtype"),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
         *("checkpoint-every", "engine", "links", "out"),
     }

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
 from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
 
 #: The name that the file has in and beside parts, and in a run.
 RECIPE_NAME: Final = "recipe.toml"
@@ -182,26 +183,26 @@ def read_recipe(path: Path) -> FeatureRecipe:
     """
     values = read_toml(path)
     if "version" in values and values["version"] != RECIPE_VERSION:
-        _fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
+        fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
     _check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)
     recipe = FeatureRecipe(
-        key_column=_text(path, "key-column", values["key-column"]),
-        label_column=_text(path, "label-column", values["label-column"]),
+        key_column=text_of(path, "key-column", values["key-column"]),
+        label_column=text_of(path, "label-column", values["label-column"]),
         classes=_texts(path, "classes", values.get("classes", [])),
         numbers=tuple(_number(path, t) for t in _tables(path, "numbers", values)),
         categories=tuple(_category(path, t) for t in _tables(path, "categories", values)),
     )
     if not recipe.columns:
-        _fail(path, "numbers, categories", [], "at least one column that becomes features")
+        fail(path, "numbers, categories", [], "at least one column that becomes features")
     names = (recipe.key_column, recipe.label_column, *recipe.columns)
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
-        _fail(path, "column", twice[0], "each column once")
+        fail(path, "column", twice[0], "each column once")
     if len(recipe.classes) == 1:
-        _fail(path, "classes", list(recipe.classes), "at least two, or none")
+        fail(path, "classes", list(recipe.classes), "at least two, or none")
     told = values.get("digest")
     if told is not None and told != recipe.digest:
-        _fail(
+        fail(
             path,
             "digest",
             told,
@@ -220,31 +221,31 @@ def _number(path: Path, values: Mapping[str, Any]) -> NumberColumn:
     _check_keys(path, "numbers", values, _NUMBER_KEYS, optional=frozenset(("missing",)))
     deviation = _float(path, "deviation", values["deviation"])
     if deviation <= 0:
-        _fail(path, "deviation", deviation, "a number above 0")
+        fail(path, "deviation", deviation, "a number above 0")
     missing = values.get("missing")
     return NumberColumn(
-        column=_text(path, "column", values["column"]),
-        logarithm=_switch(path, "logarithm", values["logarithm"]),
+        column=text_of(path, "column", values["column"]),
+        logarithm=switch_of(path, "logarithm", values["logarithm"]),
         mean=_float(path, "mean", values["mean"]),
         deviation=deviation,
         missing=None if missing is None else _float(path, "missing", missing),
-        indicator=_switch(path, "indicator", values["indicator"]),
+        indicator=switch_of(path, "indicator", values["indicator"]),
     )
 
 
 def _category(path: Path, values: Mapping[str, Any]) -> CategoryColumn:
     _check_keys(path, "categories", values, _CATEGORY_KEYS)
     return CategoryColumn(
-        column=_text(path, "column", values["column"]),
+        column=text_of(path, "column", values["column"]),
         values=_texts(path, "values", values["values"]),
-        indicator=_switch(path, "indicator", values["indicator"]),
+        indicator=switch_of(path, "indicator", values["indicator"]),
     )
 
 
 def _tables(path: Path, key: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     tables = values.get(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        _fail(path, key, tables, f"tables [[{key}]]")
+        fail(path, key, tables, f"tables [[{key}]]")
     return tables
 
 
@@ -262,35 +263,17 @@ def _check_keys(
         raise ConfigurationError(f"{path}: {where}: {told}; expected {', '.join(sorted(known))}")
 
 
-def _text(path: Path, key: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        _fail(path, key, value, "a text")
-    return value
-
-
 def _texts(path: Path, key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MOST_TEXTS:
-        _fail(path, key, value, f"a list of at most {_MOST_TEXTS} texts")
-    texts = tuple(_text(path, key, text) for text in value)
+        fail(path, key, value, f"a list of at most {_MOST_TEXTS} texts")
+    texts = tuple(text_of(path, key, text) for text in value)
     if len(set(texts)) < len(texts):
-        _fail(path, key, value, "each text once")
+        fail(path, key, value, "each text once")
     return texts
-
-
-def _switch(path: Path, key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        _fail(path, key, value, "true or false")
-    return value
 
 
 def _float(path: Path, key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
         # Beside nan and inf, whole numbers that no float holds.
-        _fail(path, key, value, "a finite number")
+        fail(path, key, value, "a finite number")
     return float(value)
-
-
-def _fail(path: Path, key: str, value: object, expected: str) -> NoReturn:
-    text = repr(value)
-    shown = text if len(text) <= 60 else f"{text[:60]}..."
-    raise ConfigurationError(f"{path}: {key}: got {shown}; expected {expected}")

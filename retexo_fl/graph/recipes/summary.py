@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
 from retexo_fl.graph.recipes.moments import Moments
 
 #: Raised when the meaning of a summary changes.
@@ -177,21 +178,21 @@ def read_summary(path: Path) -> TableSummary:
     """
     values = _read_json(path)
     if values.get("summary-version") != SUMMARY_VERSION:
-        _fail(path, "summary-version", values.get("summary-version"), str(SUMMARY_VERSION))
+        fail(path, "summary-version", values.get("summary-version"), str(SUMMARY_VERSION))
     _check_keys(path, "summary", values, _KEYS)
     label = _object(path, "label", values["label"])
     _check_keys(path, "label", label, frozenset(("numbers", "texts")))
     texts = label["texts"]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        _fail(path, "label", texts, "a list of texts")
+        fail(path, "label", texts, "a list of texts")
     columns = _object(path, "columns", values["columns"])
     return TableSummary(
         source=str(path),
-        key_column=_text(path, "key-column", values["key-column"]),
-        label_column=_text(path, "label-column", values["label-column"]),
+        key_column=text_of(path, "key-column", values["key-column"]),
+        label_column=text_of(path, "label-column", values["label-column"]),
         rows=_count(path, "rows", values["rows"]),
         label=LabelSummary(
-            numbers=_switch(path, "label", label["numbers"]), texts=frozenset(texts)
+            numbers=switch_of(path, "label", label["numbers"]), texts=frozenset(texts)
         ),
         columns={name: _column(path, name, column) for name, column in columns.items()},
     )
@@ -268,12 +269,12 @@ def _column(path: Path, name: str, value: object) -> ColumnSummary:
     _check_keys(path, name, values, _COLUMN_KEYS, needed=frozenset(("empty",)))
     texts = _counts(path, name, values.get("texts", {}))
     if len(texts) > MOST_TEXTS:
-        _fail(path, name, f"{len(texts)} texts", f"at most {MOST_TEXTS}")
+        fail(path, name, f"{len(texts)} texts", f"at most {MOST_TEXTS}")
     numbers = _moments(path, name, values.get("numbers"))
     logarithms = _moments(path, name, values.get("logarithms"))
-    too_many = _switch(path, name, values.get("too-many-texts", False))
+    too_many = switch_of(path, name, values.get("too-many-texts", False))
     if numbers.count != logarithms.count or (numbers.count and (texts or too_many)):
-        _fail(path, name, "numbers and texts", "one of them")
+        fail(path, name, "numbers and texts", "one of them")
     return ColumnSummary(
         empty=_count(path, name, values["empty"]),
         words=_counts(path, name, values.get("words", {})),
@@ -296,19 +297,19 @@ def _moments(path: Path, name: str, value: object) -> Moments:
     )
     # Cauchy and Schwarz: else a deviation would be the root of a negative number.
     if moments.squares * moments.count < moments.total**2:
-        _fail(path, name, "a sum of squares that is too small", "that of numbers with this sum")
+        fail(path, name, "a sum of squares that is too small", "that of numbers with this sum")
     return moments
 
 
 def _fraction(path: Path, name: str, value: object) -> Fraction:
     if not isinstance(value, str) or not _FRACTION.fullmatch(value):
-        _fail(path, name, value, "a fraction, such as 3/4")
+        fail(path, name, value, "a fraction, such as 3/4")
     numerator, _, denominator = value.partition("/")
     try:
         found = Fraction(int(numerator), int(denominator or "1"))
         float(found)
     except (ZeroDivisionError, OverflowError):
-        _fail(path, name, value, "a fraction of the range of float64")
+        fail(path, name, value, "a fraction of the range of float64")
     return found
 
 
@@ -333,7 +334,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _object(path: Path, name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        _fail(path, name, value, "an object")
+        fail(path, name, value, "an object")
     return value
 
 
@@ -354,25 +355,7 @@ def _check_keys(
         )
 
 
-def _text(path: Path, name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        _fail(path, name, value, "a text")
-    return value
-
-
-def _switch(path: Path, name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        _fail(path, name, value, "true or false")
-    return value
-
-
 def _count(path: Path, name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_COUNT:
-        _fail(path, name, value, "a whole number from 0")
+        fail(path, name, value, "a whole number from 0")
     return value
-
-
-def _fail(path: Path, name: str, value: object, expected: str) -> NoReturn:
-    text = repr(value)
-    shown = text if len(text) <= 60 else f"{text[:60]}..."
-    raise ConfigurationError(f"{path}: {name[:60]}: got {shown}; expected {expected}")
