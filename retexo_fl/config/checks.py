@@ -144,6 +144,9 @@ def _check_solver(values: Mapping[str, Any]) -> None:
         "loss": ("cross-entropy", AUTO),
         "aggregator": ("mean",),
         "class-weights": ("none",),
+        "local-steps": (1,),
+        # Sums are asked for once: who misses that has no later round to catch up in.
+        "min-clients": (0,),
     }
     for key, fitting in expected.items():
         if values[key] not in fitting:

@@ -138,6 +138,8 @@ def test_the_plan_knows_its_messages(capfd: pytest.CaptureFixture[str]) -> None:
         {"aggregator": "median"},
         {"loss": "focal:2"},
         {"class_weights": "balanced"},
+        {"local_steps": 2},
+        {"min_clients": 2, "round_deadline_s": 9.0},
     ],
 )
 def test_what_is_not_linear_or_no_sum_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
