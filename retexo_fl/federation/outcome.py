@@ -186,8 +186,9 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     own = VOLUMES[config.algorithm](shape, size)
     assert own is not None, "clients tell how many vectors they draw"
     lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
-    # Clients that leave out the edges between them do not know what others would exchange.
-    compared = not config.traits.drops_edges
+    # Clients that leave out the edges between them do not know what others would exchange, and
+    # standard training reads features, not coordinates of them.
+    compared = not (config.traits.drops_edges or shape.has_basis or shape.passes_sums)
     return Plan(
         predicted_raw={
             "boundary": own.boundary,

@@ -72,7 +72,9 @@ class Plan:
 
     Attributes:
         predicted_raw: Raw bytes by kind.
-        gamma: Volume of standard training over the volume of lazy training. Source: RETEXO, eq. 2.
+        gamma: Volume of standard training over that of lazy training (RETEXO, equation 2). This and
+            what follows is None where the run has nothing to compare with: no edges between
+            clients, or coordinates instead of features.
         algorithm_gamma: Volume of this algorithm over that of lazy training.
         standard_raw_total: Raw bytes that standard training would move.
     """
