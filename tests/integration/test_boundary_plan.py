@@ -66,10 +66,12 @@ def test_weights_and_answers_equal_those_of_rows(
     assert result_of(rows)["test_accuracy"] == result_of(cover)["test_accuracy"]
 
 
-@pytest.mark.parametrize("model", SUMMING)
 @pytest.mark.parametrize(
-    ("partitioner", "clients"),
-    [("one-node", 40), ("random", 4), ("metis", 3), ("louvain", 2)],
+    ("model", "partitioner", "clients"),
+    [
+        *(("gcn", "random", 4), ("gcn", "louvain", 2), ("sage", "metis", 3)),
+        *(("sage", "one-node", 40), ("gin", "random", 4), ("gin", "metis", 3)),
+    ],
 )
 def test_three_layers_over_any_clients_equal_rows(
     tmp_path: Path, model: str, partitioner: str, clients: int

@@ -247,13 +247,14 @@ def test_out_that_cannot_be_a_new_directory_is_refused(retexo: CommandLine) -> N
     retexo.done("run", *TINY, "--out", "empty")
 
 
-def test_out_below_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_out_below_a_folder_that_cannot_be_written_to_is_refused(
+    retexo: CommandLine, tmp_path: Path
+) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     if os.access(locked, os.W_OK):
         locked = Path("/proc")  # where not even root can make anything
-    ended = by_itself("run", *TINY, "--out", locked / "run", cwd=tmp_path)
-    told = sentence(ended, code=2)
+    told = retexo.refused("run", *TINY, "--out", locked / "run")
     assert re.match(f"out: {locked / 'run'} cannot be made", told)
 
 
@@ -375,8 +376,6 @@ def test_flower_is_not_started_for_bad_input(
 
 
 def test_bad_input_ends_a_process_with_exit_code_2(tmp_path: Path) -> None:
-    told = sentence(by_itself("run", "--dataset", "nonesuch", cwd=tmp_path), code=2)
-    assert told.startswith("dataset: 'nonesuch' is unknown")
     told = sentence(
         by_itself("run", b"--out=\xff".decode("utf-8", "surrogateescape"), cwd=tmp_path), code=2
     )

@@ -45,14 +45,16 @@ EXCHANGING = [("lazy", "rows"), ("lazy", "cover"), ("standard", "rows"), ("stand
 EXCHANGING = [*EXCHANGING, ("bns", "rows")]
 
 
-@pytest.mark.parametrize(("algorithm", "plan"), EXCHANGING)
-@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize(
+    ("algorithm", "plan", "model"),
+    [*((*way, "gcn") for way in EXCHANGING), *((*way, "sage") for way in EXCHANGING[1:3])],
+)
 def test_weights_are_within_24_bits_of_those_of_lossless(
     tmp_path: Path, algorithm: str, plan: str, model: str
 ) -> None:
     write_small(tmp_path / "small.npz")
     keys = _small(tmp_path, algorithm=algorithm, boundary_plan=plan, model=model, layers=3)
-    for clients in (1, 3, 5):
+    for clients in (1, 4):
         runs = [
             train(tmp_path / f"{codec}-{clients}", codec=codec, clients=clients, **keys)
             for codec in ("lossless", "fixed")

@@ -23,7 +23,6 @@ from sims.poisoning import poisoning
 from sims.recipes.poisoned_client import FACTOR, ROBUST, VICTIM
 from sims.training import train
 from tests.support.cli import CommandLine
-from tests.support.data import cora_dir
 from tests.support.runs import largest_difference, model_bytes, result_of
 from tests.support.runs import train as train_to
 
@@ -41,11 +40,8 @@ def accuracy(keys: dict[str, Scalar], aggregator: str, *, poisoned: bool) -> flo
     return float(train({**keys, "aggregator": aggregator}, change)["test_accuracy"])
 
 
-@pytest.mark.parametrize(("dataset", "rounds"), [("digits", 20), ("cora", 20)])
-def test_one_poisoned_client_of_ten_leads_only_the_mean_astray(dataset: str, rounds: int) -> None:
-    keys = {**SHORT, "dataset": dataset, "rounds": rounds}
-    if dataset != "digits":
-        keys["data-dir"] = str(cora_dir())
+def test_one_poisoned_client_of_ten_leads_only_the_mean_astray() -> None:
+    keys = {**SHORT, "rounds": 20}
     clean = accuracy(keys, "mean", poisoned=False)
     assert accuracy(keys, "mean", poisoned=True) < 0.7 * clean
     found = {aggregator: accuracy(keys, aggregator, poisoned=True) for aggregator in ROBUST}

@@ -216,8 +216,8 @@ def test_cables_that_lose_and_double_packets_change_no_bit(tmp_path: Path, schem
     assert found["packets_sent"] > found["data_new"]
 
 
-def test_eight_peers_get_their_rows_from_clones_of_one_packet(tmp_path: Path) -> None:
-    keys = {**KEYS, "clients": 8}
+def test_peers_get_their_rows_from_clones_of_one_packet(tmp_path: Path) -> None:
+    keys = {**KEYS, "clients": 5}
     parts = make_parts(make_config(keys))
     settings: dict[str, object] = {"broadcast": "tc"}
     with federation(tmp_path, parts, "xdp", lost=0.05, settings=settings) as made:
@@ -247,7 +247,7 @@ def test_packets_out_of_order_change_no_bit(tmp_path: Path) -> None:
 
 
 def test_cora_trains_as_well_over_the_kernel_path_as_over_tcp(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"clients": 5, "hidden": 16, "rounds": 40, "boundary-plan": "cover"}
+    keys: dict[str, Any] = {"clients": 3, "hidden": 16, "rounds": 40, "boundary-plan": "cover"}
     cora = {"dataset": "cora", "data-dir": str(data_dir()), **keys}
     parts = make_parts(make_config(cora))
     with federation(tmp_path, parts, "xdp") as made:

@@ -77,8 +77,12 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_bench_without_a_name_lists_all() -> None:
-    listed = [line.split()[0] for line in run().splitlines()]
+def test_bench_without_a_name_lists_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tests.bench"])
+    assert bench_main() == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == sorted(BENCHES) == sorted(RATIOS)
 
 
