@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.cli import CommandLine
 from tests.support.data import cora_dir
 from tests.support.predictions import SMALL, write_small
-from tests.support.runs import configured, largest_difference, ledger_of, result_of, train
+from tests.support.runs import (
+    configured,
+    largest_difference,
+    ledger_of,
+    result_of,
+    stop_after,
+    train,
+)
 
 TOLERANCE = 1e-9
 KEYS: dict[str, Any] = {
@@ -152,12 +158,8 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> 
     keys = {**KEYS, "data_dir": cora_dir(), "clients": 3, "algorithm": "standard"}
     whole = train(tmp_path / "whole", **keys)
 
-    def stop(event: Event) -> None:
-        if isinstance(event, RoundClosed) and event.round == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "stopped", stop, **keys)
+        train(tmp_path / "stopped", stop_after(2), **keys)
     resumed = train(tmp_path / "stopped", resume=tmp_path / "stopped", **keys)
     assert largest_difference(whole, resumed) == 0
     assert result_of(resumed)["attempts"] == 2

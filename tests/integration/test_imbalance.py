@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.cli import CommandLine
 from tests.support.rare import NODES, RARE, write_rare
-from tests.support.runs import events_of, largest_difference, model_bytes, result_of, train
+from tests.support.runs import (
+    events_of,
+    largest_difference,
+    model_bytes,
+    result_of,
+    stop_after,
+    train,
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +96,9 @@ def test_a_resumed_training_weighs_as_before(tmp_path: Path, folder: Path) -> No
     keys = {**RARE, "clients": 2, "data_dir": folder, "class_weights": "balanced"}
     whole = train(tmp_path / "whole", **keys)
 
-    def stop(event: Event) -> None:
-        if isinstance(event, RoundClosed) and event.stage and event.round == 3:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(out, stop, **keys)
+        train(out, stop_after(3, stage=1), **keys)
     train(out, **keys, resume=out)
     assert model_bytes(out) == model_bytes(whole)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.cli import CommandLine
 from tests.support.rare import NODES, RARE, write_rare
 from tests.support.runs import (
@@ -18,6 +17,7 @@ from tests.support.runs import (
     ledger_of,
     model_bytes,
     result_of,
+    stop_after,
     train,
 )
 
@@ -69,13 +69,9 @@ def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder
     keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "log-loss"}
     whole = train(tmp_path / "whole", **keys)
 
-    def stop(event: Event) -> None:
-        if isinstance(event, RoundClosed) and event.round == 5:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(out, stop, **keys)
+        train(out, stop_after(5), **keys)
     train(out, **keys, resume=out)
     assert model_bytes(out) == model_bytes(whole)
     for key in ("metric", "stages", "confusion"):

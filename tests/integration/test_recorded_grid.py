@@ -73,7 +73,7 @@ def is_for_agents(cell: dict[str, Any]) -> bool:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("cell", filter(is_for_agents, CELLS), ids=name_of)
+@pytest.mark.parametrize("cell", [*filter(is_for_agents, CELLS)], ids=name_of)
 def test_agents_leave_the_bits_of_one_process(
     tmp_path: Path, three_agents: list[AgentProcess], cell: dict[str, Any]
 ) -> None:

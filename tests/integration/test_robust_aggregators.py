@@ -17,13 +17,12 @@ from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer, Train
 from retexo_fl.config import Scalar
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import Graph, Split
-from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.updates import UpdateKey, update_codec
 from sims.poisoning import poisoning
 from sims.recipes.poisoned_client import FACTOR, ROBUST, VICTIM
 from sims.training import train
 from tests.support.cli import CommandLine
-from tests.support.runs import largest_difference, model_bytes, result_of
+from tests.support.runs import largest_difference, model_bytes, result_of, stop_after
 from tests.support.runs import train as train_to
 
 #: Few rounds, so that a seed of all aggregators takes seconds.
@@ -154,12 +153,8 @@ def test_resume_with_robust_aggregator_equals_undisturbed_run(
     # Krum draws pairs of clients in every round: they depend on the round, not on the process.
     keys = {"aggregator": aggregator, "clients": 9, "rounds": 5, "hidden": 8}
 
-    def interrupt(event: Event) -> None:
-        if isinstance(event, RoundClosed) and (event.stage, event.round) == (1, 3):
-            raise KeyboardInterrupt
-
     whole = train_to(tmp_path / "whole", **keys)
     with pytest.raises(KeyboardInterrupt):
-        train_to(tmp_path / "run", interrupt, **keys)
+        train_to(tmp_path / "run", stop_after(3, stage=1), **keys)
     train_to(tmp_path / "run", **keys, resume=tmp_path / "run")
     assert model_bytes(tmp_path / "run") == model_bytes(whole)

@@ -18,10 +18,9 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
-from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.tally import Tally
-from tests.support.runs import events_of, model_bytes, model_weights, result_of, train
+from tests.support.runs import events_of, model_bytes, model_weights, result_of, stop_after, train
 
 #: Learns fast and then too much: validation rises, falls and swings.
 KEYS: dict[str, Any] = {
@@ -87,13 +86,9 @@ def test_a_run_that_is_resumed_after_its_best_round_keeps_it(tmp_path: Path, run
     keys = {**KEYS, "algorithm": read_trained_model(run).config.algorithm}
     stages = result_of(run)["stages"]
 
-    def stop(event: Event) -> None:
-        if isinstance(event, RoundClosed) and event.round == stages[0]["best_round"] + 1:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(out, stop, **keys)
+        train(out, stop_after(stages[0]["best_round"] + 1), **keys)
     train(out, **keys, resume=out)
     assert result_of(out)["stages"] == stages
     assert model_bytes(out) == model_bytes(run)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.cli import CommandLine
 from tests.support.goals import GOALS, NODES, goal_arrays, write_goals
 from tests.support.runs import (
@@ -19,6 +18,7 @@ from tests.support.runs import (
     ledger_of,
     model_bytes,
     result_of,
+    stop_after,
     train,
 )
 
@@ -164,13 +164,9 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     keys = keys_of(task, folder, clients=2)
     whole = train(tmp_path / "whole", **keys)
 
-    def stop(event: Event) -> None:
-        if isinstance(event, RoundClosed) and event.stage and event.round == 2:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(out, stop, **keys)
+        train(out, stop_after(2, stage=1), **keys)
     train(out, **keys, resume=out)
     assert model_bytes(out) == model_bytes(whole)
     assert result_of(out)["metric"] == result_of(whole)["metric"]

@@ -24,6 +24,7 @@ from tests.support.commands import environment
 from tests.support.data import cora_dir
 from tests.support.limits import PERMISSIVE
 from tests.support.runs import (
+    Interrupter,
     configured,
     events_of,
     largest_difference,
@@ -44,18 +45,6 @@ SMALL: dict[str, Any] = {
     "rounds": 6,
 }
 GAT: dict[str, Any] = {"clients": 2, "model": "gat", "hidden": 8, "heads": 2, "rounds": 2}
-
-
-class Interrupter:
-    """Presses Ctrl-C at an event."""
-
-    def __init__(self, event: int) -> None:
-        self.left = event
-
-    def __call__(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 # ---- mini-batches --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.simulation.inline_grid import InlineGrid
 
@@ -37,6 +37,18 @@ class Interrupter:
         self._left -= 1
         if not self._left:
             raise KeyboardInterrupt
+
+
+def stop_after(round_number: int, *, stage: int | None = None) -> Listener:
+    """Return what presses Ctrl-C when a round is over, of any stage if None."""
+
+    def stop(event: Event) -> None:
+        if not isinstance(event, RoundClosed) or event.round != round_number:
+            return
+        if stage in {None, event.stage}:
+            raise KeyboardInterrupt
+
+    return stop
 
 
 def train(out: Path, *listeners: Listener, **keys: Any) -> Path:

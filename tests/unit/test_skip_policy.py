@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 
 CASES = """
