@@ -70,7 +70,7 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
-from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
@@ -129,7 +129,7 @@ class GraphClient(Answering):
         self._shape = ModelShape.of_part(config, partition)
         self._nodes = node_sets(partition)
         self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
-        self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
+        self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
         #: What a basis of sums is of, while it is made.
         self._sums: Features | None = None
 
@@ -290,6 +290,7 @@ class GraphClient(Answering):
             return self._kept(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
             trainer = self._trainer(stage, before)
+            assert isinstance(trainer, LayerTrainer)
             self._check_weights(ticket, weights, trainer.num_weights)
             rows = trainer.embed(weights).numpy()
         else:
@@ -411,6 +412,7 @@ class GraphClient(Answering):
                 f"stage {request.ticket.stage}: got a request for predictions; expected the last "
                 "stage, and a folder to write them to"
             )
+        assert isinstance(trainer, LayerTrainer)
         outputs = trainer.logits(request.weights)
         predictions = predict_nodes(self._partition, outputs, request.label_facts)
         write_predictions(self._predictions, self._partition.client, predictions, request.form)
@@ -535,16 +537,18 @@ class GraphClient(Answering):
                 f"expected {self._config.dtype} of shape ({size},)"
             )
 
-    def _trainer(self, stage: int, digest: bytes) -> LayerTrainer:
+    def _trainer(self, stage: int, digest: bytes) -> StageTrainer:
         """Return the trainer of a stage; only the latest is kept in memory."""
         key = (stage, digest)
         if key not in self._trainers:
-            inputs = self._stage_input(stage, digest)
-            made = self._made.stage(stage, inputs, predicts=self._predictions is not None)
-            self._trainers = {key: made}
+            self._trainers = {key: self._new_trainer(stage, digest)}
             self._sums = None
             self._mailbox.drop_decoded()
         return self._trainers[key]
+
+    def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
+        inputs = self._stage_input(stage, digest)
+        return self._made.stage(stage, inputs, predicts=self._predictions is not None)
 
     def _stage_input(self, stage: int, digest: bytes) -> StageInput:
         """Return what a stage's layer reads."""

@@ -171,6 +171,8 @@ def _client_rows(
 
 def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     config = outcome.config
+    # End to end there is one stage; lazy training would have as many rounds in each.
+    of_layers = (max(rounds),) * config.layers
     size = TrainingSize(
         clients=config.clients,
         training_clients=sum(answer.train > 0 for answer in outcome.answers),
@@ -178,8 +180,7 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         validation_clients=sum(answer.validation > 0 for answer in outcome.answers),
         vectors=sum(answer.vectors_out for answer in outcome.answers),
         sampled_vectors=sum(answer.vectors_drawn for answer in outcome.answers),
-        # End to end there is one stage; lazy training would have as many rounds in each.
-        rounds=tuple(rounds) if len(rounds) == config.layers else (max(rounds),) * config.layers,
+        rounds=tuple(rounds) if len(rounds) == len(config.stage_rounds) else of_layers,
         corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape
@@ -188,7 +189,9 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
     # Clients that leave out the edges between them do not know what others would exchange, and
     # standard training reads features, not coordinates of them.
-    compared = not (config.traits.drops_edges or shape.has_basis or shape.passes_sums)
+    compared = not (
+        config.traits.drops_edges or shape.has_basis or shape.passes_sums or shape.link_head
+    )
     return Plan(
         predicted_raw={
             "boundary": own.boundary,

@@ -33,12 +33,13 @@ _MAX_COUNT: Final = 2**31 - 1
 _USES: Final = ("train", "validation", "test")
 
 
-def check_hello(hello: HelloAnswer, *, clients: int) -> None:
+def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False) -> None:
     """Check the hello of a client of this version.
 
     Args:
         hello: Its answer.
         clients: How many there are.
+        counts_links: What is counted by use are pairs of nodes, not nodes.
 
     Raises:
         RemoteProtocolError: It has an index that no client has, a name that is none, or counts
@@ -61,7 +62,7 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         for field in ("nodes", "vectors_out", "vectors_in", "edge_features"):
             _demand(field, getattr(hello, field), 0, _MAX_COUNT)
         for field in _USES:
-            _demand(field, getattr(hello, field), 0, hello.nodes)
+            _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
         _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
         _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
