@@ -71,6 +71,7 @@ from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, la
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
 from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
@@ -415,7 +416,8 @@ class GraphClient(Answering):
         predictions = predict_nodes(self._partition, outputs, request.label_facts)
         write_predictions(self._predictions, self._partition.client, predictions, request.form)
         self._forget()
-        return count_right_nodes(self._nodes, outputs)
+        recipe = Recipe.of(self._config, request.label_facts)
+        return count_right_nodes(self._nodes, outputs, recipe)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""
