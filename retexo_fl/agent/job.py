@@ -29,6 +29,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.edge_fit import note_unused_edges
 from retexo_fl.client.end_to_end_client import EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
@@ -120,6 +121,7 @@ class AgentJob:
             on_forget=lambda: None,
             predictions=folders.predictions if predicts else None,
         )
+        note_unused_edges(config.model, [partition])
         self.client.watch_exchanges(self._enter_block)
         self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(

@@ -397,7 +397,12 @@ class PredictRequest(Request["PredictAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictAnswer:
-    """How many nodes were predicted and, of the labelled ones by use, how many rightly."""
+    """How many nodes were predicted and, of the labelled ones by use, how many rightly.
+
+    Attributes:
+        validation_metric: Sums of the run's metric over the labelled validation nodes, where it is
+            another than accuracy; likewise ``test_metric``.
+    """
 
     nodes: int
     train: int
@@ -406,6 +411,8 @@ class PredictAnswer:
     validation_correct: int
     test: int
     test_correct: int
+    validation_metric: Sums = field(default_factory=Sums)
+    test_metric: Sums = field(default_factory=Sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

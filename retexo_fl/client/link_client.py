@@ -7,16 +7,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.client.api import HelloAnswer, HelloRequest, PublishRequest, Ticket
+from retexo_fl.client.api import (
+    HelloAnswer,
+    HelloRequest,
+    PredictAnswer,
+    PredictRequest,
+    PublishRequest,
+    Ticket,
+)
 from retexo_fl.client.client import GraphClient
+from retexo_fl.client.prediction import MOST_SUGGESTED, predict_links
+from retexo_fl.client.prediction_files import LinkPredictions
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from retexo_fl.training.label_facts import uses_of
+from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.link_split import USES, LinkSplit
-from retexo_fl.training.link_trainer import LinkTrainer, pairs_beside
+from retexo_fl.training.link_trainer import LinkTrainer, group_size
 from retexo_fl.training.stage_model import num_weights
 
 
@@ -30,7 +40,10 @@ class LinkClient(GraphClient):
 
     def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
         super().__init__(partition, config, **kept)
-        split = LinkSplit.of(self._partition, split=config.split_name, seed=config.seed)
+        if self._predictions is None:
+            split = LinkSplit.of(self._partition, split=config.split_name, seed=config.seed)
+        else:
+            split = LinkSplit.whole(self._partition)
         self._links: Final = split
         self._partition = split.part
         self._plan = replace(self._plan, edges=StageEdges.of_rows(split.part))
@@ -41,16 +54,40 @@ class LinkClient(GraphClient):
         Raises:
             PartitionError: Every pair of nodes that it knows has an edge.
         """
-        for non_edges in (self._links.unseen, self._links.known):
-            non_edges.check(self._partition.client)
+        if self._predictions is None:
+            for non_edges in (self._links.unseen, self._links.known):
+                non_edges.check(self._partition.client)
         counts = {use: self._count(use) for use in USES}
         answer = super().hello(request)
-        return replace(answer, classes=1, label_uses=(uses_of(counts),), **counts)
+        return replace(
+            answer,
+            train=counts["train"],
+            validation=counts["validation"],
+            test=counts["test"],
+            classes=1,
+            label_uses=(uses_of(counts),),
+        )
+
+    def _predicted(
+        self, trainer: StageTrainer, request: PredictRequest
+    ) -> tuple[LinkPredictions, PredictAnswer]:
+        """Find the likeliest links of each node; none of them is judged."""
+        assert isinstance(trainer, LinkTrainer)
+        found = trainer.suggested(request.weights, MOST_SUGGESTED)
+        answer = PredictAnswer(
+            nodes=self._partition.num_inner,
+            train=0,
+            train_correct=0,
+            validation=0,
+            validation_correct=0,
+            test=0,
+            test_correct=0,
+        )
+        return predict_links(self._partition, *found), answer
 
     def _count(self, use: str) -> int:
         """Return how many pairs it counts of a use."""
-        beside = pairs_beside(self._made.recipe, self._config.negatives, use)
-        return len(self._links.pairs[use]) * (1 + beside)
+        return len(self._links.pairs[use]) * group_size(self._config, use)
 
     def _made_rows(self, request: PublishRequest) -> np.ndarray:
         ticket, weights = request.ticket, request.weights

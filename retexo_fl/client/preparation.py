@@ -40,7 +40,7 @@ from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
-from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,10 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
     split = _node_split(graph, assignment, config)
+    if config.nodes and graph.published_split is not None and config.split_name != "published":
+        logger.warning(
+            "%s: column not used: %r (--split published uses it)", config.nodes, SPLIT_COLUMN
+        )
     return cut_graph(graph, assignment, split)
 
 

@@ -39,6 +39,15 @@ class NonEdges:
         """Whether every pair of different nodes has an edge."""
         return len(self._codes) >= self._nodes * (self._columns - 1)
 
+    def ends_of(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges of (n,) inner nodes: each one's place among them, and its other end."""
+        bounds = np.searchsorted(self._codes, np.stack([nodes, nodes + 1]) * self._columns)
+        counts = bounds[1] - bounds[0]
+        places = np.repeat(np.arange(len(nodes)), counts)
+        starts = np.repeat(bounds[0] - (np.cumsum(counts) - counts), counts)
+        codes = self._codes[starts + np.arange(len(starts))]
+        return places, codes % self._columns
+
     def check(self, client: int) -> None:
         """Refuse to draw where there is nothing to draw.
 
@@ -103,13 +112,13 @@ class NonEdges:
         hit = np.zeros(len(codes), dtype=bool)
         inside = places < len(self._codes)
         hit[inside] = self._codes[places[inside]] == codes[inside]
-        return hit | (ones == others)
+        hit |= ones == others
+        return hit
 
     def _found(self, one: int, number: int) -> tuple[int, int]:
         """Return a pair of a node that has nearly all edges; of the next that has not all."""
         for node in (np.arange(self._nodes) + one) % self._nodes:
-            ends = np.searchsorted(self._codes, [node * self._columns, (node + 1) * self._columns])
-            taken = np.append(self._codes[slice(*ends)] - node * self._columns, node)
+            taken = np.append(self.ends_of(np.array([node]))[1], node)
             free = np.setdiff1d(np.arange(self._columns), taken)
             if len(free):
                 return int(node), int(free[number % len(free)])

@@ -101,6 +101,16 @@ class LinkSplit:
             unseen=NonEdges(part.num_inner, columns, codes[is_read]),
         )
 
+    @classmethod
+    def whole(cls, part: GraphPartition) -> Self:
+        """Hold no edge out: layers read them all, and none is counted."""
+        rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+        columns = part.num_inner + part.num_boundary
+        codes = rows * columns + np.asarray(part.indices, np.int64)
+        none, known = np.zeros(0, np.int64), NonEdges(part.num_inner, columns, codes)
+        pairs = Pairs(first=none, second=none, keys=none.astype(np.uint64))
+        return cls(part=part, pairs=dict.fromkeys(USES, pairs), known=known, unseen=known)
+
 
 def _edge_keys(
     part: GraphPartition, rows: np.ndarray, indices: np.ndarray, seed: int

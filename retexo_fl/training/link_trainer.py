@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
 
+from retexo_fl.config import RunConfig
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, compact_rows, select_rows
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.training.linear_step import all_finite
@@ -32,6 +34,8 @@ from retexo_fl.training.tally import LayerUpdate, PassSums, Tally, tally
 
 #: Pairs scored at once where no gradient is wanted.
 _PAIRS_PER_BATCH: Final = 2**17
+#: Values that are held at once where all pairs are scored.
+_SCORES_PER_BATCH: Final = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,8 @@ class LinkTrainer:
         drawn = self._judged[which]
         rows, places = self._embeddings(weights, drawn.used), range(0, len(drawn.labels))
         # A group of pairs, an edge and those beside it, is not parted.
-        step = max(1, _PAIRS_PER_BATCH // self._width(which)) * self._width(which)
+        group = 1 + self._recipe.judged_beside
+        step = max(1, _PAIRS_PER_BATCH // group) * group
         total = Tally()
         for start in places[::step]:
             some = slice(start, start + step)
@@ -141,17 +146,36 @@ class LinkTrainer:
         return total
 
     @torch.no_grad()
-    def embeddings(self, weights: np.ndarray) -> torch.Tensor:
-        """Return the (N + B, D) rows whose pairs are scored."""
+    def suggested(self, weights: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
+        """Find the pairs of each own node that are likeliest to have an edge, and have none.
+
+        Args:
+            weights: (P,).
+            most: Of each node.
+
+        Returns:
+            (n,) int64 inner nodes, ascending; (n,) int64 other ends, of the N + B, the likeliest
+            first; (n,) their logits.
+        """
+        nodes, known = self._split.part.num_inner, self._split.known
         rows = self._embeddings(weights, np.arange(len(self._hashes)))
+        width = len(rows) * (rows.shape[1] if self._model.scores_by_mlp else 1)
+        height = max(1, _SCORES_PER_BATCH // width)
+        found = []
+        for start in range(0, nodes, height):
+            own = np.arange(start, min(nodes, start + height))
+            scores = self._model.score_all(rows[own[0] : own[-1] + 1], rows)
+            places, ends = known.ends_of(own)
+            scores[np.concatenate([places, own - start]), np.concatenate([ends, own])] = -torch.inf
+            best = scores.topk(min(most, len(rows)), dim=1)
+            kept = (best.values > -torch.inf).numpy()
+            first = np.broadcast_to(own[:, None], kept.shape)[kept]
+            found.append((first, best.indices.numpy()[kept], best.values.numpy()[kept]))
         self._flat.release()
-        return rows
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
     def close(self) -> None:
         """Release what is held outside this process: nothing."""
-
-    def _width(self, which: str) -> int:
-        return 1 + pairs_beside(self._recipe, self._negatives, which)
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """Return the gradient at (P,) weights, of pairs drawn for this round and step."""
@@ -176,7 +200,7 @@ class LinkTrainer:
 
     def _judged_pairs(self, which: str) -> _Drawn:
         pairs = self._split.pairs[which]
-        count = self._width(which) - 1
+        count = self._recipe.judged_beside
         first = pairs.first if self._recipe.ranks_beside_own_end else None
         text = f"{self._seed}/{which}"
         return _joined(pairs, *self._split.known.draw(pairs.keys, count, text, first=first))
@@ -191,9 +215,15 @@ class LinkTrainer:
         return RowBatch(rows=rows, hashes=self._hashes[used])
 
 
-def pairs_beside(recipe: Recipe, negatives: int, which: str) -> int:
-    """Return how many pairs without an edge stand beside each edge of a use."""
-    return negatives if which == "train" else recipe.judged_beside
+def group_size(config: RunConfig, which: str) -> int:
+    """Return how many pairs are counted for each edge of a use: with those without one.
+
+    One, where what is counted are nodes.
+    """
+    if config.task != LINKS:
+        return 1
+    recipe = Recipe.of(config)
+    return 1 + (config.negatives if which == "train" else recipe.judged_beside)
 
 
 def _joined(pairs: Pairs, first: np.ndarray, second: np.ndarray) -> _Drawn:

@@ -304,9 +304,15 @@ class StageModel(torch.nn.Module):
         """Return the (n,) logits of links between nodes of (n, D) embeddings; symmetric."""
         product = first * second
         if not self.scores_by_mlp:
-            return product.sum(dim=1)
-        result: torch.Tensor = self.link(F.relu(self.pair(product)))[:, 0]
+            return product.sum(dim=-1)
+        result: torch.Tensor = self.link(F.relu(self.pair(product)))[..., 0]
         return result
+
+    def score_all(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return the (n, m) logits of links between nodes of (n, D) and of (m, D) embeddings."""
+        if not self.scores_by_mlp:
+            return first @ second.T
+        return self.score(first[:, None], second[None])
 
 
 class FlatParameters:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.graph import BoundaryPlan
+from retexo_fl.errors import RetexoError
+from retexo_fl.graph import BoundaryPlan, open_partition
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, lazy_volume
+from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
+from tests.support.limits import PERMISSIVE
 from tests.support.links import LINKS, Draws
 from tests.support.runs import (
     Interrupter,
@@ -30,6 +33,11 @@ from tests.support.valued_graphs import VALUED, write_valued
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_valued(tmp_path_factory.mktemp("links"), nodes=60)
+
+
+@pytest.fixture
+def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
 
 
 def keys_of(folder: Path, **keys: Any) -> dict[str, Any]:
@@ -79,7 +87,9 @@ def test_every_edge_is_counted_once_and_held_out_at_both_ends(folder: Path, tmp_
     everywhere = {
         frozenset((part.node_keys[u], names[v]))
         for part in parts
-        for names in [np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])]
+        for names in [
+            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        ]
         for u in range(part.num_inner)
         for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
     }
@@ -91,7 +101,9 @@ def test_every_edge_is_counted_once_and_held_out_at_both_ends(folder: Path, tmp_
         frozenset((split.part.node_keys[u], names[v]))
         for split in splits
         for part in [split.part]
-        for names in [np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])]
+        for names in [
+            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        ]
         for u in range(part.num_inner)
         for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
     }
@@ -137,9 +149,59 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, event: int
     assert result_of(stopped)["metric"] == result_of(expected)["metric"]
 
 
-@pytest.fixture
-def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(capsys)
+def test_agents_train_and_predict_links_as_one_process_does(folder: Path, tmp_path: Path) -> None:
+    keys = keys_of(folder, clients=2, model="gcn", metric="average-precision")
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as pair:
+        train_with(pair, configured(tmp_path / "deployed", **keys))
+        train(tmp_path / "inline", **keys)
+        assert_same_training(tmp_path / "deployed", tmp_path / "inline")
+        assert (
+            result_of(tmp_path / "deployed")["metric"] == result_of(tmp_path / "inline")["metric"]
+        )
+
+
+def test_an_owner_has_a_say_in_how_many_edges_an_update_is_of(folder: Path, tmp_path: Path) -> None:
+    keys = keys_of(folder, clients=2)
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    settings = {**PERMISSIVE, "least-train-nodes": 10_000}
+    with (
+        agents(tmp_path / "agents", parts, settings=settings) as pair,
+        pytest.raises(RetexoError, match="client 0: an update would sum over"),
+    ):
+        train_with(pair, configured(tmp_path / "deployed", **keys))
+
+
+@pytest.mark.parametrize("link_head", ["dot", "mlp"])
+def test_suggested_links_are_the_likeliest_that_are_not_there(
+    retexo: CommandLine, folder: Path, tmp_path: Path, link_head: str
+) -> None:
+    parts = tmp_path / "parts"
+    graph = ("--dataset", "valued", "--data-dir", folder, "--task", "links")
+    retexo.done("partition", "make", *graph, "--clients", 2, "--out", parts)
+    run = train(tmp_path / "run", **keys_of(folder, clients=2, link_head=link_head))
+    told = retexo.done("predict", run, "--partitions", parts, "--format", "npz")
+    assert "the likeliest links of 60 nodes of 2 clients" in told
+    retexo.done("predict", run, "--partitions", parts, "--out", tmp_path / "text")
+    for client in (0, 1):
+        part = open_partition(parts / f"part-{client}")
+        with np.load(parts / f"predictions-{client}.npz") as found:
+            key, other, share = found["key"], found["other"], found["p"]
+        lines = (tmp_path / "text" / f"predictions-{client}.csv").read_text().splitlines()
+        assert lines[0] == "key,other,p"
+        assert lines[1].split(",")[:2] == [key[0].decode(), other[0].decode()]
+        names = np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        edges = {
+            (part.node_keys[u], names[v])
+            for u in range(part.num_inner)
+            for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
+        }
+        suggested = [*zip(key, other, strict=True)]
+        assert not edges & {*suggested}
+        assert len({*suggested}) == len(suggested) == 10 * part.num_inner
+        assert (key != other).all()
+        assert (np.diff(share.reshape(-1, 10), axis=1) <= 0).all()
+        assert ((share >= 0) & (share <= 1)).all()
 
 
 @pytest.mark.parametrize(

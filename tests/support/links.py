@@ -34,7 +34,7 @@ class Draws:
         draw, split_of = NonEdges.draw, LinkSplit.of.__func__  # type: ignore[attr-defined]
         ends: dict[int, np.ndarray] = {}
 
-        def of(cls: type[LinkSplit], part: Any, **keys: Any) -> LinkSplit:
+        def of(cls: type[LinkSplit], /, part: Any, **keys: Any) -> LinkSplit:
             split: LinkSplit = split_of(cls, part, **keys)
             hashes = np.concatenate([part.node_hashes, part.boundary_hashes])
             ends[id(split.known)] = ends[id(split.unseen)] = hashes

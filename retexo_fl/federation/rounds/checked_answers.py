@@ -31,6 +31,7 @@ _MAX_NAME_CHARS: Final = 128
 #: Nodes, widths and vectors are counted in int32 between clients.
 _MAX_COUNT: Final = 2**31 - 1
 _USES: Final = ("train", "validation", "test")
+_JUDGED: Final = ("validation", "test")
 
 
 def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False) -> None:
@@ -182,6 +183,7 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
 
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
+        TrainingDiverged: A sum of the metric is not finite.
     """
     with named(hello.client):
         for field in ("nodes", *_USES):
@@ -189,6 +191,9 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
             _demand(field, getattr(answer, field), promised, promised)
         for use in _USES:
             _demand(f"{use}-correct", getattr(answer, f"{use}_correct"), 0, getattr(hello, use))
+    for use in _JUDGED:
+        sums: Sums = getattr(answer, f"{use}_metric")
+        _demand_finite(hello.client, f"{use}-metric-values", *sums.values)
 
 
 def _least(hello: HelloAnswer, in_batches: bool) -> int:

@@ -15,7 +15,7 @@ import tomli_w
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
 
 #: The name that the file has in and beside parts, and in a run.
@@ -146,7 +146,7 @@ class FeatureRecipe:
             ConfigurationError: Its labels are texts, which are names of classes, and the task is
                 another.
         """
-        if self.classes and task != CLASSES:
+        if self.classes and task not in {CLASSES, LINKS}:
             raise ConfigurationError(
                 f"task: {task} does not go with {named_recipe(self.digest)}, whose labels in "
                 f"{self.label_column[:60]!r} are texts; expected {CLASSES}"
