@@ -19,8 +19,8 @@ from retexo_fl.config import RunConfig, client_plugins, config_values, make_conf
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import LINKS, check_task
-from retexo_fl.training.link_split import LinkSplit
+from retexo_fl.graph.labels import check_task
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
 
 _JUDGED: Final = ("validation", "test")
@@ -49,19 +49,12 @@ def admit(
             check_algorithm(config_values(config))
         check_task(part.labels, config.task, source="its part")
         _check_names(config, limits)
-        _check_updates(config, _train_count(config, part), limits)
+        _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         _check_memory(config, part, limits)
     except ConfigurationError as error:
         raise ConfigurationError(f"client {part.client}: {error}") from error
     return config
-
-
-def _train_count(config: RunConfig, part: GraphPartition) -> int:
-    """Return how many nodes, or edges, an update may be a sum over."""
-    if config.task != LINKS:
-        return int(part.train_mask.sum())
-    return len(LinkSplit.of(part, split=config.split_name, seed=config.seed).pairs["train"])
 
 
 def _check_names(config: RunConfig, limits: Limits) -> None:

@@ -17,7 +17,9 @@ from typing import Final, Self
 
 import numpy as np
 
+from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.graph.splits import parse_shares
 from retexo_fl.layers.dropout import splitmix
 from retexo_fl.training.link_negatives import NonEdges
@@ -110,6 +112,15 @@ class LinkSplit:
         none, known = np.zeros(0, np.int64), NonEdges(part.num_inner, columns, codes)
         pairs = Pairs(first=none, second=none, keys=none.astype(np.uint64))
         return cls(part=part, pairs=dict.fromkeys(USES, pairs), known=known, unseen=known)
+
+
+def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
+    """Return how many nodes, or with task ``links`` edges, a client has of each use."""
+    if config.task == LINKS:
+        split = LinkSplit.of(part, split=config.split_name, seed=config.seed)
+        return {use: len(pairs) for use, pairs in split.pairs.items()}
+    masks = (part.train_mask, part.val_mask, part.test_mask)
+    return {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
 
 
 def _edge_keys(

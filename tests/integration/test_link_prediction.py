@@ -178,7 +178,7 @@ def test_suggested_links_are_the_likeliest_that_are_not_there(
 ) -> None:
     parts = tmp_path / "parts"
     graph = ("--dataset", "valued", "--data-dir", folder, "--task", "links")
-    retexo.done("partition", "make", *graph, "--clients", 2, "--out", parts)
+    retexo.done("partition", "make", *graph, "--clients", "2", "--out", parts)
     run = train(tmp_path / "run", **keys_of(folder, clients=2, link_head=link_head))
     told = retexo.done("predict", run, "--partitions", parts, "--format", "npz")
     assert "the likeliest links of 60 nodes of 2 clients" in told
