@@ -7,9 +7,10 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,9 @@ from retexo_fl.client.api import (
     EvaluateRequest,
     HelloRequest,
     PublishRequest,
+    RecipeRequest,
     Request,
+    SummaryRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -192,6 +195,21 @@ def test_the_log_says_what_a_layer_does_not_read(
     asyncio.run(_hello(tmp_path, small_parts(), model="sage-pool"))
     told = [message for message in caplog.messages if "not used" in message]
     assert told == ["model sage-pool: weights and attributes of edges not used"]
+
+
+@pytest.mark.parametrize(
+    "asked", [SummaryRequest, partial(RecipeRequest, recipe=np.zeros(0, np.uint8))]
+)
+def test_an_agent_that_has_its_part_shares_no_summary(
+    tmp_path: Path, parts: list[GraphPartition], asked: Callable[..., Request[Any]]
+) -> None:
+    async def ask() -> None:
+        with ends(tmp_path, parts) as both:
+            with pytest.raises(LocalProtocolError, match="has its part shares no summary; expec"):
+                await both.ask(0, asked(ticket=Ticket(job=JOB, attempt=1)))
+            assert not both.jobs[0].running
+
+    asyncio.run(ask())
 
 
 async def _hello(root: Path, parts: list[GraphPartition], **keys: Any) -> None:
