@@ -38,6 +38,17 @@ def _no_downloads(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waits_for_the_disk() -> Generator[None]:
+    """Have this process not wait for the disk a dozen times in each training: no power is cut here.
+
+    Whether and when files are forced is tested where it matters, and programs really do it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 #: With CI=true a skip fails unless its reason begins with one of these: what the machine cannot
 #: have. What could have been installed is not among them.
 PERMITTED_SKIPS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import click
 import typer
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are lines on standard error."""
     try:
-        code = app(args=list(arguments), prog_name="retexo", standalone_mode=False)
+        code = _command()(args=list(arguments), prog_name="retexo", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError:
         # Whoever names no command has been shown them all.
@@ -107,6 +108,12 @@ def run_command(arguments: Sequence[str]) -> int:
         for sentence in sentences:
             complain(sentence)
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command() -> click.Command:
+    """Return what the options make, once a process: it takes longer than most of what is refused."""
+    return typer.main.get_command(app)
 
 
 def _verdict(error: BaseException) -> tuple[int, list[str]]:

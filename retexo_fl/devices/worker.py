@@ -102,15 +102,19 @@ class _Worker:
 def _read(connection: Connection, messages: queue.SimpleQueue[Callable[[_Worker], None]]) -> None:
     """Take the host's messages, also while a share is computed, so that it never has to wait.
 
-    The process ends here, at once, whatever it is computing, when the host has ended.
+    The process ends here, at once, whatever it is computing, when the host has ended, and when a
+    message cannot be read: without this thread no side would ever hear of the other again.
     """
     while True:
         try:
-            content = connection.recv_bytes()
-        except (EOFError, OSError):
+            messages.put(_understood(connection.recv_bytes(), connection))
+        except BaseException as error:
+            # The host may also end between a message and its descriptors.
+            has_ended = isinstance(error, EOFError | ConnectionError)
+            if not has_ended:
+                traceback.print_exc()
             sys.stderr.flush()
-            os._exit(0)
-        messages.put(_understood(content, connection))
+            os._exit(0 if has_ended else 1)
 
 
 def _understood(content: bytes, connection: Connection) -> Callable[[_Worker], None]:

@@ -38,6 +38,8 @@ MODELS = (
 )
 EACH = pytest.mark.parametrize(("model", "graph"), MODELS)
 ADDING = ("gcn", "sage", "gin")
+#: Models that clients of one node each train, too, which takes longest; of every way of reading.
+ALONE = ("sage", "gat", "dir-gcn", "pyg:GINEConv")
 
 
 @pytest.fixture
@@ -65,8 +67,9 @@ def test_trained_weights_do_not_depend_on_the_partition(
     keys = keys_of(tmp_path, model, graph)
     whole = train(tmp_path / "whole", clients=1, **keys)
     central = train(tmp_path / "central", clients=1, algorithm="central", **keys)
+    cuts = (("random", 3), ("one-node", 48)) if model in ALONE else (("random", 3),)
     for plan in ("rows", "cover") if model in ADDING else ("rows",):
-        for partitioner, clients in (("random", 3), ("louvain", 2), ("one-node", 48)):
+        for partitioner, clients in cuts:
             out = tmp_path / f"{plan}-{partitioner}"
             parts = {"clients": clients, "partitioner": partitioner, "boundary_plan": plan}
             run = train(out, **parts, **keys)
@@ -103,7 +106,8 @@ def test_samplers_with_all_neighbours_train_the_weights_of_none(
     keys |= {"algorithm": "central", "clients": 1, "cache_share": 1.0, "batch_nodes": 48}
     whole = train(tmp_path / "whole", **keys)
     # All train nodes in one mini-batch, and more neighbours than there are.
-    for sampler in ("full", "neighbour", "shadow", "gns"):
+    other = ("neighbour", "shadow", "gns")[MODELS.index((model, graph)) % 3]
+    for sampler in ("full", other):
         hops = "48/48/48" if sampler == "shadow" else "48/48"
         run = train(tmp_path / sampler, sampler=sampler, fanouts=hops, **keys)
         assert largest_difference(whole, run) < (1e-4 if sampler == "gns" else 1e-7), sampler
@@ -121,9 +125,7 @@ def test_sampling_every_boundary_node_is_standard_training(
     assert largest_difference(fewer, standard) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("model", "graph"), [("sage", WEIGHTED), ("gat", CARRYING), ("dir-gat", DIRECTED)]
-)
+@pytest.mark.parametrize(("model", "graph"), [("dir-gat", DIRECTED)])
 def test_devices_train_the_weights_of_one(
     tmp_path: Path, model: str, graph: dict[str, Any]
 ) -> None:

@@ -26,12 +26,10 @@ def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> N
     }
     whole = train(tmp_path / "whole", clients=1, **keys)
     accuracy = result_of(whole)["test_accuracy"]
-    for partitioner in ("random", "metis", "louvain"):
-        for clients in (2, 5):
-            out = tmp_path / f"{partitioner}-{clients}"
-            run = train(out, clients=clients, partitioner=partitioner, **keys)
-            assert largest_difference(whole, run) < TOLERANCE, (partitioner, clients)
-            assert result_of(run)["test_accuracy"] == accuracy
+    for partitioner, clients in (("random", 5), ("metis", 2), ("louvain", 5)):
+        run = train(tmp_path / partitioner, clients=clients, partitioner=partitioner, **keys)
+        assert largest_difference(whole, run) < TOLERANCE, (partitioner, clients)
+        assert result_of(run)["test_accuracy"] == accuracy
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])

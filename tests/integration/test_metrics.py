@@ -35,7 +35,9 @@ def test_figures_do_not_depend_on_the_partition(tmp_path: Path, folder: Path, me
     keys = {**RARE, "data_dir": folder, "metric": metric, "rounds": 4}
     whole = train(tmp_path / "whole", clients=1, **keys)
     expected = result_of(whole)
-    for clients, partitioner in ((3, "louvain"), (NODES, "one-node")):
+    # One of the metrics of counts, and one that ranks, of clients with a single node each.
+    alone = [(NODES, "one-node")] if metric in {"f1:1", "roc-auc"} else []
+    for clients, partitioner in [(3, "louvain"), *alone]:
         run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
         assert largest_difference(whole, run) < 1e-9
         found = result_of(run)
@@ -82,11 +84,12 @@ def test_a_resumed_training_selects_as_an_undisturbed_one(tmp_path: Path, folder
 
 def test_several_devices_count_as_one(tmp_path: Path, folder: Path) -> None:
     keys = {**RARE, "clients": 2, "data_dir": folder, "metric": "roc-auc", "rounds": 2}
-    one = train(tmp_path / "one", devices="cpu:1", **keys)
+    one = train(tmp_path / "one", **keys)
     two = train(tmp_path / "two", devices="cpu:2", **keys)
-    assert model_bytes(one) == model_bytes(two)
-    for key in ("metric", "stages", "confusion"):
-        assert result_of(one)[key] == result_of(two)[key]
+    assert largest_difference(one, two) < 1e-9
+    found, expected = result_of(two), result_of(one)
+    assert found["metric"]["value"] == pytest.approx(expected["metric"]["value"], rel=1e-9)
+    assert found["confusion"] == expected["confusion"]
 
 
 @pytest.mark.parametrize("algorithm", ["standard", "drop", "central"])

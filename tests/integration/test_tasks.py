@@ -100,18 +100,33 @@ def test_one_node_per_client_trains_the_weights_of_one(
     assert largest_difference(whole, single) < 1e-9
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"devices": "cpu:2"},
-        {"local_steps": 3},
-        {"algorithm": "drop", "sampler": "full", "batch_nodes": 8},
+#: Ways that start processes, which take seconds each, with the task that they are tried with when
+#: time is short.
+DEVICES: list[tuple[dict[str, Any], str]] = [
+    ({"devices": "cpu:2"}, "multi-label"),
+    (
         {"algorithm": "drop", "sampler": "neighbour", "fanouts": "3/3", "devices": "cpu:2"},
-        {"algorithm": "bns"},
-        {"codec": "fixed", "boundary_plan": "cover", "model": "gcn"},
+        "regression",
+    ),
+]
+WAYS: list[dict[str, Any]] = [
+    {"local_steps": 3},
+    {"algorithm": "drop", "sampler": "full", "batch_nodes": 8},
+    {"algorithm": "bns"},
+    {"codec": "fixed", "boundary_plan": "cover", "model": "gcn"},
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "keys"),
+    [
+        *(pytest.param(task, keys) for task in TASKS for keys in WAYS),
+        *(
+            pytest.param(task, keys, marks=() if task == quick else pytest.mark.system)
+            for task in TASKS
+            for keys, quick in DEVICES
+        ),
     ],
-    ids=lambda keys: " ".join(map(str, keys.values())),
 )
 def test_every_way_of_training_takes_every_task(
     tmp_path: Path, folder: Path, task: str, keys: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,21 @@ def load_digits_graph() -> Graph:
     of equally near ones those that come first. Distances are whole numbers, so every machine
     builds the same graph.
     """
+    pixels, labels, edges = _digits()
+    return Graph.from_edges(
+        edges,
+        name="digits",
+        features=(pixels / _LARGEST_PIXEL).astype(np.float32),
+        labels=labels,
+    )
+
+
+@cache
+def _digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (N, 64) int64 pixels, (N,) int64 labels and (2, E) int64 edges, found once a process.
+
+    Finding them takes longer than a short training.
+    """
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -30,10 +46,4 @@ def load_digits_graph() -> Graph:
     np.fill_diagonal(distances, np.iinfo(np.int64).max)
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
     ends = np.stack((np.repeat(np.arange(len(pixels)), _NEIGHBOURS), nearest.reshape(-1)))
-    edges = np.unique(np.sort(ends, axis=0), axis=1)
-    return Graph.from_edges(
-        edges,
-        name="digits",
-        features=(pixels / _LARGEST_PIXEL).astype(np.float32),
-        labels=digits.target.astype(np.int64),
-    )
+    return pixels, digits.target.astype(np.int64), np.unique(np.sort(ends, axis=0), axis=1)

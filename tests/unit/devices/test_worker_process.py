@@ -6,8 +6,18 @@ from multiprocessing import resource_tracker
 
 import pytest
 
+from retexo_fl.devices.messages import Open, Opened, Ready
+from retexo_fl.devices.worker_process import WorkerProcess, answers_of
 from retexo_fl.errors import DeviceFailed, TrainingDiverged
-from tests.support.device_pools import WEIGHTS, exists, open_descriptors, open_rows, pool_of, share
+from tests.support.device_pools import (
+    TIMEOUT_S,
+    WEIGHTS,
+    exists,
+    open_descriptors,
+    open_rows,
+    pool_of,
+    share,
+)
 
 FAILURES = [
     ("fail", DeviceFailed, r"^cpu:0: raised KeyError: 'no item 1'$"),
@@ -104,3 +114,32 @@ def test_closing_what_a_killed_worker_had_open_raises_nothing() -> None:
         task.close()
         with pytest.raises(DeviceFailed, match="closed after a failure: cpu:0: its process ended"):
             open_rows(pool)
+
+
+def _started() -> WorkerProcess:
+    worker = WorkerProcess("cpu:0", 0, threads=1, ahead=1, preparers=1)
+    answers_of({0: worker}, Ready, timeout_s=TIMEOUT_S)
+    return worker
+
+
+@pytest.mark.system
+def test_worker_ends_where_its_host_ends_between_a_message_and_its_descriptors() -> None:
+    worker = _started()
+    worker.send(Open(task=1, maker=b"", arrays=(), exchange=()))
+    worker.hang_up()
+    ended = os.waitid(os.P_PID, worker.process_id, os.WEXITED | os.WNOWAIT)
+    worker.close()
+    assert ended is not None
+    assert (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
+
+
+@pytest.mark.system
+def test_worker_that_cannot_read_a_message_ends_and_says_why(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    worker = _started()
+    worker.send(Ready())
+    with pytest.raises(DeviceFailed, match="ended with code 1, see its error output"):
+        answers_of({0: worker}, Opened, timeout_s=TIMEOUT_S)
+    worker.close()
+    assert "no message of a host: Ready()" in capfd.readouterr().err
