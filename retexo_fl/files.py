@@ -17,13 +17,16 @@ _MOST_TOML_BYTES: Final = 2**26
 FileStamp: TypeAlias = tuple[int, int, int]
 
 
-def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) -> int:
+def write_whole(
+    path: Path, parts: Iterable[bytes], *, durable: bool = False, private: bool = False
+) -> int:
     """Put a file at ``path`` as a whole; after a crash the former one, or the new one, is there.
 
     Args:
         path: Its folder is made if needed.
         parts: Content, in order.
         durable: Wait until the content is on the disk, so that it outlives a power cut.
+        private: Only this user may read or write it.
 
     Returns:
         Bytes written.
@@ -36,6 +39,8 @@ def write_whole(path: Path, parts: Iterable[bytes], *, durable: bool = False) ->
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             for part in parts:
                 written += file.write(part)
             if durable:
@@ -100,6 +105,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}: more than {_MOST_TOML_BYTES} bytes; expected a TOML file of fewer"
         )
+    return parse_toml(content, path)
+
+
+def parse_toml(content: bytes, path: Path) -> dict[str, Any]:
+    """Return what TOML says.
+
+    Args:
+        content: The text, UTF-8.
+        path: How errors name it.
+
+    Raises:
+        ConfigurationError: It is no TOML.
+    """
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -19,7 +19,8 @@ from retexo_fl.config import RunConfig, client_plugins, config_values, make_conf
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
 from retexo_fl.graph import GraphPartition
-from retexo_fl.graph.labels import check_task
+from retexo_fl.graph.labels import LINKS, check_task
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.units import counted, format_bytes
 
 _JUDGED: Final = ("validation", "test")
@@ -48,7 +49,7 @@ def admit(
             check_algorithm(config_values(config))
         check_task(part.labels, config.task, source="its part")
         _check_names(config, limits)
-        _check_updates(config, int(part.train_mask.sum()), limits)
+        _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         _check_memory(config, part, limits)
     except ConfigurationError as error:
@@ -82,7 +83,8 @@ def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:
     fewest = _fewest_summed(config, train)
     if fewest >= limits.least_train_nodes:
         return
-    what = f"an update would sum over {counted(fewest, 'train node')}"
+    unit = "train edge" if config.task == LINKS else "train node"
+    what = f"an update would sum over {counted(fewest, unit)}"
     if fewest < train:
         what = (
             f"batch-nodes: {config.batch_nodes} leaves a mini-batch of {fewest} out of "

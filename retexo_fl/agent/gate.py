@@ -55,7 +55,7 @@ class JobGate:
         self._peers = {peer.peer: peer for peer in plan.peers}
         self._clients = clients
         self._dtype = config.dtype
-        self._stages = 1 if end_to_end else shape.layers
+        self._stages = 1 if end_to_end else shape.stages
         self._widths = [shape.exchange_width(stage) for stage in range(self._stages)]
         # What layer 0 reads is made by nothing that is trained, unless by a basis.
         maps_first = shape.has_basis and not shape.basis_of_sums

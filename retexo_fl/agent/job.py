@@ -27,8 +27,10 @@ from retexo_fl.client.api import (
     TrainAnswer,
     TrainRequest,
 )
+from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.end_to_end_client import EndToEndClient, client_class
+from retexo_fl.client.edge_fit import note_unused_edges
+from retexo_fl.client.end_to_end_client import EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
@@ -109,7 +111,7 @@ class AgentJob:
         self.attempt = kept.attempt()
         predicts = name.startswith(PREDICTION_PREFIX)
         self._end_to_end = config.traits.end_to_end and not predicts
-        self.client: GraphClient = client_class(end_to_end=self._end_to_end)(
+        self.client: GraphClient = client_class(config, end_to_end=self._end_to_end)(
             partition,
             config,
             job=name,
@@ -119,6 +121,7 @@ class AgentJob:
             on_forget=lambda: None,
             predictions=folders.predictions if predicts else None,
         )
+        note_unused_edges(config.model, [partition])
         self.client.watch_exchanges(self._enter_block)
         self._datagrams = self._open_port(carrier, folders.store)
         self._gate = JobGate(
@@ -130,7 +133,7 @@ class AgentJob:
             end_to_end=self._end_to_end,
         )
         depot.admit_job(name, self._gate)
-        stages = 1 if self._end_to_end else config.layers
+        stages = 1 if self._end_to_end else self.client.shape.stages
         most_blocks = 0 if config.basis == "none" else config.basis_blocks + 1
         self._questions = Questions(
             stages=stages,

@@ -29,13 +29,20 @@ from retexo_fl.client.api import (
     HelloRequest,
     IntroduceRequest,
     PeerTraffic,
+    RecipeRequest,
     RelayRequest,
+    SummaryRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
 from retexo_fl.client.inner_exchanges import RoundRunner
-from retexo_fl.errors import ExchangeIncomplete, RemoteProtocolError, StaleAttempt
+from retexo_fl.errors import (
+    ExchangeIncomplete,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StaleAttempt,
+)
 from retexo_fl.exchange.link_messages import Offer
 
 Result = TypeVar("Result")
@@ -113,6 +120,11 @@ class AgentService:
         Raises:
             RetexoError: The named failure.
         """
+        if isinstance(request.asked, SummaryRequest | RecipeRequest):
+            raise LocalProtocolError(
+                f"{request.message}: the agent of a client that has its part shares no summary; "
+                "expected `retexo features share` in its place"
+            )
         running = self._running.get(request.ticket.job)
         if running is None or running.request.identity != request.identity:
             _check_not_older(request.ticket, running)

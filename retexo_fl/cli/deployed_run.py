@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.cli.flower_run import follow, mark_of, named_error, note_end, state_of
 from retexo_fl.cli.sentences import complain
@@ -19,6 +19,9 @@ from retexo_fl.cli.superlink import Address, RunState, SuperLink
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, EngineFailed, RunDirectoryError
 from retexo_fl.progress import LiveTable
+
+if TYPE_CHECKING:
+    from retexo_fl.simulation.flower_bundle import BundleApps
 
 #: Between looks at the run directory, and between questions to the SuperLink.
 _LOOK_S: Final = 0.2
@@ -56,16 +59,39 @@ def run_deployed(
         EngineFailed: It was lost, or its run was stopped.
     """
     from retexo_fl.federation.file_lock import lock_run
-    from retexo_fl.simulation.flower_bundle import write_bundle
 
     check_superlink(address)
     if config.resume:
         # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
+    return run_apps(config, run_path, table, address=address, quiet=quiet)
+
+
+def run_apps(
+    config: RunConfig,
+    run_path: Path,
+    table: LiveTable,
+    *,
+    address: Address,
+    quiet: bool = False,
+    apps: BundleApps | None = None,
+) -> bool:
+    """Have a SuperLink run a bundle, and watch it; as :func:`run_deployed`.
+
+    Args:
+        config: Of the bundle.
+        run_path: Run directory that it writes; or what else it makes, without events.
+        table: Shows its events.
+        address: Of the SuperLink.
+        quiet: Show nothing.
+        apps: Source of its components; None for those that train.
+    """
+    from retexo_fl.simulation.flower_bundle import write_bundle
+
     with tempfile.TemporaryDirectory(prefix="retexo-") as name:
         folder = Path(name)
         superlink = SuperLink(address, folder / "home")
-        bundle = write_bundle(folder, config_values(config))
+        bundle = write_bundle(folder, config_values(config), apps=apps)
         before = mark_of(run_path / "status.json")
         run_id = superlink.submit(bundle)
         with ExitStack() as stack:

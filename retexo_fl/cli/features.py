@@ -1,7 +1,8 @@
-"""``retexo features summarise | fit``: a recipe for the columns of clients' tables."""
+"""``retexo features summarise | share | fit``: a recipe for the columns of clients' tables."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,12 +11,15 @@ from typer.core import TyperGroup
 
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, tell
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.cli.settling import deployment_address
+from retexo_fl.config import make_config
+from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.files import write_whole
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
-    from retexo_fl.graph.recipes import FeatureRecipe, TableSummary
+    from retexo_fl.cli.superlink import Address
+    from retexo_fl.graph.recipes import FeatureRecipe, FitOptions, TableSummary
     from retexo_fl.graph.recipes.summary import ColumnSummary
     from retexo_fl.graph.sources.tables import ColumnChoice
 
@@ -26,6 +30,12 @@ _SUMMARISE: Final = (
 _FIT: Final = "retexo features fit north.json south.json --log balance --out recipe.toml"
 _FIT_TABLE: Final = (
     "retexo features fit accounts.csv --key-column account --label-column fraud --drop branch "
+    "--out recipe.toml"
+)
+_DEPLOYMENT: Final = "Deployment"
+_SHARE: Final = "retexo features share north.json --config agent.toml --out recipe.toml"
+_FIT_DEPLOYED: Final = (
+    "retexo features fit --superlink 203.0.113.10:8000 --root-certificates tls/ca.crt --clients 2 "
     "--out recipe.toml"
 )
 _Key = Annotated[str, typer.Option(help="Column of keys, if not 'key'.", metavar="NAME")]
@@ -53,7 +63,8 @@ def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
         epilog=examples(_SUMMARISE, _FIT),
     )
     group.command("summarise", epilog=examples(_SUMMARISE))(_summarise)
-    group.command("fit", epilog=examples(_FIT, _FIT_TABLE))(_fit)
+    group.command("share", epilog=examples(_SHARE))(_share)
+    group.command("fit", epilog=examples(_FIT, _FIT_TABLE, _FIT_DEPLOYED))(_fit)
     app.add_typer(group, name="features")
 
 
@@ -84,13 +95,53 @@ def _summarise(
     tell(f"{format_counted(summary.rows, 'node')} in {out}")
 
 
+def _share(
+    summary: Annotated[
+        Path, typer.Argument(help="What `retexo features summarise` wrote.", metavar="SUMMARY")
+    ],
+    *,
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="Settings of the client's agent.")
+    ] = Path("/etc/retexo/agent.toml"),
+    least_nodes: Annotated[
+        int,
+        typer.Option(
+            help="Fewest nodes, and numbers of a column, whose sums may leave.", min=1, metavar="N"
+        ),
+    ] = 10,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait-s", help="How long the recipe is waited for.", min=1, metavar="SECS"),
+    ] = 86_400.0,
+    out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
+) -> None:
+    """Send a summary to the server that this client's SuperNode is connected to; store the recipe.
+
+    Runs in place of the agent, at its socket, until `retexo features fit --superlink` has made the
+    recipe of all clients' summaries. Whoever gets the summary reads all that is in the file.
+    """
+    from retexo_fl.agent.settings import read_settings
+    from retexo_fl.graph.recipes import read_summary
+
+    _check_new(out)
+    told = read_summary(summary)
+    told.check_not_few(least_nodes)
+    for name, column in sorted(told.columns.items()):
+        tell(f"{name}: {_kind(column, rare=least_nodes)}")
+    socket = Path(read_settings(config).socket)
+    from retexo_fl.agent.sharing import share_summary
+
+    recipe = share_summary(told, socket, out, wait_s=wait_s)
+    tell(f"{_sentence(recipe, None, out)}")
+
+
 def _fit(  # noqa: PLR0913 - a command's parameters are its options
     inputs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Summaries of all clients (.json), or tables of nodes.", metavar="FILE..."
         ),
-    ],
+    ] = None,
     *,
     key_column: _Key = "",
     label_column: _Label = "",
@@ -116,6 +167,40 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(help="What stands for a missing number: mean, or constant:X.", metavar="SPEC"),
     ] = "mean",
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask the clients of this SuperLink, which run `retexo features share`.",
+            metavar="HOST:PORT",
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
+        ),
+    ] = False,
+    clients: Annotated[
+        int,
+        typer.Option(
+            help="How many clients there are.", min=0, metavar="N", rich_help_panel=_DEPLOYMENT
+        ),
+    ] = 0,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait-s",
+            help="How long clients are waited for.",
+            min=1,
+            metavar="SECS",
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = 3600.0,
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
 ) -> None:
     """Make the feature recipe that all clients share, from their summaries or from tables.
@@ -126,14 +211,27 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.recipes import FitOptions, fit_recipe, merge_summaries
 
     _check_new(out)
-    choice = _choice(key_column, label_column, columns, drop, categorical)
-    summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
     options = FitOptions(
         logarithms=_names(log),
         as_is=_names(as_is),
         least_count=min_count,
         missing=_constant(missing),
     )
+    address = deployment_address(superlink, root_certificates, insecure=insecure)
+    if address is not None:
+        _refuse_with_superlink(
+            inputs=inputs,
+            key_column=key_column,
+            label_column=label_column,
+            columns=columns,
+            categorical=categorical,
+        )
+        _fit_deployed(options, _names(drop), out, address, clients=clients, wait_s=wait_s)
+        return
+    if not inputs:
+        raise ConfigurationError("FILE: missing; expected summaries or tables, or --superlink")
+    choice = _choice(key_column, label_column, columns, drop, categorical)
+    summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
     recipe, told = fit_recipe(summary, options)
     write_whole(out, [recipe.to_toml().encode()])
     for sentence in told:
@@ -141,12 +239,57 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     tell(_sentence(recipe, summary, out))
 
 
-def _kind(column: ColumnSummary) -> str:
-    """Return what a summary holds of a column."""
+def _refuse_with_superlink(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            option = "FILE" if name == "inputs" else name.replace("_", "-")
+            raise ConfigurationError(
+                f"{option}: cannot be given with superlink; expected it where clients run "
+                "`retexo features summarise`"
+            )
+
+
+def _fit_deployed(
+    options: FitOptions,
+    drop: tuple[str, ...],
+    out: Path,
+    address: Address,
+    *,
+    clients: int,
+    wait_s: float,
+) -> None:
+    """Have a SuperLink make the recipe; ``out`` is written where it runs."""
+    from retexo_fl.cli.deployed_run import check_superlink, run_apps
+    from retexo_fl.federation.recipe_app import RecipeTask
+    from retexo_fl.graph.recipes import read_recipe
+    from retexo_fl.progress import LiveTable
+    from retexo_fl.simulation.flower_bundle import recipe_apps
+
+    if not clients:
+        raise ConfigurationError("clients: missing; expected how many the deployment has")
+    config = make_config({"clients": clients, "engine": "deployment", "message-timeout-s": wait_s})
+    check_superlink(address)
+    out = out.absolute()
+    task = RecipeTask(**asdict(options), out=str(out), drop=drop)
+    table = LiveTable(dataset="", model="", engine=config.engine, quiet=True)
+    try:
+        run_apps(config, out, table, address=address, apps=recipe_apps(task))
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; no recipe was made") from None
+    if out.exists():
+        tell(_sentence(read_recipe(out), None, out))
+    else:
+        tell(f"recipe in {out} where the SuperLink runs")
+
+
+def _kind(column: ColumnSummary, *, rare: int = 0) -> str:
+    """Return what a summary holds of a column, and how many of its texts few nodes have."""
     if column.too_many_texts:
         return "more texts than categories would be, none of them in the summary"
     if column.texts:
-        return f"{format_counted(len(column.texts), 'text')}, each with how often it is there"
+        told = f"{format_counted(len(column.texts), 'text')}, each with how often it is there"
+        few = sum(count < rare for count in column.texts.values())
+        return f"{told}; fewer than {rare} nodes have {format_count(few)} of them" if few else told
     if column.numbers.count:
         return f"sums of {format_counted(column.numbers.count, 'number')}"
     return "no values"
@@ -219,7 +362,8 @@ def _check_new(out: Path) -> None:
         raise ConfigurationError(f"out: {out} exists; expected a new file")
 
 
-def _sentence(recipe: FeatureRecipe, summary: TableSummary, out: Path) -> str:
+def _sentence(recipe: FeatureRecipe, summary: TableSummary | None, out: Path) -> str:
+    of_nodes = "" if summary is None else f", of {format_counted(summary.rows, 'node')}"
     classes = ""
     if recipe.classes:
         named = ", ".join(recipe.classes[:12]) + (", ..." if len(recipe.classes) > 12 else "")
@@ -227,8 +371,8 @@ def _sentence(recipe: FeatureRecipe, summary: TableSummary, out: Path) -> str:
     return (
         f"recipe {recipe.digest[:16]}: {format_counted(recipe.num_features, 'feature')} of "
         f"{format_counted(len(recipe.numbers), 'column')} of numbers and "
-        f"{format_counted(len(recipe.categories), 'column')} of categories, of "
-        f"{format_counted(summary.rows, 'node')}{classes}\nin {out}\n"
+        f"{format_counted(len(recipe.categories), 'column')} of categories"
+        f"{of_nodes}{classes}\nin {out}\n"
         f"peers.toml: {_peers_keys(recipe)}"
     )
 

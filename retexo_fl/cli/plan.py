@@ -217,7 +217,8 @@ def _volume_table(volumes: Mapping[str, Any]) -> Table:
 
 def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
     rounds, drawn = format_counted(config.rounds, "round"), planned["sampled_vectors"]
-    exchanges = format_counted(config.layers, "exchange")
+    exchanges = format_counted(len(config.stage_rounds), "exchange")
+    features = ": features first, then" if config.task == "links" else ","
     sampled = (
         "as standard, with sampled boundary nodes; only with the plan of rows"
         if drawn is None
@@ -225,7 +226,7 @@ def _what_it_is(name: str, config: RunConfig, planned: dict[str, Any]) -> str:
         f"{format_counted(planned['vectors'], 'vector')} in a round"
     )
     return {
-        "lazy": f"{exchanges}, one before each layer's {rounds}",
+        "lazy": f"{exchanges}{features} one before each layer's {rounds}",
         "standard": f"end to end, {rounds}: exchanges forward and backward in each",
         "bns": sampled,
         "drop": "end to end, edges between clients ignored",

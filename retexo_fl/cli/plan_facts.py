@@ -15,9 +15,11 @@ from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
     VOLUMES,
@@ -49,7 +51,8 @@ class FirstExchange:
 
 def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
     """Return everything that `retexo plan` shows of a training on parts, as JSON has it."""
-    kinds = PLAN_KINDS if layer_class(config.model).sums_messages else PLAN_KINDS[:1]
+    takes_sums = layer_class(config.model).sums_messages and config.task != LINKS
+    kinds = PLAN_KINDS if takes_sums else PLAN_KINDS[:1]
     plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
     chosen = effective_plan(config)
     phases = memory_by_phase(config, GraphSize.of(parts))
@@ -101,7 +104,9 @@ def _plan_facts(
     shape = ModelShape.of_part(config, parts[0])
     size = _size(config, parts, plans, kind)
     first = _first_exchange(config, parts, plans)
-    volumes = {name: predict(shape, size) for name, predict in VOLUMES.items()}
+    # Links are trained layer by layer alone.
+    compared = ("lazy",) if config.task == LINKS else VOLUMES
+    volumes = {name: VOLUMES[name](shape, size) for name in compared}
     ordered = sorted(volumes, key=lambda name: name != config.algorithm)
     lazy = lazy_volume(shape, size)
     return {
@@ -131,13 +136,14 @@ def _size(
     config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
 ) -> TrainingSize:
     pairs = [peer.send.count for plan in plans for peer in plan.peers]
+    counts = [counts_by_use(config, part) for part in parts]
     # Clients of bns sample rows of boundary nodes; no sums.
     drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
     return TrainingSize(
         clients=len(parts),
-        training_clients=sum(1 for p in parts if p.train_mask.any()),
-        asked_clients=sum(1 for p in parts if p.train_mask.any() or p.val_mask.any()),
-        validation_clients=sum(1 for p in parts if p.val_mask.any()),
+        training_clients=sum(1 for c in counts if c["train"]),
+        asked_clients=sum(1 for c in counts if c["train"] or c["validation"]),
+        validation_clients=sum(1 for c in counts if c["validation"]),
         vectors=sum(pairs),
         rounds=config.stage_rounds,
         sampled_vectors=drawn,

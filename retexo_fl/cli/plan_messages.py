@@ -15,6 +15,7 @@ import numpy as np
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.deployment_time import Record
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import stage_parameters
@@ -87,8 +88,9 @@ class _Messages:
         self._item = np.dtype(config.dtype).itemsize
         together = config.traits.exchanges_in_rounds
         self._everyone = tuple(range(len(parts)))
-        self._training = tuple(p.client for p in parts if together or p.train_mask.any())
-        self._validating = tuple(p.client for p in parts if together or p.val_mask.any())
+        counts = {part.client: counts_by_use(config, part) for part in parts}
+        self._training = tuple(c for c, of in counts.items() if together or of["train"])
+        self._validating = tuple(c for c, of in counts.items() if together or of["validation"])
         self._sends_changes = config.weight_bits < 32
         self._go_along = (
             self._sends_changes and not (together or config.relay) and not config.min_clients
@@ -104,7 +106,10 @@ class _Messages:
         if self._shape.passes_sums:
             yield from self._solved(sizes[-1])
         else:
-            for stage, size in enumerate(sizes):
+            if self._shape.lag:
+                yield from self._exchange(0, Record())
+                sizes = [0, *sizes]
+            for stage, size in enumerate(sizes[self._shape.lag :], start=self._shape.lag):
                 yield from self._stage(stage, size, before=sizes[stage - 1] if stage else None)
         yield Asked(
             stage=len(sizes) - 1,

@@ -119,7 +119,7 @@ def _exchanges(
         return
     # Forward and backward in each round; forward once more for each validation and the test.
     later = 3 * config.rounds + 2 if config.traits.exchanges_in_rounds else 1
-    for stage in range(config.layers):
+    for stage in range(shape.stages):
         payloads = stage_payloads(config, shape, parts, plans, stage)
         known = {"stage": stage, "count": later if stage else 1}
         known |= {"is_exact": is_exact(config, shape, stage)}

@@ -43,7 +43,7 @@ def profile_facts(
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     exchanged = sum(
         sum(stage_payloads(config, shape, parts, plans, stage).values())
-        for stage in range(shape.layers)
+        for stage in range(shape.stages)
     )
     return {
         "rounds": sum(config.stage_rounds),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from retexo_fl.cli.options import Values, config_command, examples
-from retexo_fl.cli.sentences import tell
+from retexo_fl.cli.sentences import printable, tell
 from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
 from retexo_fl.files import bare_name
@@ -36,13 +36,15 @@ _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
     "retexo predict runs/first --partitions parts --format npz --out predicted",
     "retexo predict runs/bank --nodes accounts.csv --edges transfers.csv --out predicted",
+    "retexo predict runs/march --nodes accounts.csv --edges transfers.csv "
+    "--edges-before 2024-04-01 --out april",
 )
 #: How tables are read: as they were for the run, where nothing else is said.
 _READING: Final = (
     *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
 )
 _PANELS = {
-    "Tables instead of parts": ("nodes", "edges", *_READING),
+    "Tables instead of parts": ("nodes", "edges", *_READING, "edges-before"),
     "Faults and time": ("missing-peers", "exchange-deadline-s", "message-timeout-s"),
     "Where it runs": ("engine",),
 }
@@ -336,18 +338,22 @@ def _facts(inference: Inference) -> dict[str, Any]:
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
     from retexo_fl.client.prediction_files import predictions_name
-    from retexo_fl.graph.labels import REGRESSION
+    from retexo_fl.graph.labels import LINKS, REGRESSION
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
-    # There are no right answers of numbers.
-    is_regression = inference.model.config.task == REGRESSION
-    test, payload = summary["labelled"]["test"], summary["bytes"]["payload"]
+    payload = summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
     ending = Path(predictions_name(0, inference.form)).suffix
+    judged = ["validation", "test"] if summary["labelled"]["validation"]["nodes"] else ["test"]
+    what = ""
+    if inference.model.config.task == LINKS:
+        judged, what = [], "the likeliest links of "
+    # There are no right answers of numbers.
+    counts_right = inference.model.config.task != REGRESSION
     lines = [
-        f"predicted       {nodes} of {clients}",
-        *([] if is_regression else [f"test accuracy   {_accuracy(test)}"]),
+        f"predicted       {what}{nodes} of {clients}",
+        *(line for use in judged for line in _figures(summary, use, counts_right=counts_right)),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
         f"predictions     {inference.out / f'predictions-*{ending}'}",
@@ -355,15 +361,23 @@ def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
     ]
     if summary["missing_rows"]:
         missing = format_counted(summary["missing_rows"], "vector")
-        lines.insert(2, f"missing         {missing} of peers")
+        lines.insert(1, f"missing         {missing} of peers")
     tell("\n".join(lines))
 
 
-def _accuracy(labelled: Mapping[str, int]) -> str:
+def _figures(summary: Mapping[str, Any], use: str, *, counts_right: bool) -> list[str]:
+    """Return how good the predictions of some nodes are: by the run's metric, and by accuracy."""
+    labelled, metric = summary["labelled"][use], summary.get("metric")
+    of = f"of {format_counted(labelled['nodes'], f'labelled {use} node')}"
+    values = {}
+    if metric is not None:
+        value = metric[use]
+        values[printable(metric["name"])] = "undefined" if value is None else f"{value:.4f}"
+    if counts_right:
+        values["accuracy"] = f"{labelled['right'] / max(1, labelled['nodes']):.4f}"
     if not labelled["nodes"]:
-        return "no labelled test nodes"
-    share = labelled["right"] / labelled["nodes"]
-    return f"{share:.4f} of {format_counted(labelled['nodes'], 'labelled test node')}"
+        of, values = f"no labelled {use} nodes", dict.fromkeys(values, "")
+    return [f"{f'{use} {name}':<15} {f'{value} {of}'.strip()}" for name, value in values.items()]
 
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:

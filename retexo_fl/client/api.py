@@ -22,7 +22,7 @@ from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 9
+MESSAGE_VERSION = 10
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
@@ -397,7 +397,12 @@ class PredictRequest(Request["PredictAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictAnswer:
-    """How many nodes were predicted and, of the labelled ones by use, how many rightly."""
+    """How many nodes were predicted and, of the labelled ones by use, how many rightly.
+
+    Attributes:
+        validation_metric: Sums of the run's metric over the labelled validation nodes, where it is
+            another than accuracy; likewise ``test_metric``.
+    """
 
     nodes: int
     train: int
@@ -406,6 +411,8 @@ class PredictAnswer:
     validation_correct: int
     test: int
     test_correct: int
+    validation_metric: Sums = field(default_factory=Sums)
+    test_metric: Sums = field(default_factory=Sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +464,48 @@ class RelayAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest(Request["SummaryAnswer"]):
+    """Tell what a feature recipe needs to know of the client's nodes, if its owner shares that.
+
+    Attributes:
+        ticket: Names job and attempt.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryAnswer:
+    """A summary of the client's table.
+
+    Attributes:
+        summary: uint8, the JSON that `retexo features summarise` writes.
+    """
+
+    summary: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeRequest(Request["RecipeAnswer"]):
+    """Store the feature recipe that all clients use.
+
+    Attributes:
+        ticket: Names job and attempt.
+        recipe: uint8, TOML.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    recipe: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeAnswer:
+    """The digest of the recipe that the client has stored."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A question as both ends know it.
 
@@ -487,6 +536,8 @@ COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAn
 TRAIN: Final = _question("train_layer", "train.layer", TrainRequest, TrainAnswer)
 EVALUATE: Final = _question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)
 PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAnswer)
+SUMMARY: Final = _question("summary", "query.summary", SummaryRequest, SummaryAnswer)
+RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 
 #: By name.
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
@@ -495,6 +546,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         for question in (
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT),
+            *(SUMMARY, RECIPE),
         )
     }
 )

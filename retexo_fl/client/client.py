@@ -47,7 +47,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
-from retexo_fl.client.prediction_files import write_predictions
+from retexo_fl.client.prediction_files import Table, write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
@@ -70,7 +70,8 @@ from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
-from retexo_fl.training.layer_trainer import LayerTrainer
+from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
+from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.ridge import gram_sums
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import Score
@@ -129,7 +130,7 @@ class GraphClient(Answering):
         self._shape = ModelShape.of_part(config, partition)
         self._nodes = node_sets(partition)
         self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
-        self._trainers: dict[tuple[int, bytes], LayerTrainer] = {}
+        self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
         #: What a basis of sums is of, while it is made.
         self._sums: Features | None = None
 
@@ -290,6 +291,7 @@ class GraphClient(Answering):
             return self._kept(ticket, rows)
         if not self._shape.crosses_as_inputs(ticket.stage):
             trainer = self._trainer(stage, before)
+            assert isinstance(trainer, LayerTrainer)
             self._check_weights(ticket, weights, trainer.num_weights)
             rows = trainer.embed(weights).numpy()
         else:
@@ -406,16 +408,25 @@ class GraphClient(Answering):
         self._admit(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         self._check_weights(request.ticket, request.weights, trainer.num_weights)
-        if self._predictions is None or request.ticket.stage != self._shape.layers - 1:
+        if self._predictions is None or request.ticket.stage != self._shape.stages - 1:
             raise LocalProtocolError(
                 f"stage {request.ticket.stage}: got a request for predictions; expected the last "
                 "stage, and a folder to write them to"
             )
-        outputs = trainer.logits(request.weights)
-        predictions = predict_nodes(self._partition, outputs, request.label_facts)
+        predictions, answer = self._predicted(trainer, request)
         write_predictions(self._predictions, self._partition.client, predictions, request.form)
         self._forget()
-        return count_right_nodes(self._nodes, outputs)
+        return answer
+
+    def _predicted(
+        self, trainer: StageTrainer, request: PredictRequest
+    ) -> tuple[Table, PredictAnswer]:
+        """Predict all inner nodes; count how many are right."""
+        assert isinstance(trainer, LayerTrainer)
+        outputs = trainer.logits(request.weights)
+        recipe = Recipe.of(self._config, request.label_facts)
+        predictions = predict_nodes(self._partition, outputs, request.label_facts)
+        return predictions, count_right_nodes(self._nodes, outputs, recipe)
 
     def follow(self, config: RunConfig) -> None:
         """Compute on the devices that a resumed run names."""
@@ -535,16 +546,18 @@ class GraphClient(Answering):
                 f"expected {self._config.dtype} of shape ({size},)"
             )
 
-    def _trainer(self, stage: int, digest: bytes) -> LayerTrainer:
+    def _trainer(self, stage: int, digest: bytes) -> StageTrainer:
         """Return the trainer of a stage; only the latest is kept in memory."""
         key = (stage, digest)
         if key not in self._trainers:
-            inputs = self._stage_input(stage, digest)
-            made = self._made.stage(stage, inputs, predicts=self._predictions is not None)
-            self._trainers = {key: made}
+            self._trainers = {key: self._new_trainer(stage, digest)}
             self._sums = None
             self._mailbox.drop_decoded()
         return self._trainers[key]
+
+    def _new_trainer(self, stage: int, digest: bytes) -> StageTrainer:
+        inputs = self._stage_input(stage, digest)
+        return self._made.stage(stage, inputs, predicts=self._predictions is not None)
 
     def _stage_input(self, stage: int, digest: bytes) -> StageInput:
         """Return what a stage's layer reads."""

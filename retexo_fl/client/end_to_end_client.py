@@ -124,8 +124,3 @@ class EndToEndClient(GraphClient):
             recompute=config.activations == "recompute",
         )
         return self._made.whole(inputs, plan)
-
-
-def client_class(*, end_to_end: bool) -> type[GraphClient]:
-    """Return the class of clients of an algorithm; predictions are made layer by layer."""
-    return EndToEndClient if end_to_end else GraphClient

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
+from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
-from retexo_fl.client.end_to_end_client import client_class
 from retexo_fl.client.log_lines import DeviceLog
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import FolderStore, MemoryStore
@@ -68,7 +68,7 @@ class InProcessClients:
         key = (job, client)
         if key not in self._clients:
             end_to_end = self._config.traits.end_to_end and self._predictions is None
-            self._clients[key] = client_class(end_to_end=end_to_end)(
+            self._clients[key] = client_class(self._config, end_to_end=end_to_end)(
                 self._parts[client],
                 self._config,
                 job=job,
@@ -128,7 +128,7 @@ class WorkerClients:
             _leave(scratch, job, client)
 
         end_to_end = config.traits.end_to_end and self._predictions is None
-        return client_class(end_to_end=end_to_end)(
+        return client_class(config, end_to_end=end_to_end)(
             open_partition(parts / f"part-{client}"),
             config,
             job=job,

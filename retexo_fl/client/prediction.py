@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 
-from retexo_fl.client.api import PredictAnswer
-from retexo_fl.client.prediction_files import Predictions
+from retexo_fl.client.api import PredictAnswer, Sums
+from retexo_fl.client.prediction_files import LinkPredictions, Predictions
 from retexo_fl.errors import LocalProtocolError, TrainingDiverged
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.judging import count_right, label_tensor
 from retexo_fl.training.layer_trainer import NodeSets
+from retexo_fl.training.metrics import metric_sums
+from retexo_fl.training.recipe import Recipe
+
+#: Links that are written down of each node.
+MOST_SUGGESTED: Final = 10
 
 
 def predict_nodes(
@@ -57,16 +64,49 @@ def predict_nodes(
     )
 
 
-def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor) -> PredictAnswer:
+def predict_links(
+    partition: GraphPartition, first: np.ndarray, second: np.ndarray, logits: np.ndarray
+) -> LinkPredictions:
+    """Return the likeliest links as they are written down.
+
+    Args:
+        partition: The client's part.
+        first: (n,) int64 inner nodes.
+        second: (n,) int64 other ends, boundary nodes after the inner ones.
+        logits: (n,).
+
+    Raises:
+        TrainingDiverged: A logit is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise TrainingDiverged(
+            f"client {partition.client}: the logits of links are not finite; check its features"
+        )
+    widest = max(partition.node_keys.dtype, partition.boundary_keys.dtype)
+    keys = np.concatenate(
+        [partition.node_keys.astype(widest), partition.boundary_keys.astype(widest)]
+    )
+    shares = torch.sigmoid(torch.from_numpy(logits)).numpy()
+    return LinkPredictions(keys=keys[first], others=keys[second], shares=shares)
+
+
+def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor, recipe: Recipe) -> PredictAnswer:
     """Return how many labelled nodes of each use have been predicted rightly; 0 of numbers.
 
     Args:
         nodes: The client's nodes by use.
         outputs: (N, C) of its inner nodes.
+        recipe: Of the training, with the metric that is added up.
     """
 
     def right(rows: np.ndarray) -> int:
         return int(count_right(outputs[rows], label_tensor(nodes.labels[rows])))
+
+    def added_up(rows: np.ndarray) -> Sums:
+        if recipe.metric is None or not len(rows):
+            return Sums()
+        answers, labels = recipe.in_units(outputs[rows]), label_tensor(nodes.labels[rows])
+        return Sums.of(metric_sums(recipe.metric, answers, labels))
 
     return PredictAnswer(
         nodes=len(outputs),
@@ -76,4 +116,6 @@ def count_right_nodes(nodes: NodeSets, outputs: torch.Tensor) -> PredictAnswer:
         validation_correct=right(nodes.validation),
         test=len(nodes.test),
         test_correct=right(nodes.test),
+        validation_metric=added_up(nodes.validation),
+        test_metric=added_up(nodes.test),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -46,8 +46,13 @@ class Predictions:
     probabilities: np.ndarray | None = None
     names: tuple[str, ...] = ()
 
+    @property
+    def texts(self) -> dict[str, np.ndarray]:
+        """[N] keys by the name of their column."""
+        return {"key": self.keys}
+
     def columns(self) -> dict[str, np.ndarray]:
-        """Return [N] numbers by the name of their column, in order, after the key."""
+        """Return [N] numbers by the name of their column, in order, after the keys."""
         if self.probabilities is None:
             return {"value": self.answers}
         shares = self.probabilities.T
@@ -66,6 +71,39 @@ class Predictions:
         name = "class" if self.answers.ndim == 1 else "labels"
         arrays = {"key": self.keys, name: self.answers, "probability": self.probabilities}
         return {**arrays, "class_name": np.array(self.names)} if self.names else arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkPredictions:
+    """The likeliest links of a client's nodes: n of them, those of a node together.
+
+    Attributes:
+        keys: [n] bytes, of its own node.
+        others: [n] bytes, of the other end.
+        shares: [n] float32 or float64 probabilities.
+    """
+
+    keys: np.ndarray
+    others: np.ndarray
+    shares: np.ndarray
+    names: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def texts(self) -> dict[str, np.ndarray]:
+        """[n] keys by the name of their column."""
+        return {"key": self.keys, "other": self.others}
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return [n] numbers by the name of their column."""
+        return {"p": self.shares}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything by the names that arrays have in a file."""
+        return {**self.texts, **self.columns()}
+
+
+#: What a file is written of.
+Table: TypeAlias = Predictions | LinkPredictions
 
 
 def predictions_name(client: int, form: str) -> str:
@@ -111,7 +149,7 @@ def check_keys(keys: np.ndarray, form: str, *, source: str) -> None:
             ) from error
 
 
-def write_predictions(folder: Path, client: int, predictions: Predictions, form: str) -> None:
+def write_predictions(folder: Path, client: int, predictions: Table, form: str) -> None:
     """Write a client's predictions to its file in an existing folder, as a whole.
 
     Raises:
@@ -123,7 +161,8 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
         raise LocalProtocolError(
             f"format of predictions: got {form!r}; expected one of {', '.join(_WRITERS)}"
         )
-    check_keys(predictions.keys, form, source=f"client {client}")
+    for keys in predictions.texts.values():
+        check_keys(keys, form, source=f"client {client}")
     path = folder / predictions_name(client, form)
     if not folder.is_dir():
         # The process that asked made it; it is removed when that process ends and another starts.
@@ -134,26 +173,29 @@ def write_predictions(folder: Path, client: int, predictions: Predictions, form:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
 
 
-def _spreadsheet_csv(predictions: Predictions) -> Iterator[bytes]:
+def _spreadsheet_csv(predictions: Table) -> Iterator[bytes]:
     return _csv(predictions, escape=_no_formula)
 
 
 def _csv(
-    predictions: Predictions, *, escape: Callable[[str], str] = lambda text: text
+    predictions: Table, *, escape: Callable[[str], str] = lambda text: text
 ) -> Iterator[bytes]:
-    columns = predictions.columns()
-    yield f"{','.join(map(_field, ('key', *columns)))}\n".encode()
+    columns, texts = predictions.columns(), predictions.texts
+    yield f"{','.join(map(_field, (*texts, *columns)))}\n".encode()
     names = [_field(escape(name)) for name in predictions.names]
     forms = {name: _number_form(column.dtype) for name, column in columns.items()}
     if names:
         forms["class"] = "%s"
-    line = ",".join(("%s", *forms.values())) + "\n"
+    line = ",".join((*["%s"] * len(texts), *forms.values())) + "\n"
     for rows in _row_ranges(predictions):
-        keys = (_field(escape(key.decode())) for key in predictions.keys[rows].tolist())
+        keys = [
+            (_field(escape(key.decode())) for key in column[rows].tolist())
+            for column in texts.values()
+        ]
         cells = {name: column[rows].tolist() for name, column in columns.items()}
         if names:
             cells["class"] = [names[c] for c in cells["class"]]
-        yield "".join(line % row for row in zip(keys, *cells.values(), strict=True)).encode()
+        yield "".join(line % row for row in zip(*keys, *cells.values(), strict=True)).encode()
 
 
 def _number_form(dtype: np.dtype) -> str:
@@ -176,7 +218,7 @@ def _field(text: str) -> str:
     return f'"{doubled}"'
 
 
-def _parquet(predictions: Predictions) -> Iterator[bytes]:
+def _parquet(predictions: Table) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
@@ -185,13 +227,16 @@ def _parquet(predictions: Predictions) -> Iterator[bytes]:
     forms = {name: kinds[column.dtype.str[1:]] for name, column in columns.items()}
     if predictions.names:
         forms["class"] = pyarrow.string()
-    schema = pyarrow.schema([("key", pyarrow.string()), *forms.items()])
+    texts = predictions.texts
+    schema = pyarrow.schema([*((name, pyarrow.string()) for name in texts), *forms.items()])
     file = io.BytesIO()
     with parquet.ParquetWriter(file, schema) as writer:
         for rows in _row_ranges(predictions):
-            keys = [key.decode() for key in predictions.keys[rows].tolist()]
             arrays = [
-                pyarrow.array(keys, pyarrow.string()),
+                *(
+                    pyarrow.array([key.decode() for key in text[rows].tolist()], pyarrow.string())
+                    for text in texts.values()
+                ),
                 *(
                     pyarrow.array(_cells(predictions, name, column[rows]), forms[name])
                     for name, column in columns.items()
@@ -201,14 +246,14 @@ def _parquet(predictions: Predictions) -> Iterator[bytes]:
     yield file.getvalue()
 
 
-def _cells(predictions: Predictions, name: str, column: np.ndarray) -> np.ndarray | list[str]:
+def _cells(predictions: Table, name: str, column: np.ndarray) -> np.ndarray | list[str]:
     """Return rows of a column as a file holds them: classes by name, where they have names."""
     if name == "class" and predictions.names:
         return [predictions.names[c] for c in column]
     return np.ascontiguousarray(column)
 
 
-def _npz(predictions: Predictions) -> Iterator[bytes]:
+def _npz(predictions: Table) -> Iterator[bytes]:
     arrays = predictions.arrays()
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -219,13 +264,13 @@ def _npz(predictions: Predictions) -> Iterator[bytes]:
     yield file.getvalue()
 
 
-def _row_ranges(predictions: Predictions) -> Iterator[slice]:
+def _row_ranges(predictions: Table) -> Iterator[slice]:
     for start in range(0, len(predictions.keys), _ROWS_AT_ONCE):
         yield slice(start, start + _ROWS_AT_ONCE)
 
 
 #: What writes each form; the name is also the ending of the file.
-FORMS: Final = MappingProxyType[str, Callable[[Predictions], Iterator[bytes]]](
+FORMS: Final = MappingProxyType[str, Callable[[Table], Iterator[bytes]]](
     {"csv": _csv, "parquet": _parquet, "npz": _npz}
 )
 _WRITERS: Final = MappingProxyType({**FORMS, SPREADSHEET_CSV: _spreadsheet_csv})

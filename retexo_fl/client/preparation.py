@@ -26,7 +26,7 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import check_task, labelled
+from retexo_fl.graph.labels import LINKS, check_task, labelled
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
     RECIPE_NAME,
@@ -40,7 +40,7 @@ from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
-from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -63,8 +63,20 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
     assignment = assign_nodes(
         graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
-    split = make_split(graph, assignment, split=config.split, seed=config.seed)
+    split = _node_split(graph, assignment, config)
+    if config.nodes and graph.published_split is not None and config.split_name != "published":
+        logger.warning(
+            "%s: column not used: %r (--split published uses it)", config.nodes, SPLIT_COLUMN
+        )
     return cut_graph(graph, assignment, split)
+
+
+def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Split:
+    """Split labelled nodes; none where edges are split, which clients do by themselves."""
+    if config.task == LINKS:
+        none = np.zeros(graph.num_nodes, dtype=bool)
+        return Split(train=none, val=none, test=none)
+    return make_split(graph, assignment, split=config.split_name, seed=config.seed)
 
 
 def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphPartition:
@@ -232,7 +244,7 @@ def _stored_parts(config: RunConfig) -> list[GraphPartition]:
         )
     for part in parts:
         check_task(part.labels, config.task, source=f"{folder / part_name(part.client)}")
-    if not any(part.train_mask.any() for part in parts):
+    if config.task != LINKS and not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts
 

@@ -72,6 +72,8 @@ def check_together(values: Mapping[str, Any]) -> None:
     _check_steps(values)
     _check_lean(values)
     _check_solver(values)
+    if values["task"] == "links":
+        _check_links(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
     _check_quorum(values)
@@ -154,6 +156,34 @@ def _check_solver(values: Mapping[str, Any]) -> None:
                 f"solver: {values['solver']} does not go with {key} {shown(values[key])}; expected "
                 f"rounds, or {key} {fitting[0]}"
             )
+
+
+def _check_links(values: Mapping[str, Any]) -> None:
+    """Check what a training on edges cannot do."""
+    for key, expected in {
+        "algorithm": "lazy",
+        "solver": "rounds",
+        "basis": "none",
+        "warm-start": False,
+        "edges-are": "undirected",
+        # Of a sum that a peer would send, or add up, no node's own row is known.
+        "boundary-plan": "rows",
+        "missing-peers": "wait",
+    }.items():
+        if values[key] != expected:
+            raise ConfigurationError(
+                f"{key}: {shown(values[key])} does not go with task links; expected "
+                f"{str(expected).lower()}"
+            )
+    if values["codec"] == "fixed":
+        raise ConfigurationError(
+            "codec: fixed does not go with task links, whose rows are not summed; expected lossless"
+        )
+    if values["split"].partition(":")[0] not in {AUTO, "random"}:
+        raise ConfigurationError(
+            f"split: {shown(values['split'])} does not go with task links, which splits edges by a "
+            f"hash of their ends; expected {AUTO}, or random:TRAIN/VAL/TEST"
+        )
 
 
 def _check_fanouts(values: Mapping[str, Any]) -> None:

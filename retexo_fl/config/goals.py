@@ -41,6 +41,11 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
         "regression": Goal(
             losses=("squared",), metrics=("rmse", "mae", "r2"), weighs_classes=False
         ),
+        "links": Goal(
+            losses=("cross-entropy", "focal"),
+            metrics=(*_RANKINGS, "hits", "mrr", "accuracy", "log-loss"),
+            weighs_classes=False,
+        ),
     }
 )
 
@@ -53,6 +58,13 @@ def loss_name(task: str, loss: str) -> str:
 def metric_name(task: str, metric: str) -> str:
     """Return the metric of a task, where a configuration leaves it to the task."""
     return GOALS[task].metrics[0] if metric == AUTO else metric
+
+
+def split_name(task: str, split: str) -> str:
+    """Return the split of a task, where a configuration leaves it to the task."""
+    if split != AUTO:
+        return split
+    return "random:0.85/0.05/0.1" if task == "links" else "random:0.2/0.1/0.7"
 
 
 def check_goal(values: Mapping[str, Any]) -> None:

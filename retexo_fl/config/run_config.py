@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from retexo_fl.algorithms import ALGORITHMS, Algorithm
 from retexo_fl.config.checks import check_alone, check_together, shown
-from retexo_fl.config.goals import GOALS, loss_name, metric_name
+from retexo_fl.config.goals import GOALS, loss_name, metric_name, split_name
 from retexo_fl.config.keys import (
     KeyInfo,
     Scalar,
@@ -111,11 +111,16 @@ class RunConfig:
     clients: int = whole(5, "Number of clients.", least=1)
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
     split: str = formed(
-        "random:0.2/0.1/0.7", "Train, validation and test nodes.", SPLIT, metavar="SPEC"
+        "auto",
+        "Train, validation and test nodes; auto: random:0.2/0.1/0.7. Of links, the edges; auto: "
+        "random:0.85/0.05/0.1.",
+        SPLIT,
+        metavar="SPEC",
     )
     task: str = one_of(
         "classes",
-        "What labels are: one class a node, several labels a node, or numbers.",
+        "What labels are: one class a node, several labels a node, or numbers; or links: which "
+        "nodes have an edge, without labels.",
         *GOALS,
     )
     feature_normalisation: str = one_of(
@@ -229,6 +234,18 @@ class RunConfig:
         "along it by learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
     )
+    link_head: str = one_of(
+        "dot",
+        "How task links scores two nodes: by the dot product of their embeddings, or by a layer of "
+        "its own on their products (mlp).",
+        *("dot", "mlp"),
+    )
+    negatives: int = whole(
+        1,
+        "Pairs of nodes without an edge that task links draws for each train edge in each round.",
+        least=1,
+        most=1000,
+    )
     loss: str = formed(
         "auto",
         "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
@@ -245,7 +262,7 @@ class RunConfig:
     metric: str = formed(
         "auto",
         "Metric by which the best weights are selected on the validation nodes, and that is "
-        "reported; auto: accuracy, of several labels roc-auc, of a regression rmse.",
+        "reported; auto: accuracy, of several labels and of links roc-auc, of a regression rmse.",
         METRIC,
         metavar="SPEC",
     )
@@ -411,6 +428,11 @@ class RunConfig:
         return metric_name(self.task, self.metric)
 
     @property
+    def split_name(self) -> str:
+        """The split, where ``split`` leaves it to the task."""
+        return split_name(self.task, self.split)
+
+    @property
     def traits(self) -> Algorithm:
         """What sets its algorithm apart."""
         return ALGORITHMS[self.algorithm]
@@ -421,7 +443,9 @@ class RunConfig:
         if self.solver == "ridge":
             # What the last one is solved by counts as a round.
             return (*[0] * (self.layers - 1), 1)
-        return (self.rounds,) * self.layers
+        # Before links are trained on, features cross.
+        opening = (0,) if self.task == "links" else ()
+        return (*opening, *(self.rounds,) * self.layers)
 
     @property
     def graph_name(self) -> str:

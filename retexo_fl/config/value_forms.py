@@ -55,13 +55,13 @@ MOMENT: Final = ValueForm(
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 SPLIT: Final = ValueForm(
     pattern=re.compile(
-        rf"published|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
+        rf"auto|published|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
         re.ASCII,
     ),
-    names=frozenset({"published", "random"}),
-    expected="one of published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    names=frozenset({"auto", "published", "random"}),
+    expected="one of auto, published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
     "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, or module:attribute",
-    brief="published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    brief="auto, published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
     "per-client-class:TRAIN/VAL/TEST, or module:attribute",
 )
 
@@ -103,16 +103,20 @@ CLASS_WEIGHTS: Final = ValueForm(
 #: Names of metrics that need no more than a name; those of one class have its number behind them.
 METRIC_NAMES: Final = (
     *("auto", "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision"),
-    *("log-loss", "rmse", "mae", "r2"),
+    *("log-loss", "rmse", "mae", "r2", "mrr"),
 )
 _OF_ONE_CLASS: Final = ("f1", "recall", "precision")
-_METRICS: Final = ", ".join([*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS)])
+_METRICS: Final = ", ".join(
+    [*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS), "hits:COUNT"]
+)
 METRIC: Final = ValueForm(
     pattern=re.compile(
-        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(_OF_ONE_CLASS)}):\d{{1,6}}", re.ASCII
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(_OF_ONE_CLASS)}):\d{{1,6}}|hits:[1-9]\d{{0,8}}",
+        re.ASCII,
     ),
-    names=frozenset(_OF_ONE_CLASS),
-    expected=f"one of {_METRICS} with the number of a class from 0, or module:attribute",
+    names=frozenset({*_OF_ONE_CLASS, "hits"}),
+    expected=f"one of {_METRICS} with the number of a class from 0, or of pairs, or "
+    "module:attribute",
     brief=f"{_METRICS}, or module:attribute",
 )
 

@@ -6,6 +6,8 @@ load the server's half, nor torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -30,6 +32,17 @@ def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:
     return make_prediction_app(PredictionTask(run=run, folder=folder, form=form))
 
 
+def make_recipe_app(**task: Any) -> ServerApp:
+    """Return the ServerApp that makes a feature recipe of clients' summaries.
+
+    Args:
+        task: Fields of :class:`~retexo_fl.federation.recipe_app.RecipeTask`.
+    """
+    from retexo_fl.federation import recipe_app
+
+    return recipe_app.make_recipe_app(recipe_app.RecipeTask(**task))
+
+
 def make_client_app(predictions: str = "") -> ClientApp:
     """Return the ClientApp that answers for one client.
 
@@ -41,4 +54,4 @@ def make_client_app(predictions: str = "") -> ClientApp:
     return client_app.make_client_app(predictions)
 
 
-__all__ = ["make_client_app", "make_prediction_app", "make_server_app"]
+__all__ = ["make_client_app", "make_prediction_app", "make_recipe_app", "make_server_app"]

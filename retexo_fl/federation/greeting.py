@@ -66,6 +66,7 @@ def greet(
     clients: int,
     to_train: bool = True,
     all_train: bool = False,
+    counts_links: bool = False,
 ) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
 
@@ -77,6 +78,7 @@ def greet(
         clients: How many there must be.
         to_train: Demand a labelled train node; predicting needs none.
         all_train: Clients without train nodes take part in rounds too, since their peers need them.
+        counts_links: What clients train on are pairs of nodes.
 
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
@@ -86,9 +88,10 @@ def greet(
     """
     found = _ask_all(messenger, ticket, clients)
     answers = tuple(found[client][1] for client in sorted(found))
-    _check_agreement(answers, clients)
+    _check_agreement(answers, clients, counts_links=counts_links)
     if to_train and not any(answer.train for answer in answers):
-        raise PartitionError("no client has a labelled train node; choose another split")
+        what = "an edge to train on" if counts_links else "a labelled train node"
+        raise PartitionError(f"no client has {what}; choose another split")
     messenger.introduce(
         {client: node for client, (node, _) in found.items()},
         attempt=ticket.attempt,
@@ -122,14 +125,14 @@ def _ask_all(
     return found
 
 
-def _check_agreement(answers: Sequence[HelloAnswer], clients: int) -> None:
+def _check_agreement(answers: Sequence[HelloAnswer], clients: int, *, counts_links: bool) -> None:
     for answer in answers:
         if answer.version != MESSAGE_VERSION:
             raise PartitionError(
                 f"client {answer.client}: message version {answer.version}; expected "
                 f"{MESSAGE_VERSION}; install the same retexo-fl everywhere"
             )
-        check_hello(answer, clients=clients)
+        check_hello(answer, clients=clients, counts_links=counts_links)
     alike = ("partitioning", "num_clients", "recipe", "features", "classes", "edge_features")
     for name in (*alike, "directed"):
         values = {getattr(answer, name): answer.client for answer in answers}

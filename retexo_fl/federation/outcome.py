@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +18,7 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 from retexo_fl.report import write_report
 from retexo_fl.run_log.result import (
     ClientRow,
@@ -30,6 +30,8 @@ from retexo_fl.run_log.result import (
     StageResult,
 )
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.link_split import USES
+from retexo_fl.training.link_trainer import group_size
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import Score
 from retexo_fl.training.stage_model import ModelShape
@@ -101,7 +103,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         },
         network=outcome.network,
         clients=config.clients,
-        client_table=_client_rows(job, outcome.answers, outcome.own_figures),
+        client_table=_client_rows(job, outcome),
         seed=config.seed,
         missing_rows=sum(job.missing.values()),
         absences={str(client): rounds for client, rounds in sorted(job.absences.items())},
@@ -140,15 +142,17 @@ def _test_report(outcome: TrainingOutcome) -> dict[str, Any]:
         metrics = {name: make_metric(name, task) for name in GOALS[task].metrics}
         return {"errors": {name: m.value(sums) for name, m in metrics.items() if m is not None}}
     rows = sums.reshape(-1, outcome.shape.classes).astype(np.int64)
-    if task == MULTI_LABEL:
+    if task in {MULTI_LABEL, LINKS}:
         return {"labels": tuple(LabelRow(*counts) for counts in rows.T.tolist())}
     return {"confusion": tuple(map(tuple, rows.tolist()))}
 
 
-def _client_rows(
-    job: JobState, answers: Sequence[HelloAnswer], own_figures: Mapping[int, float]
-) -> tuple[ClientRow, ...]:
-    """Return one row for each client, from one pass over a ledger with lines for all of them."""
+def _client_rows(job: JobState, outcome: TrainingOutcome) -> tuple[ClientRow, ...]:
+    """Return one row for each client, from one pass over a ledger with lines for all of them.
+
+    Of links it has edges, without the pairs that were counted beside each.
+    """
+    group = {use: group_size(outcome.config, use) for use in USES}
     sent: dict[int, int] = {}
     for account, volume in job.ledger.lines():
         if account.kind == "boundary" and account.direction == "out":
@@ -157,20 +161,22 @@ def _client_rows(
         ClientRow(
             client=answer.client,
             nodes=answer.nodes,
-            train=answer.train,
-            val=answer.validation,
-            test=answer.test,
+            train=answer.train // group["train"],
+            val=answer.validation // group["validation"],
+            test=answer.test // group["test"],
             boundary_vectors_in=answer.vectors_in,
             boundary_vectors_out=answer.vectors_out,
             boundary_payload_out=sent.get(answer.client, 0),
-            test_metric=own_figures.get(answer.client),
+            test_metric=outcome.own_figures.get(answer.client),
         )
-        for answer in answers
+        for answer in outcome.answers
     )
 
 
 def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     config = outcome.config
+    # End to end there is one stage; lazy training would have as many rounds in each.
+    of_layers = (max(rounds),) * config.layers
     size = TrainingSize(
         clients=config.clients,
         training_clients=sum(answer.train > 0 for answer in outcome.answers),
@@ -178,8 +184,7 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
         validation_clients=sum(answer.validation > 0 for answer in outcome.answers),
         vectors=sum(answer.vectors_out for answer in outcome.answers),
         sampled_vectors=sum(answer.vectors_drawn for answer in outcome.answers),
-        # End to end there is one stage; lazy training would have as many rounds in each.
-        rounds=tuple(rounds) if len(rounds) == config.layers else (max(rounds),) * config.layers,
+        rounds=tuple(rounds) if len(rounds) == len(config.stage_rounds) else of_layers,
         corrected=config.local_correction == "scaffold",
     )
     shape = outcome.shape
@@ -188,7 +193,9 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
     lazy, standard = lazy_volume(shape, size), standard_volume(shape, size)
     # Clients that leave out the edges between them do not know what others would exchange, and
     # standard training reads features, not coordinates of them.
-    compared = not (config.traits.drops_edges or shape.has_basis or shape.passes_sums)
+    compared = not (
+        config.traits.drops_edges or shape.has_basis or shape.passes_sums or shape.link_head
+    )
     return Plan(
         predicted_raw={
             "boundary": own.boundary,

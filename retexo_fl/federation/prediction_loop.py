@@ -23,7 +23,7 @@ from retexo_fl.client.api import PredictAnswer, PredictRequest, Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
 from retexo_fl.federation.greeting import greet
-from retexo_fl.federation.rounds.checked_answers import check_predicted
+from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.trained_model import TrainedModel
@@ -36,6 +36,9 @@ from retexo_fl.run_log.events import (
     Predicted,
     PredictionStarted,
 )
+from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.selection import Score, add_answer
+from retexo_fl.training.tally import Tally
 
 #: An event for each answer would be most of the work with many clients.
 _BETWEEN_EVENTS_S: Final = 0.1
@@ -50,12 +53,15 @@ class PredictionOutcome:
         missing: Vectors that exchanges were closed without.
         ledger: Bytes that moved.
         counts_right: Whether answers are right or wrong: not so of numbers.
+        metric: Name and, by use of nodes, value of the run's metric, where it is another than
+            accuracy: None where there are no such nodes, or they leave it undefined.
     """
 
     answers: Mapping[int, PredictAnswer]
     missing: int
     ledger: TrafficLedger
     counts_right: bool = True
+    metric: Mapping[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
@@ -68,6 +74,7 @@ class PredictionOutcome:
                 }
                 for use in ("train", "validation", "test")
             },
+            **({} if self.metric is None else {"metric": dict(self.metric)}),
             "missing_rows": self.missing,
             "bytes": self.ledger.totals(),
         }
@@ -127,7 +134,7 @@ class PredictionLoop:
             source="clients",
         )
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)
-        stages = self.model.shape.layers
+        stages = self.model.shape.stages
         self.tell(
             PredictionStarted(
                 clients=self.config.clients, stages=stages, bytes_payload=self._moved_bytes
@@ -142,6 +149,7 @@ class PredictionLoop:
             missing=missing,
             ledger=self._ledger,
             counts_right=self.config.task != REGRESSION,
+            metric=self._metric(clients, answers),
         )
 
     def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
@@ -161,7 +169,7 @@ class PredictionLoop:
     def _predict(
         self, messenger: Messenger, clients: Clients, job: str
     ) -> dict[int, PredictAnswer]:
-        last = self.model.shape.layers - 1
+        last = self.model.shape.stages - 1
         request = PredictRequest(
             ticket=self.model.ticket(job, last),
             weights=self.model.weights[last],
@@ -174,6 +182,26 @@ class PredictionLoop:
             check_predicted(clients.hellos[client], answer)
             answers[client] = answer
         return answers
+
+    def _metric(
+        self, clients: Clients, answers: Mapping[int, PredictAnswer]
+    ) -> dict[str, Any] | None:
+        """Return the metric over all clients, whose sums are added in their order."""
+        name = self.config.metric_name
+        metric = make_metric(name, self.config.task)
+        if metric is None:
+            return None
+        found: dict[str, Any] = {"name": name}
+        for use in ("validation", "test"):
+            total = Tally()
+            for client, hello in sorted(clients.hellos.items()):
+                count = getattr(answers[client], use)
+                length = metric.length(hello.classes) if count else 0
+                sums = getattr(answers[client], f"{use}_metric")
+                added = checked_sums(hello, f"{use}-metric", sums, length)
+                total = add_answer(total, Tally(count=count, metric_sums=added))
+            found[use] = Score.of(total, metric).metric
+        return found
 
     def _note_answer(self, stage: int, purpose: str) -> None:
         """Count the answers of a step, and report some of them."""

@@ -141,10 +141,13 @@ class ServerLoop:
 
     def _train_stages(self) -> None:
         for stage in range(self._strategy.stages):
-            if stage >= len(self.job.outcomes):
-                self._train_stage(stage)
-            else:
+            if stage < len(self.job.outcomes):
                 self._exchange(stage)
+            elif not self.config.stage_rounds[stage]:
+                self._exchange(stage)
+                self._close_stage(StageOutcome.untrained(stage, self._strategy.initial(stage)))
+            else:
+                self._train_stage(stage)
 
     def _solve(self) -> None:
         """Find the last layer without rounds; those before it have no weights.

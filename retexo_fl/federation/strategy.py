@@ -39,7 +39,8 @@ from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
-from retexo_fl.federation.rounds.stage_state import StageState
+from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
@@ -109,8 +110,11 @@ class LazyMessagePassing(Strategy):
 
     @property
     def stages(self) -> int:
-        """How many stages there are: one for each layer, or one that trains all layers."""
-        return 1 if self.config.traits.end_to_end else self.config.layers
+        """How many stages there are: one for each layer, or one that trains all layers.
+
+        With task ``links`` one more comes first, in which features cross.
+        """
+        return 1 if self.config.traits.end_to_end else len(self.config.stage_rounds)
 
     def start(  # noqa: PLR0917  (the arguments of Flower's own)
         self,
@@ -151,6 +155,9 @@ class LazyMessagePassing(Strategy):
             self.find_basis()
         known.exchanges.run(stage)
         weights = self.initial(stage)
+        if not self.config.stage_rounds[stage]:
+            known.job.outcomes.append(StageOutcome.untrained(stage, weights))
+            return Result(arrays=records.weights_record(weights))
         if initial_arrays:
             weights = records.weights_of(initial_arrays)
         training = self.open_stage(stage, StageState.first(weights))
@@ -227,7 +234,11 @@ class LazyMessagePassing(Strategy):
         )
         hello = Ticket(job=job.job, attempt=job.attempt)
         federation = greet(
-            messenger, hello, clients=config.clients, all_train=config.traits.exchanges_in_rounds
+            messenger,
+            hello,
+            clients=config.clients,
+            all_train=config.traits.exchanges_in_rounds,
+            counts_links=config.task == LINKS,
         )
         if config.introductions:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))

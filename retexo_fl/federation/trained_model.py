@@ -61,7 +61,13 @@ class TrainedModel:
         if not self.shape.has_basis:
             # As it was named before there were any.
             del shape["features_before_basis"]
-        for name in ("basis_of_sums", "sends_layer_inputs", "passes_sums", "edge_features"):
+        for name in (
+            "basis_of_sums",
+            "sends_layer_inputs",
+            "passes_sums",
+            "edge_features",
+            "link_head",
+        ):
             if not shape[name]:
                 del shape[name]
         facts = {
@@ -107,10 +113,9 @@ class TrainedModel:
                 f"{source}: the parts are of {named_recipe(recipe)}; expected "
                 f"{named_recipe(self.recipe)}, as the model in {self.run} was trained with"
             )
-        given = {
-            "features": (features, self.shape.features),
-            "classes": (classes, self.shape.classes),
-        }
+        given = {"features": (features, self.shape.features)}
+        if not self.shape.link_head:
+            given["classes"] = (classes, self.shape.classes)
         if layer_class(self.config.model).attributes != "none":
             given["attributes of edges"] = (edge_features, self.shape.edge_features)
         for name, (got, expected) in given.items():
@@ -159,6 +164,8 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     weights = tuple(
         flat_weights(shape, stage, tensors) for stage, (_, tensors) in enumerate(layers)
     )
+    # Of links, a stage comes first in which features cross.
+    weights = (*[np.zeros(0, shape.dtype)] * shape.lag, *weights)
     basis = _read_basis(run, config, shape) if shape.has_basis else None
     if len(first.label_facts) != (2 if config.task == REGRESSION else 0):
         raise RunDirectoryError(

@@ -23,6 +23,8 @@ from retexo_fl.graph.checks import ArrayChecks, HasForm, largest_label
 CLASSES: Final = "classes"
 MULTI_LABEL: Final = "multi-label"
 REGRESSION: Final = "regression"
+#: Predicts edges; labels are not read.
+LINKS: Final = "links"
 #: What labels are called in errors.
 KINDS: Final = {
     CLASSES: "one class for each node",
@@ -119,7 +121,7 @@ def check_task(labels: np.ndarray, task: str, *, source: str) -> None:
         ConfigurationError: They are for another.
     """
     found = task_of(labels)
-    if found != task:
+    if task not in {found, LINKS}:
         raise ConfigurationError(
             f"task: {task} does not fit the labels of {source}, which are {KINDS[found]}; expected "
             f"{found}"

@@ -21,6 +21,9 @@ def classes_section(run: RunRecord) -> str:
     result = run.result
     if result is None:
         return ""
+    if result.labels and run.config.get("task") == "links":
+        # Of one kind: whether a pair of nodes has an edge.
+        return markup.section("classes", "Links", _table("link", result.labels, unit="edges"))
     if result.labels:
         return markup.section("classes", "Labels", _table("label", result.labels))
     if result.errors:
@@ -35,7 +38,7 @@ def classes_section(run: RunRecord) -> str:
     return markup.section("classes", "Classes", _table("class", classes), _matrix(counts))
 
 
-def _table(what: str, rows: Sequence[LabelRow]) -> str:
+def _table(what: str, rows: Sequence[LabelRow], *, unit: str = "nodes") -> str:
     lines = [
         [
             markup.name(number),
@@ -47,7 +50,7 @@ def _table(what: str, rows: Sequence[LabelRow]) -> str:
         ]
         for number, row in enumerate(rows)
     ]
-    columns = (what, "test nodes", "predicted", "recall", "precision", "F1")
+    columns = (what, f"test {unit}", "predicted", "recall", "precision", "F1")
     return markup.table(f"Test by {what}", columns, lines, sortable=True)
 
 

@@ -153,7 +153,11 @@ def _exchange_bytes(stage: StageCourse) -> int | None:
 def _stage(stage: StageCourse) -> str:
     heading = f"<h3>Stage {stage.index}</h3>"
     if not stage.points:
-        why = "It passes on what its layer reads" if stage.end else "No round was finished"
+        why = (
+            "It has no rounds: rows cross, and nothing is trained"
+            if stage.end
+            else "No round was finished"
+        )
         return f"{heading}{markup.paragraph(f'{_facts(stage)}. {why}.')}"
     if len(stage.points) == 1:  # one point is no curve
         return f"{heading}{markup.paragraph(_facts(stage) + '.')}{_rounds_table(stage)}"

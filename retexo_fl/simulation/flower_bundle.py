@@ -14,6 +14,7 @@ from retexo_fl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from retexo_fl.federation.prediction_app import PredictionTask
+    from retexo_fl.federation.recipe_app import RecipeTask
 
 Scalar = bool | int | float | str
 
@@ -55,6 +56,15 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
         f"app = make_prediction_app({server})\n",
         client="from retexo_fl.federation import make_client_app\n"
         f"app = make_client_app(predictions={predictions!r})\n",
+    )
+
+
+def recipe_apps(task: RecipeTask) -> BundleApps:
+    """Return the components of a run that makes a feature recipe; clients answer as ever."""
+    server = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
+    return BundleApps(
+        server="from retexo_fl.federation import make_recipe_app\n"
+        f"app = make_recipe_app({server})\n"
     )
 
 

@@ -64,7 +64,7 @@ def report_length(task: str, outputs: int) -> int:
     match task:
         case "regression":
             return _OF_NUMBERS
-        case "multi-label":
+        case "multi-label" | "links":
             return 3 * outputs
         case _:
             return outputs**2 if outputs <= MOST_CONFUSED else 0

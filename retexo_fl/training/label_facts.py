@@ -93,6 +93,11 @@ def facts_length(config: RunConfig, outputs: int) -> int:
     return sums if config.task == REGRESSION else min(sums, outputs)
 
 
+def uses_of(counts: Mapping[str, int]) -> int:
+    """Return the uses of which there is anything, by its bits: 1 train, 2 validation, 4 test."""
+    return sum(bit for use, bit in _BITS.items() if counts[use])
+
+
 def classes_by_use(labels: Mapping[str, np.ndarray], classes: int) -> tuple[int, ...]:
     """Return the (C,) uses that each class has nodes of: 1 train, 2 validation, 4 test, added.
 

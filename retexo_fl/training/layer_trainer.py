@@ -7,7 +7,7 @@ AISTATS 2017, for several local steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +21,37 @@ from retexo_fl.training.stage_model import ModelShape, StageModel, borrowed
 from retexo_fl.training.stage_pass import NodeSets, StageFacts, StagePass, chunks
 from retexo_fl.training.tally import LayerUpdate, PassSums, Tally
 
-__all__ = ["LayerTrainer", "NodeSets"]
+__all__ = ["LayerTrainer", "NodeSets", "StageTrainer"]
 
 _PLAIN: Final = Recipe()
+
+
+class StageTrainer(Protocol):
+    """Trains one stage on one client."""
+
+    @property
+    def num_weights(self) -> int:
+        """P."""
+        ...
+
+    def update(
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
+    ) -> LayerUpdate:
+        """Validate the incoming weights, then train from them."""
+        ...
+
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Judge weights on what is of one use, without dropout."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held outside this process."""
+        ...
 
 
 class LayerTrainer:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from retexo_fl.errors import PluginError
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 from retexo_fl.plugins import is_plugin, load_callable
 
 #: From (R, C) logits and (R,) int64 classes, or what else a task has (:mod:`.judging`), to the sum
@@ -133,7 +133,7 @@ def make_loss(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -> 
         return Standardised(squared if name == "squared" else _plugin(name), mean, scale)
     kind, _, gamma = name.partition(":")
     is_focal = kind == "focal" and not is_plugin(name)
-    if task == MULTI_LABEL and not is_plugin(name):
+    if task in {MULTI_LABEL, LINKS} and not is_plugin(name):
         return OfLabels(float(gamma) if is_focal else 0.0, facts)
     loss: Loss = Focal(float(gamma)) if is_focal else _of_classes(name)
     return ClassWeighted(loss, facts) if facts else loss

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from retexo_fl.errors import PluginError
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.plugins import load_callable
 from retexo_fl.training.judging import label_counts, number_sums
 
@@ -72,8 +72,8 @@ def make_metric(name: str, task: str = CLASSES) -> Metric | None:
     if name in _RANKINGS:
         return _RANKINGS[name](task)
     kind, _, target = name.partition(":")
-    if kind in _OF_ONE_CLASS and target.isdecimal():
-        return _OF_ONE_CLASS[kind](int(target))
+    if kind in _COUNTED and target.isdecimal():
+        return _COUNTED[kind](int(target))
     found = load_callable("metric", name)()
     if not isinstance(found, Metric):
         raise PluginError(
@@ -280,9 +280,8 @@ class _Ranking(Metric):
         """See :class:`Metric`."""
         return (1 if outputs == 2 and self._of_classes else outputs) * 2 * BINS
 
-    @staticmethod
     @abstractmethod
-    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+    def of_counts(self, negatives: np.ndarray, positives: np.ndarray) -> float:
         """Return the metric of one class from (BINS,) counts, the lowest score first."""
 
 
@@ -292,8 +291,7 @@ class RocAuc(_Ranking):
     Off by at most half of the share of pairs, of a positive and a negative, that share a bin.
     """
 
-    @staticmethod
-    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+    def of_counts(self, negatives: np.ndarray, positives: np.ndarray) -> float:
         """Return the share of pairs in order; a pair within a bin is half in order."""
         below = np.cumsum(negatives) - negatives
         return float(positives @ (below + negatives / 2) / (positives.sum() * negatives.sum()))
@@ -306,11 +304,72 @@ class AveragePrecision(_Ranking):
     the difference between the highest and the lowest precision that an order of their bin gives.
     """
 
-    @staticmethod
-    def of_counts(negatives: np.ndarray, positives: np.ndarray) -> float:
+    def of_counts(self, negatives: np.ndarray, positives: np.ndarray) -> float:
         """Return the precision at the lower edge of each bin, weighed by its positives."""
         right, wrong = np.cumsum(positives[::-1]), np.cumsum(negatives[::-1])
         return float(positives[::-1] @ (right / np.maximum(right + wrong, 1)) / right[-1])
+
+
+class Hits(_Ranking):
+    """The share of edges that are ranked above the K-th of all pairs without one.
+
+    Edges in the bin of that pair do not count, as if they were ranked below it.
+
+    Args:
+        most: K.
+
+    Source: Hu et al., Open Graph Benchmark, NeurIPS 2020, section 4.2 (Hits@K).
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(LINKS)
+        self._most = most
+
+    def value(self, totals: np.ndarray) -> float | None:
+        """Return the share; None with fewer than K pairs without an edge."""
+        negatives, positives = totals.reshape(2, BINS)
+        if negatives.sum() < self._most or not positives.any():
+            return None
+        return self.of_counts(negatives, positives)
+
+    def of_counts(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        """See :meth:`value`."""
+        from_top = np.cumsum(negatives[::-1])
+        above = int(np.searchsorted(from_top, self._most))
+        return float(positives[::-1][:above].sum() / positives.sum())
+
+
+#: Pairs without an edge that each edge is ranked among by ``mrr``.
+MRR_PAIRS: Final = 100
+
+
+class MeanReciprocalRank(Metric):
+    """The mean of 1 / rank of each edge among pairs of its own end that have none.
+
+    Equal scores rank by half: the mean of the best and the worst rank.
+
+    Source: Hu et al., Open Graph Benchmark, NeurIPS 2020, section 4.2 (MRR).
+    """
+
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the sum and the number of edges, each row of 1 followed by its pairs of 0."""
+        scores = logits.double().reshape(-1)
+        starts = labels.reshape(-1) == 1
+        groups = starts.cumsum(0) - 1
+        edges = scores[starts]
+        beside = scores - edges[groups]
+        higher = ((beside > 0).double() + (beside == 0).double() / 2).masked_fill(starts, 0)
+        ranks = torch.ones_like(edges).index_add(0, groups, higher)
+        return torch.stack([(1 / ranks).sum(), starts.sum().double()])
+
+    def value(self, totals: np.ndarray) -> float:
+        """See :class:`Metric`."""
+        return float(totals[0] / totals[1])
+
+    def length(self, outputs: int) -> int:
+        """See :class:`Metric`."""
+        del outputs
+        return 2
 
 
 def _against_rest(logits: torch.Tensor) -> torch.Tensor:
@@ -380,11 +439,13 @@ _NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
         "rmse": RootMeanSquaredError,
         "mae": MeanAbsoluteError,
         "r2": R2,
+        "mrr": MeanReciprocalRank,
     }
 )
 _RANKINGS: Final[Mapping[str, Callable[[str], Metric]]] = MappingProxyType(
     {"roc-auc": RocAuc, "average-precision": AveragePrecision}
 )
-_OF_ONE_CLASS: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
-    {"f1": F1, "recall": Recall, "precision": Precision}
+#: By what stands before a number: of a class, or of pairs.
+_COUNTED: Final[Mapping[str, Callable[[int], Metric]]] = MappingProxyType(
+    {"f1": F1, "recall": Recall, "precision": Precision, "hits": Hits}
 )

@@ -13,7 +13,7 @@ from retexo_fl.config import RunConfig
 from retexo_fl.training.flat_optimizers import FlatAdam, FlatSgd
 from retexo_fl.training.label_facts import given_weights
 from retexo_fl.training.losses import Loss, Standardised, cross_entropy, make_loss
-from retexo_fl.training.metrics import Metric, make_metric
+from retexo_fl.training.metrics import MRR_PAIRS, MeanReciprocalRank, Metric, make_metric
 
 _OPTIMIZERS: Final[dict[str, type[FlatAdam | FlatSgd]]] = {"adam": FlatAdam, "sgd": FlatSgd}
 
@@ -73,6 +73,16 @@ class Recipe:
             PluginError: Its loss or metric cannot be used.
         """
         return _read(config, label_facts)
+
+    @property
+    def judged_beside(self) -> int:
+        """How many pairs without an edge each held-out edge is judged beside (task ``links``)."""
+        return MRR_PAIRS if self.ranks_beside_own_end else 1
+
+    @property
+    def ranks_beside_own_end(self) -> bool:
+        """Whether these begin with the edge's own end, not with any node."""
+        return isinstance(self.metric, MeanReciprocalRank)
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return (R, C) outputs in the units of labels: those of classes and labels as they are."""

@@ -30,11 +30,14 @@ class Schedule:
     @property
     def stages(self) -> int:
         """Number of stages."""
-        return self.shape.layers if self.shape.heads_between else 1
+        return self.shape.stages if self.shape.heads_between else 1
 
     def layers(self, stage: int) -> range:
-        """Return the layers that a stage trains."""
-        return range(stage, stage + 1) if self.shape.heads_between else range(self.shape.layers)
+        """Return the layers that a stage trains: none, where it only has features cross."""
+        if not self.shape.heads_between:
+            return range(self.shape.layers)
+        layer = stage - self.shape.lag
+        return range(max(layer, 0), layer + 1)
 
     def initial(self, stage: int, *, seed: int, before: np.ndarray | None = None) -> np.ndarray:
         """Return the (P,) weights that a stage starts from, layer after layer.
@@ -42,7 +45,7 @@ class Schedule:
         ``before``, of a stage with one layer, are the weights of the stage before that its
         classifier starts with; None draws it.
         """
-        return np.concatenate(
+        return self._joined(
             [
                 initial_weights(self.shape, layer, seed=seed, before=before)
                 for layer in self.layers(stage)
@@ -53,7 +56,7 @@ class Schedule:
         """Split a stage's (P,) weights into the named tensors of each of its layers."""
         layers = self.layers(stage)
         sizes = [FlatParameters(StageModel(self.shape, layer)).size for layer in layers]
-        parts = np.split(flat, np.cumsum(sizes)[:-1])
+        parts = np.split(flat, np.cumsum(sizes, dtype=np.int64)[:-1])[: len(layers)]
         return {
             layer: named_weights(self.shape, layer, part)
             for layer, part in zip(layers, parts, strict=True)
@@ -62,4 +65,7 @@ class Schedule:
     def flat(self, stage: int, named: Mapping[int, dict[str, np.ndarray]]) -> np.ndarray:
         """Join the named tensors of a stage's layers: the inverse of :meth:`named`."""
         parts = [flat_weights(self.shape, layer, named[layer]) for layer in self.layers(stage)]
-        return np.concatenate(parts)
+        return self._joined(parts)
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.zeros(0, self.shape.dtype), *parts])

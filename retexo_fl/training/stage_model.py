@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.base import GraphLayer, LayerShape, glorot
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.named import layer_class
@@ -49,6 +50,9 @@ class ModelShape:
             makes, and compute the rest.
         passes_sums: Layers before the last have no weights, and pass on what they read.
         edge_features: A, attributes of each edge; 0 for layers that read none.
+        link_head: How links are scored from two embeddings, ``dot`` or ``mlp``; empty where nodes
+            are classified. With it a layer is trained one stage after the one before which its
+            input rows crossed, since what it reads of both ends of an edge crosses first.
     """
 
     model: str
@@ -64,15 +68,19 @@ class ModelShape:
     sends_layer_inputs: bool = False
     passes_sums: bool = False
     edge_features: int = 0
+    link_head: str = ""
 
     @classmethod
     def of(cls, config: RunConfig, *, inputs: int, classes: int, edge_features: int = 0) -> Self:
         """Take the sizes of a configuration for data with so many features (``inputs``).
 
         Raises:
-            ConfigurationError: The model has no basis of such rows, or cannot be solved for.
+            ConfigurationError: The model has no basis of such rows, or cannot be solved for, or
+                trained on links.
         """
         _check_factors(config)
+        if config.task == LINKS:
+            _check_links(config)
         before, solves = 0, config.solver == "ridge"
         if solves:
             _check_solved(config)
@@ -97,6 +105,7 @@ class ModelShape:
             ),
             passes_sums=solves,
             edge_features=0 if layer_class(config.model).attributes == "none" else edge_features,
+            link_head=config.link_head if config.task == LINKS else "",
         )
 
     @classmethod
@@ -105,7 +114,7 @@ class ModelShape:
         return cls.of(
             config,
             inputs=part.num_features,
-            classes=part.num_classes,
+            classes=1 if config.task == LINKS else part.num_classes,
             edge_features=part.edge_values.num_attributes,
         )
 
@@ -118,6 +127,21 @@ class ModelShape:
     def has_basis(self) -> bool:
         """Whether the first layer reads coordinates of the features."""
         return self.features_before_basis > 0
+
+    @property
+    def lag(self) -> int:
+        """How many stages after its own number a layer is trained."""
+        return int(bool(self.link_head))
+
+    @property
+    def stages(self) -> int:
+        """Stages of a training layer by layer."""
+        return self.layers + self.lag
+
+    @property
+    def outputs(self) -> int:
+        """Width of what a stage's loss is of: C logits, or the embedding of a link's end."""
+        return self.hidden if self.link_head else self.classes
 
     @property
     def state_width(self) -> int:
@@ -138,6 +162,10 @@ class ModelShape:
         """Return the width of the rows that the last layer's trained part reads, if it is fixed."""
         return layer_class(self.model).fixed_width(self.input_width(self.layers - 1)) or 0
 
+    def link_width(self, layer: int) -> int:
+        """Return the width of what a layer reads of a node, which links are trained on."""
+        return layer_class(self.model).fixed_width(self.input_width(layer)) or 0
+
     def exchange_width(self, stage: int) -> int:
         """Return the width of the vectors exchanged before a stage."""
         beside = layer_class(self.model).num_factors
@@ -153,17 +181,17 @@ class ModelShape:
         """Return the width of what the layer before a stage reads, where that is sent."""
         layer = layer_class(self.model)
         width = layer.fixed_width(self.input_width(stage - 1))
-        if not self.sends_layer_inputs or width is None:
+        if not (self.sends_layer_inputs or self.link_head) or width is None:
             return None
         # A factor that the sender multiplies with goes along.
         width += layer.message_scale(np.zeros(1)) is not None
-        return width if width < self.state_width else None
+        return width if self.link_head or width < self.state_width else None
 
     def layer_shape(self, stage: int) -> LayerShape:
         """Return the sizes of a stage's layer."""
         outputs = 0 if self.passes_sums else self.state_width
         if stage == self.layers - 1:
-            outputs = self.classes
+            outputs = self.outputs
         return LayerShape(
             inputs=self.input_width(stage),
             outputs=outputs,
@@ -196,6 +224,16 @@ def _check_basis_rows(config: RunConfig) -> None:
         )
 
 
+def _check_links(config: RunConfig) -> None:
+    layer = layer_class(config.model)
+    if layer.fixed_width(1) is None or layer.directions == "directed":
+        raise ConfigurationError(
+            f"task: links does not go with model {config.model}, which makes no fixed sums over "
+            "neighbours that both ends of an edge could know; expected classes, or a model as gcn, "
+            "sage, gin"
+        )
+
+
 def _check_solved(config: RunConfig) -> None:
     layer = layer_class(config.model)
     if layer.fixed_width(1) is None or layer.start_as is GraphLayer.start_as:
@@ -210,7 +248,7 @@ class StageModel(torch.nn.Module):
 
     Parameter names: ``layer.*``, and before the last stage ``norm.weight``, ``norm.bias``, and
     where there are heads ``head.weight`` ((H, C)), ``head.bias``. Those of a layer that passes its
-    sums on are empty.
+    sums on are empty. Where links are scored by an MLP, ``pair.*`` and ``link.*`` of it.
     """
 
     def __init__(self, shape: ModelShape, stage: int) -> None:
@@ -225,7 +263,11 @@ class StageModel(torch.nn.Module):
             self.norm = torch.nn.LayerNorm(layer_shape.outputs)
         self.has_head = shape.heads_between and self.has_norm
         if self.has_head:
-            self.head = torch.nn.Linear(layer_shape.outputs, shape.classes)
+            self.head = torch.nn.Linear(layer_shape.outputs, shape.outputs)
+        self.scores_by_mlp = shape.link_head == "mlp"
+        if self.scores_by_mlp:
+            self.pair = torch.nn.Linear(shape.outputs, shape.outputs)
+            self.link = torch.nn.Linear(shape.outputs, 1)
         self.to(dtype)
 
     def reset_parameters(self, *, seed: int, stage: int) -> None:
@@ -240,6 +282,10 @@ class StageModel(torch.nn.Module):
         if self.has_head:
             glorot(self.head.weight, generator)
             torch.nn.init.zeros_(self.head.bias)
+        if self.scores_by_mlp:
+            for linear in (self.pair, self.link):
+                glorot(linear.weight, generator)
+                torch.nn.init.zeros_(linear.bias)
 
     def embed(self, batch: object, dropout: KeyedDropout | None = None) -> torch.Tensor:
         """Return the (R, H) rows that the next layer reads; dropout only end to end."""
@@ -247,12 +293,26 @@ class StageModel(torch.nn.Module):
         return result
 
     def classify(self, batch: object, dropout: KeyedDropout | None) -> torch.Tensor:
-        """Return (R, C) logits."""
+        """Return (R, C) logits, or the (R, D) embeddings that links are scored by."""
         rows: torch.Tensor = self.layer(batch, dropout)
         if self.is_last:
             return rows
         result: torch.Tensor = self.head(F.relu(self.norm(rows)))
         return result
+
+    def score(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return the (n,) logits of links between nodes of (n, D) embeddings; symmetric."""
+        product = first * second
+        if not self.scores_by_mlp:
+            return product.sum(dim=-1)
+        result: torch.Tensor = self.link(F.relu(self.pair(product)))[..., 0]
+        return result
+
+    def score_all(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return the (n, m) logits of links between nodes of (n, D) and of (m, D) embeddings."""
+        if not self.scores_by_mlp:
+            return first @ second.T
+        return self.score(first[:, None], second[None])
 
 
 class FlatParameters:

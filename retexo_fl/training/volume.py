@@ -151,7 +151,9 @@ def lazy_volume(shape: ModelShape, size: TrainingSize) -> PredictedVolume:
     basis_up, basis_down, basis = basis_values(shape)
     parameters, _ = stage_parameters(shape)
     item = _item(shape)
-    crossing = sum(shape.exchange_width(stage) for stage in range(shape.layers))
+    # Of links, a stage comes first in which features cross.
+    parameters = [*[0] * shape.lag, *parameters]
+    crossing = sum(shape.exchange_width(stage) for stage in range(shape.stages))
     stages = [] if shape.passes_sums else list(zip(size.rounds, parameters, strict=True))
     updates = sum(r * p for r, p in stages)
     grams = 0

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -158,13 +158,28 @@ def test_a_round_of_some_nodes_is_of_no_more_than_there_are(
         _train(tmp_path / "run", api.TRAIN.message_type, {"num-examples": count}, **keys)
 
 
+PREDICTED = PredictAnswer(
+    nodes=10,
+    train=4,
+    train_correct=4,
+    validation=3,
+    validation_correct=3,
+    test=3,
+    test_correct=3,
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("nodes", 11), ("train", 0), ("test_correct", 4), ("train_correct", 2**40)]
 )
 def test_predictions_are_of_the_nodes_that_there_are(name: str, value: int) -> None:
-    told = {"nodes": 10, "train": 4, "validation": 3, "test": 3}
-    right = {f"{use}_correct": count for use, count in told.items() if use != "nodes"}
-    hello, answer = hello_of(1), PredictAnswer(**told, **right)
-    checked_answers.check_predicted(hello, answer)
+    hello, changes = hello_of(1), cast(Any, {name: value})
+    checked_answers.check_predicted(hello, PREDICTED)
     with pytest.raises(RemoteProtocolError, match=f"^client 1: {name.replace('_', '-')} is"):
-        checked_answers.check_predicted(hello, replace(answer, **{name: value}))
+        checked_answers.check_predicted(hello, replace(PREDICTED, **changes))
+
+
+def test_sums_of_predictions_are_finite() -> None:
+    sums = api.Sums(length=2, places=(1,), values=(math.nan,))
+    with pytest.raises(TrainingDiverged, match="^client 1: test-metric-values is nan"):
+        checked_answers.check_predicted(hello_of(1), replace(PREDICTED, test_metric=sums))

@@ -213,7 +213,7 @@ BAD_CSV: dict[str, tuple[str, str, str, str]] = {
     "unknown_end": ("edges", "3,2", "3,4", "line 4: target: '4' .*nodes.csv; expected"),
     "self_loop": ("edges", "3,2", "3,3", "line 4: '3' .*; expected no self loop"),
     "edge_twice": ("edges", "3,2", "1,2", "line 4: .*'1' and '2' .*line 3; expected"),
-    "both_ways": ("edges", "3,2", "2,1", "line 4: .*'1' and '2' .*line 3; expected"),
+    "both_ways": ("edges", "3,2", "2,1", "line 4: .*'1' and '2' .*line 3, the other way round; .*"),
     "no_peer_column": ("boundary", "peer", "to", "column 'peer' is missing; .*'own', "),
     "unknown_own": ("boundary", "3,4", "9,4", "line 2: own: '9' .*nodes.csv; expected"),
     "inner_foreign": ("boundary", "3,4", "3,2", "line 2: foreign: '2' .*nodes.csv; expected"),

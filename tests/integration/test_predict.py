@@ -169,6 +169,23 @@ def test_training_parts_give_the_accuracy_of_the_run(
     np.testing.assert_array_equal(found.classes, found.probabilities.argmax(axis=1))
 
 
+@pytest.mark.parametrize("metric", ["roc-auc", "macro-f1", "log-loss"])
+def test_training_parts_give_the_metric_of_the_run(
+    tmp_path: Path, retexo: CommandLine, metric: str
+) -> None:
+    write_small(tmp_path / "small.npz")
+    keys = {**SMALL, "data_dir": tmp_path, "clients": 2}
+    cut(tmp_path / "parts", **keys)
+    run = train(tmp_path / "run", **keys, metric=metric, rounds=3, hidden=8)
+    told = retexo.done("predict", run, "--partitions", "parts", "--quiet")
+    value = result_of(run)["metric"]["value"]
+    found = summary_of(tmp_path / "parts")["metric"]
+    assert found["name"] == metric
+    assert found["test"] == pytest.approx(value, abs=1e-12)
+    assert f"{f'test {metric}':<15} {value:.4f} of " in told
+    assert f"validation {metric} {found['validation']:.4f} of " in told
+
+
 def test_graph_with_new_nodes_and_edges_is_predicted(
     tmp_path: Path, retexo: CommandLine, small_run: Path
 ) -> None:

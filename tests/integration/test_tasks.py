@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,9 @@ def test_predictions_are_those_of_the_test(
     assert ("test accuracy" in told) is (task == "multi-label")
     found, test = _predictions(tmp_path / "parts", task, form), _test_nodes(tmp_path / "parts")
     result = result_of(tmp_path / "run")
+    of_parts = json.loads((tmp_path / "parts" / "predictions.json").read_text())["metric"]
+    # In the labels' own units, of the selected weights: as the run's test.
+    assert of_parts["test"] == pytest.approx(result["metric"]["value"], rel=1e-9)
     if task == "regression":
         numbers = goal_arrays()[2][test]
         errors = np.array([found[node] for node in test])[:, 0] - numbers
@@ -296,8 +300,8 @@ def test_the_command_tells_the_error_of_numbers(
             "class-weights: balanced does not go with task regression; expected none",
         ),
         (
-            ("--task", "links"),
-            "task: got 'links'; expected one of classes, multi-label, regression",
+            ("--task", "edges"),
+            "task: got 'edges'; expected one of classes, multi-label, regression, links",
         ),
     ],
 )

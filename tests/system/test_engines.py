@@ -74,10 +74,11 @@ def test_both_engines_leave_the_same_model_and_the_same_account(
     assert _curves(flower) == _curves(inline)
 
 
-@pytest.mark.parametrize("task", ["multi-label", "regression"])
+@pytest.mark.parametrize("task", ["multi-label", "regression", "links"])
 def test_both_engines_take_every_task(tmp_path: Path, task: str) -> None:
+    graph = "regression" if task == "links" else task
     options = [
-        *("--dataset", task, "--data-dir", str(write_goals(tmp_path)), "--task", task),
+        *("--dataset", graph, "--data-dir", str(write_goals(tmp_path)), "--task", task),
         *("--clients", "2", "--hidden", "8", "--rounds", "3", "--per-client-metrics", "true"),
     ]
     inline = run(tmp_path / "inline", *options)

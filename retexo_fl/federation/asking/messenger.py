@@ -211,7 +211,7 @@ class Messenger:
                 questions.append(self._deliveries(self.addressed(fresh, request), asked))
             came = [pair for question in questions for pair in question.look()]
             if not came:
-                self._check_time(wait, len(known), answers, count)
+                self._check_time(wait, purpose, len(known), answers, count)
                 wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
             for delivery, reply in came:
@@ -348,17 +348,19 @@ class Messenger:
             raise RoundIncomplete(f"no answer from {question.silent()} {within}")
         return came
 
-    def _check_time(self, wait: Wait, connected: int, answers: int, count: int) -> None:
+    def _check_time(
+        self, wait: Wait, purpose: str, connected: int, answers: int, count: int
+    ) -> None:
         so_far = f"clients connected: {connected} of {count}"
         if connected >= count:
-            so_far += f", answers to hello: {answers}"
+            so_far += f", answers to {purpose}: {answers}"
         if wait.is_over:
             raise RoundIncomplete(
                 f"{so_far} after {self._policy.timeout_s:g} s (message-timeout-s); start the "
                 "others, or lower clients"
             )
         if wait.is_report_due():
-            logger.warning("waiting for hello: %s so far", so_far)
+            logger.warning("waiting for %s: %s so far", purpose, so_far)
 
     def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Count an answer whose turn has come."""

@@ -31,14 +31,16 @@ _MAX_NAME_CHARS: Final = 128
 #: Nodes, widths and vectors are counted in int32 between clients.
 _MAX_COUNT: Final = 2**31 - 1
 _USES: Final = ("train", "validation", "test")
+_JUDGED: Final = ("validation", "test")
 
 
-def check_hello(hello: HelloAnswer, *, clients: int) -> None:
+def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False) -> None:
     """Check the hello of a client of this version.
 
     Args:
         hello: Its answer.
         clients: How many there are.
+        counts_links: What is counted by use are pairs of nodes, not nodes.
 
     Raises:
         RemoteProtocolError: It has an index that no client has, a name that is none, or counts
@@ -61,7 +63,7 @@ def check_hello(hello: HelloAnswer, *, clients: int) -> None:
         for field in ("nodes", "vectors_out", "vectors_in", "edge_features"):
             _demand(field, getattr(hello, field), 0, _MAX_COUNT)
         for field in _USES:
-            _demand(field, getattr(hello, field), 0, hello.nodes)
+            _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
         _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
         _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
@@ -181,6 +183,7 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
 
     Raises:
         RemoteProtocolError: Its counts are not those of its nodes.
+        TrainingDiverged: A sum of the metric is not finite.
     """
     with named(hello.client):
         for field in ("nodes", *_USES):
@@ -188,6 +191,9 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
             _demand(field, getattr(answer, field), promised, promised)
         for use in _USES:
             _demand(f"{use}-correct", getattr(answer, f"{use}_correct"), 0, getattr(hello, use))
+    for use in _JUDGED:
+        sums: Sums = getattr(answer, f"{use}_metric")
+        _demand_finite(hello.client, f"{use}-metric-values", *sums.values)
 
 
 def _least(hello: HelloAnswer, in_batches: bool) -> int:

@@ -279,8 +279,9 @@ def _check_once(
 ) -> None:
     kind = "undirected" if sides is None else "directed"
 
-    def sentence(first: int, place: str) -> str:
+    def sentence(first: int, _: int) -> str:
         pair = f"{shown(table.own[first])} and {shown(table.foreign[first])}"
+        place = table.place(first)
         return f"the edge of {pair} is already in {place}; expected each {kind} edge once"
 
     codes = rows * (int(nodes.max()) + 1) + nodes

@@ -1,8 +1,18 @@
 """Feature recipes: how columns of nodes become features and classes, alike at all clients."""
 
 from retexo_fl.graph.recipes.fitting import FitOptions, fit_recipe
-from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_recipe
-from retexo_fl.graph.recipes.summary import TableSummary, merge_summaries, read_summary
+from retexo_fl.graph.recipes.recipe import (
+    RECIPE_NAME,
+    FeatureRecipe,
+    parse_recipe,
+    read_recipe,
+)
+from retexo_fl.graph.recipes.summary import (
+    TableSummary,
+    merge_summaries,
+    parse_summary,
+    read_summary,
+)
 
 __all__ = [
     "RECIPE_NAME",
@@ -11,6 +21,8 @@ __all__ = [
     "TableSummary",
     "fit_recipe",
     "merge_summaries",
+    "parse_recipe",
+    "parse_summary",
     "read_recipe",
     "read_summary",
 ]

@@ -14,8 +14,8 @@ from typing import Any, Final
 import tomli_w
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.files import read_toml
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.files import parse_toml, read_toml
+from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
 
 #: The name that the file has in and beside parts, and in a run.
@@ -146,7 +146,7 @@ class FeatureRecipe:
             ConfigurationError: Its labels are texts, which are names of classes, and the task is
                 another.
         """
-        if self.classes and task != CLASSES:
+        if self.classes and task not in {CLASSES, LINKS}:
             raise ConfigurationError(
                 f"task: {task} does not go with {named_recipe(self.digest)}, whose labels in "
                 f"{self.label_column[:60]!r} are texts; expected {CLASSES}"
@@ -181,7 +181,19 @@ def read_recipe(path: Path) -> FeatureRecipe:
         ConfigurationError: It cannot be read, is of another version, a key is missing, unknown or
             not as documented, or its digest is not that of its content.
     """
-    values = read_toml(path)
+    return _checked_recipe(read_toml(path), path)
+
+
+def parse_recipe(content: bytes, path: Path) -> FeatureRecipe:
+    """Return the recipe of a file's content, as :func:`read_recipe`; errors name ``path``.
+
+    Raises:
+        ConfigurationError: As there.
+    """
+    return _checked_recipe(parse_toml(content, path), path)
+
+
+def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
     if "version" in values and values["version"] != RECIPE_VERSION:
         fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
     _check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)

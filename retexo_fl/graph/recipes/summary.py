@@ -123,6 +123,31 @@ class TableSummary:
         kept = {name: column for name, column in self.columns.items() if name not in names}
         return replace(self, columns=kept)
 
+    def check_not_few(self, least: int) -> None:
+        """Check that no sum is over so few nodes that it tells them, and no column names nodes.
+
+        Args:
+            least: Fewest nodes; fewest numbers of a column that has any, and nodes of the most
+                frequent text.
+
+        Raises:
+            ConfigurationError: There are fewer.
+        """
+        told = {"nodes": self.rows}
+        for name, column in sorted(self.columns.items()):
+            if column.numbers.count:
+                told[f"numbers in {name[:60]!r}"] = column.numbers.count
+            if column.texts:
+                told[f"nodes with the most frequent text in {name[:60]!r}"] = max(
+                    column.texts.values()
+                )
+        for what, count in told.items():
+            if count < least:
+                raise ConfigurationError(
+                    f"{self.source}: {what}: got {count}; expected at least {least}, or "
+                    "--least-nodes, or --drop where the summary is made"
+                )
+
     def to_json(self) -> str:
         """Return the text of the file; equal summaries are equal texts."""
         values = {
@@ -176,7 +201,21 @@ def read_summary(path: Path) -> TableSummary:
     Raises:
         ConfigurationError: It cannot be read, is of another version, or no summary.
     """
-    values = _read_json(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    return parse_summary(content, path)
+
+
+def parse_summary(content: bytes, path: Path) -> TableSummary:
+    """Return the summary of a file's content, as :func:`read_summary`; errors name ``path``.
+
+    Raises:
+        ConfigurationError: As there.
+    """
+    values = _parsed_json(content, path)
     if values.get("summary-version") != SUMMARY_VERSION:
         fail(path, "summary-version", values.get("summary-version"), str(SUMMARY_VERSION))
     _check_keys(path, "summary", values, _KEYS)
@@ -186,15 +225,16 @@ def read_summary(path: Path) -> TableSummary:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         fail(path, "label", texts, "a list of texts")
     columns = _object(path, "columns", values["columns"])
+    rows = _count(path, "rows", values["rows"])
     return TableSummary(
         source=str(path),
         key_column=text_of(path, "key-column", values["key-column"]),
         label_column=text_of(path, "label-column", values["label-column"]),
-        rows=_count(path, "rows", values["rows"]),
+        rows=rows,
         label=LabelSummary(
             numbers=switch_of(path, "label", label["numbers"]), texts=frozenset(texts)
         ),
-        columns={name: _column(path, name, column) for name, column in columns.items()},
+        columns={name: _column(path, name, column, rows) for name, column in columns.items()},
     )
 
 
@@ -264,7 +304,7 @@ def _moment_values(moments: Moments) -> dict[str, Any]:
     }
 
 
-def _column(path: Path, name: str, value: object) -> ColumnSummary:
+def _column(path: Path, name: str, value: object, rows: int) -> ColumnSummary:
     values = _object(path, name, value)
     _check_keys(path, name, values, _COLUMN_KEYS, needed=frozenset(("empty",)))
     texts = _counts(path, name, values.get("texts", {}))
@@ -275,9 +315,14 @@ def _column(path: Path, name: str, value: object) -> ColumnSummary:
     too_many = switch_of(path, name, values.get("too-many-texts", False))
     if numbers.count != logarithms.count or (numbers.count and (texts or too_many)):
         fail(path, name, "numbers and texts", "one of them")
+    empty, words = _count(path, name, values["empty"]), _counts(path, name, values.get("words", {}))
+    cells = empty + sum(words.values()) + numbers.count + sum(texts.values())
+    # Texts that are too many are not in the summary.
+    if cells > rows or not (cells == rows or too_many):
+        fail(path, name, f"{cells} cells", f"{rows}, one for each row")
     return ColumnSummary(
-        empty=_count(path, name, values["empty"]),
-        words=_counts(path, name, values.get("words", {})),
+        empty=empty,
+        words=words,
         numbers=numbers,
         logarithms=logarithms,
         texts=texts,
@@ -317,12 +362,7 @@ def _counts(path: Path, name: str, value: object) -> dict[str, int]:
     return {text: _count(path, name, count) for text, count in _object(path, name, value).items()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+def _parsed_json(content: bytes, path: Path) -> dict[str, Any]:
     if len(content) > _MOST_BYTES:
         raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a summary")
     try:

@@ -128,7 +128,13 @@ def early_edges(source: str, name: str, times: Any, rules: EdgeRules) -> np.ndar
 
 
 def ruled_edges(
-    checks: ArrayChecks, name: str, edges: EdgeList, *, num_nodes: int, rules: EdgeRules
+    checks: ArrayChecks,
+    name: str,
+    edges: EdgeList,
+    *,
+    num_nodes: int,
+    rules: EdgeRules,
+    has_order: bool = False,
 ) -> EdgeList:
     """Return each edge once, between two nodes.
 
@@ -142,6 +148,10 @@ def ruled_edges(
             are left for the checks of a graph.
         num_nodes: N.
         rules: How to read it.
+        has_order: Whether the first end of a pair may be meant as its source. If repetitions of
+            undirected edges are merged, the line says that this is not used: several rows of a pair
+            are often events, which have a direction. It says nothing of a list that has every edge
+            alike in both orientations, or each edge once.
 
     Raises:
         DatasetError: It is not such a list, and the rules do not make it one.
@@ -153,19 +163,20 @@ def ruled_edges(
     if not ends.size or ends.min() < 0 or ends.max() >= num_nodes or lengths - {ends.shape[1]}:
         return edges
     edges, loops = _without_loops(checks, name, edges, rules)
-    before = edges.ends.shape[1]
+    before, has_order = edges.ends.shape[1], has_order and not rules.directed
     if rules.merge != "refuse":
+        has_order = has_order and not _is_mirrored(edges, num_nodes)
         edges = _merged(edges, num_nodes, rules)
     elif rules.directed:
         _check_once(checks, name, edges.ends, num_nodes, "expected each edge once")
     else:
         edges = _each_once(checks, name, edges, num_nodes)
         before = edges.ends.shape[1]
-    changes = {
-        "self loops left out": loops,
-        f"repetitions merged ({rules.merge})": before - edges.ends.shape[1],
-    }
+    repetitions = before - edges.ends.shape[1]
+    changes = {"self loops left out": loops, f"repetitions merged ({rules.merge})": repetitions}
     told = ", ".join(f"{what}: {count:,}" for what, count in changes.items() if count)
+    if repetitions and has_order:
+        told += "; which end is the source is not used (edges-are directed uses it)"
     if told:
         logger.warning("%s: %s", checks.source, told)
     return edges
@@ -223,9 +234,8 @@ def _each_once(checks: ArrayChecks, name: str, edges: EdgeList, num_nodes: int) 
 def _merged(edges: EdgeList, num_nodes: int, rules: EdgeRules) -> EdgeList:
     ends = edges.ends
     if not rules.directed:
-        forward = ends[0] < ends[1]
-        if _is_mirrored(edges, forward, num_nodes):
-            edges = edges.taken(forward)
+        if _is_mirrored(edges, num_nodes):
+            edges = edges.taken(ends[0] < ends[1])
         ends = np.stack((edges.ends.min(axis=0), edges.ends.max(axis=0)))
     codes, groups, counts = np.unique(
         ends[0] * num_nodes + ends[1], return_inverse=True, return_counts=True
@@ -261,8 +271,9 @@ def _combined(values: np.ndarray, groups: np.ndarray, counts: np.ndarray, merge:
     return sums if merge == "sum" else sums / counts[:, None]
 
 
-def _is_mirrored(edges: EdgeList, forward: np.ndarray, num_nodes: int) -> bool:
+def _is_mirrored(edges: EdgeList, num_nodes: int) -> bool:
     """Say whether every edge stands in both directions, as often and with the same values."""
+    forward = edges.ends[0] < edges.ends[1]
     if 2 * np.count_nonzero(forward) != len(forward):
         return False
     low, high = edges.ends.min(axis=0), edges.ends.max(axis=0)

@@ -78,7 +78,9 @@ def from_pyg(
     if early is not None:
         checks.form(_TIME, early, kinds="b", shape=(listed.ends.shape[1],))
         listed = listed.taken(early)
-    edges = ruled_edges(checks, "edge_index", listed, num_nodes=len(labels), rules=rules)
+    edges = ruled_edges(
+        checks, "edge_index", listed, num_nodes=len(labels), rules=rules, has_order=True
+    )
     if not rules.directed and edges.ends.shape == listed.ends.shape:
         logger.warning(
             "%s: edge_index: edges stand in one direction each, which is not used (edges-are "

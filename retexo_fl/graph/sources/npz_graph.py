@@ -69,7 +69,9 @@ def read_npz_graph(
             edges = edges.taken(early)
         if not rules.is_strict:
             count = archive.header("y").shape[0]
-            edges = ruled_edges(checks, "edge_index", edges, num_nodes=count, rules=rules)
+            edges = ruled_edges(
+                checks, "edge_index", edges, num_nodes=count, rules=rules, has_order=True
+            )
         given = EdgeListGraph(
             name=path.stem,
             edges=edges.ends,

@@ -9,7 +9,7 @@ import numpy as np
 
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
-from retexo_fl.graph.labels import CLASSES
+from retexo_fl.graph.labels import CLASSES, LINKS
 from retexo_fl.graph.sources.attributes import count_values
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
 from retexo_fl.graph.sources.tables import (
@@ -66,7 +66,7 @@ def read_table_graph(
         directed=rules.directed,
         features=table.features,
         labels=table.labels,
-        num_classes=len(names) or classes,
+        num_classes=len(names) or (1 if task == LINKS else classes),
         node_keys=table.keys,
         split=table.split,
         attributes=table.attributes,

@@ -7,9 +7,10 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,9 @@ from retexo_fl.client.api import (
     EvaluateRequest,
     HelloRequest,
     PublishRequest,
+    RecipeRequest,
     Request,
+    SummaryRequest,
     Ticket,
     TrainAnswer,
     TrainRequest,
@@ -66,6 +69,7 @@ from retexo_fl.updates import weights_name
 from tests.support.limits import PERMISSIVE_LIMITS
 from tests.support.loopback import connected, make_members
 from tests.support.peer_networks import until
+from tests.unit.graph.test_edge_values import small_parts
 
 LAZY: dict[str, Any] = {"clients": 2, "hidden": 8, "model": "sage"}
 JOB = "job-0123456789ab"
@@ -183,6 +187,34 @@ def in_process(parts: list[GraphPartition], **keys: Any) -> list[TrainAnswer]:
     shape = ModelShape.of(config, inputs=64, classes=10)
     weights = Schedule(shape=shape).initial(0, seed=0)
     return [client.ask(TrainRequest(ticket=ROUND, weights=weights)) for client in found]
+
+
+def test_the_log_says_what_a_layer_does_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(_hello(tmp_path, small_parts(), model="sage-pool"))
+    told = [message for message in caplog.messages if "not used" in message]
+    assert told == ["model sage-pool: weights and attributes of edges not used"]
+
+
+@pytest.mark.parametrize(
+    "asked", [SummaryRequest, partial(RecipeRequest, recipe=np.zeros(0, np.uint8))]
+)
+def test_an_agent_that_has_its_part_shares_no_summary(
+    tmp_path: Path, parts: list[GraphPartition], asked: Callable[..., Request[Any]]
+) -> None:
+    async def ask() -> None:
+        with ends(tmp_path, parts) as both:
+            with pytest.raises(LocalProtocolError, match="has its part shares no summary; expec"):
+                await both.ask(0, asked(ticket=Ticket(job=JOB, attempt=1)))
+            assert not both.jobs[0].running
+
+    asyncio.run(ask())
+
+
+async def _hello(root: Path, parts: list[GraphPartition], **keys: Any) -> None:
+    with ends(root, parts, **keys) as both:
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1)))
 
 
 def assert_same_rounds(one: list[TrainAnswer], other: list[TrainAnswer]) -> None:

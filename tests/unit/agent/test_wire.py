@@ -97,6 +97,7 @@ ANSWERS: list[object] = [
         validation_correct=5,
         test=6,
         test_correct=7,
+        test_metric=Sums(length=5, places=(4,), values=(0.3,)),
     ),
 ]
 

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from retexo_fl.client.api import PredictAnswer
+from retexo_fl.client.api import PredictAnswer, Sums
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.layer_trainer import NodeSets
+from retexo_fl.training.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,12 @@ def test_right_nodes_are_counted_by_use() -> None:
         test=np.array([], dtype=np.int64),
         labels=np.array([5, 5, 1, 2, -1]),
     )
-    assert count_right_nodes(nodes, torch.eye(6)[[5, 1, 1, 0, 3]]) == PredictAnswer(
+    outputs, counted = torch.eye(6)[[5, 1, 1, 0, 3]], {}
+    for metric in ("accuracy", "macro-f1"):
+        counted[metric] = count_right_nodes(
+            nodes, outputs, Recipe.of(make_config({"metric": metric}))
+        )
+    expected = PredictAnswer(
         nodes=5,
         train=3,
         train_correct=2,
@@ -60,3 +68,7 @@ def test_right_nodes_are_counted_by_use() -> None:
         test=0,
         test_correct=0,
     )
+    assert counted["accuracy"] == expected
+    # Hits, predictions and nodes by class: one is of class 2, and predicted as 0.
+    sums = Sums(length=18, places=(6, 14), values=(1.0, 1.0))
+    assert counted["macro-f1"] == replace(expected, validation_metric=sums)

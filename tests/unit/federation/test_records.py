@@ -28,9 +28,13 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     PublishRequest,
+    RecipeAnswer,
+    RecipeRequest,
     RelayAnswer,
     RelayRequest,
     Request,
+    SummaryAnswer,
+    SummaryRequest,
     Ticket,
     Traffic,
     TrainAnswer,
@@ -85,6 +89,8 @@ REQUESTS: list[Request[Any]] = [
     TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=b"\x80\x00"),
     EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
     PredictRequest(ticket=TICKET, weights=WEIGHTS, form="npz"),
+    SummaryRequest(ticket=TICKET),
+    RecipeRequest(ticket=TICKET, recipe=PARCELS),
 ]
 ANSWERS: list[object] = [
     HELLO,
@@ -108,6 +114,8 @@ ANSWERS: list[object] = [
         training_traffic=PeerTraffic(sent=TRAFFIC),
     ),
     EvaluateAnswer(examples=0, loss_sum=0.0, correct=0),
+    SummaryAnswer(summary=PARCELS),
+    RecipeAnswer(digest="0" * 64),
     PredictAnswer(
         nodes=2**40,
         train=1,

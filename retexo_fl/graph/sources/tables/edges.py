@@ -126,7 +126,9 @@ def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> 
     if rules.is_strict:
         return found
     checks = ArrayChecks(source=edges.source, error=TableError)
-    return ruled_edges(checks, "edges", found, num_nodes=len(nodes.keys), rules=rules)
+    return ruled_edges(
+        checks, "edges", found, num_nodes=len(nodes.keys), rules=rules, has_order=True
+    )
 
 
 def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -145,13 +147,13 @@ def key_rows(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(ordered[at] == wanted, order[at], -1)
 
 
-def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, str], str]) -> None:
+def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, int], str]) -> None:
     """Check that no code is there twice.
 
     Args:
         table: Whose rows the codes stand for.
         codes: [e] integers.
-        sentence: What is wrong, from the row that comes first and the place where it stands.
+        sentence: What is wrong, from the row that comes first and the one that repeats it.
 
     Raises:
         TableError: A code is there twice; a line for each row that is not the first.
@@ -161,7 +163,7 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, s
 
     def problem(row: int) -> str:
         first = int(np.flatnonzero(codes == codes[row])[0])
-        return sentence(first, table.place(first))
+        return sentence(first, row)
 
     table.check_rows(np.sort(again), problem)
 
@@ -187,7 +189,7 @@ def _read(
     carried = [name for name in source.names if name.startswith(_ATTRIBUTE)]
     attributes = in_order(source, carried, "e") if carried else ()
     numbers = {"weights": weight, "attributes": attributes}
-    tell_unused(source, (*readers, *weight, *attributes))
+    tell_unused(source, (*readers, *weight, *attributes), {_TIME: "--edges-before"})
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*readers, *numbers)}
     first_row = 0
     wanted = (*readers, *weight, *attributes)
@@ -260,11 +262,14 @@ def _check_once(
     """Check edges that are no loops (``kept``), whatever becomes of those."""
     kind = "directed" if directed else "undirected"
 
-    def sentence(first: int, place: str) -> str:
+    def sentence(first: int, row: int) -> str:
         pair = f"{shown(edges.left[first])} and {shown(edges.right[first])}"
+        turned, more = "", ""
+        if left[first] != left[row]:
+            turned, more = ", the other way round", ", or edges-are directed"
         return (
-            f"the edge of {pair} is already in {place}; expected each {kind} edge once, or "
-            "merge-edges"
+            f"the edge of {pair} is already in {edges.place(first)}{turned}; expected each {kind} "
+            f"edge once, or merge-edges{more}"
         )
 
     one, other = (left, right) if directed else (np.minimum(left, right), np.maximum(left, right))

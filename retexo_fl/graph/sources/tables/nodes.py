@@ -13,7 +13,7 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.graph import Split
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION, labelled
+from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION, labelled
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.graph.sources.tables.cells import (
     flag_array,
@@ -101,8 +101,9 @@ def read_node_table(
             in one table.
         attributes: Text columns to be read beside the documented ones.
         task: What labels are for: the column of labels holds ``classes``, or numbers for
-            ``regression``; for ``multi-label`` the columns ``label_0``, ``label_1``, ..., or so
-            numbered by the name of the column of labels, hold 0, 1 or nothing.
+            ``regression``; ``links`` reads none; for ``multi-label`` the columns ``label_0``,
+            ``label_1``, ..., or so numbered by the name of the column of labels, hold 0, 1 or
+            nothing.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, a cell is not what
@@ -127,14 +128,17 @@ def read_node_table(
             others=(*attributes, key, *labels_of),
             complaints=complaints,
         )
-    reader = _label_reader(columns.recipe, task)
-    readers = _readers(source, key, dict.fromkeys(labels_of, reader), attributes)
+    readers_of = {name: _label_reader(columns.recipe, task) for name in labels_of}
+    readers = _readers(source, key, readers_of, attributes)
     found = _read(source, features, readers, complaints)
     if not len(found["key"]):
         raise TableError(f"{path}: has no rows; expected at least one node")
     _check_unique(source, found["key"], complaints, name=key)
     each = [found[f"label {name}"] for name in labels_of]
-    labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
+    if task == LINKS:
+        labels = np.full(len(found["key"]), -1)
+    else:
+        labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
@@ -179,6 +183,8 @@ def _label_columns(source: Source, columns: NodeColumns, task: str) -> tuple[str
     _, label = columns.names
     if columns.recipe is not None:
         columns.recipe.check_task(task)
+    if task == LINKS:
+        return ()
     if task != MULTI_LABEL:
         return (label,)
     # Without any, the first is reported as missing.
@@ -210,7 +216,7 @@ def _readers(
         *((f"label {name}", name, reader) for name, reader in labels.items()),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
-    if SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
+    if labels and SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
         readers.append(("split", SPLIT_COLUMN, split_codes))
     return readers
 

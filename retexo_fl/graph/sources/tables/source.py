@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ _NUMBER: Final = r"(0|[1-9][0-9]{0,3})"
 _MOST_SHOWN = 60
 #: Problems of one table that are told in full; the others are counted.
 MOST_PROBLEMS: Final = 20
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Source(Protocol):
@@ -184,15 +186,25 @@ def check_names(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def tell_unused(source: Source, used: Iterable[str]) -> None:
-    """Say in one line which columns of a table are not read."""
+def tell_unused(source: Source, used: Iterable[str], readers: Mapping[str, str] = _NONE) -> None:
+    """Say in one line which columns of a table are not read.
+
+    Args:
+        source: The table.
+        used: Names of columns that are read.
+        readers: By name of a column, which option would read it.
+    """
     known = set(used)
     if unused := [name for name in source.names if name not in known]:
+        named = [
+            f"{shown(name)} ({readers[name]} uses it)" if name in readers else shown(name)
+            for name in unused
+        ]
         logger.warning(
             "%s: %s not used: %s",
             source.path,
             "column" if len(unused) == 1 else "columns",
-            shown_text(", ".join(map(shown, unused)), 400),
+            shown_text(", ".join(named), 400),
         )
 
 

@@ -163,9 +163,37 @@ def test_what_the_rules_changed_is_said(caplog: pytest.LogCaptureFixture) -> Non
     assert record.getMessage() == "here: self loops left out: 1, repetitions merged (max): 3"
 
 
+TURNED = "; which end is the source is not used (edges-are directed uses it)"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "directed", "more"),
+    [
+        # Both orientations of one pair, or several rows of it: perhaps events.
+        ([(0, 1), (1, 0), (2, 3)], False, TURNED),
+        ([(0, 1), (0, 1), (2, 3)], False, TURNED),
+        # Every edge in both orientations says nothing of a direction.
+        ([(0, 1), (1, 0), (0, 1), (1, 0)], False, ""),
+        ([(0, 1), (0, 1), (2, 3)], True, ""),
+    ],
+)
+def test_merging_says_that_the_order_of_ends_is_not_used(
+    caplog: pytest.LogCaptureFixture, pairs: list[Pair], directed: bool, more: str
+) -> None:
+    rules = EdgeRules(merge="sum", directed=directed)
+    for has_order in (True, False):
+        edges = EdgeList(ends=np.array(pairs).T)
+        ruled_edges(CHECKS, "edges", edges, num_nodes=NODES, rules=rules, has_order=has_order)
+    one, other = caplog.messages
+    assert re.fullmatch(r"here: repetitions merged \(sum\): [13]", other)
+    assert one == other + more
+
+
 def test_nothing_is_said_where_nothing_changes(caplog: pytest.LogCaptureFixture) -> None:
     assert found([(0, 1), (2, 1)], LOOSE) == {(0, 1), (1, 2)}
     assert found([(0, 1), (1, 0)], STRICT) == {(0, 1)}
+    once = EdgeList(ends=np.array([[0, 2], [1, 1]]))
+    ruled_edges(CHECKS, "edges", once, num_nodes=NODES, rules=LOOSE, has_order=True)
     assert not caplog.records
 
 

@@ -173,7 +173,8 @@ def test_rules_take_what_is_no_simple_graph(caplog: pytest.LogCaptureFixture) ->
         from_pyg(data, rules=EdgeRules(merge="max", self_loops="drop")), small_graph(node_keys=None)
     )
     assert [record.getMessage() for record in caplog.records] == [
-        "pyg: self loops left out: 1, repetitions merged (max): 1"
+        "pyg: self loops left out: 1, repetitions merged (max): 1; which end is the source is not "
+        "used (edges-are directed uses it)"
     ]
 
 

@@ -55,7 +55,7 @@ def test_edge_rows_are_those_of_the_ends(tmp_path: Path, fmt: str) -> None:
         ),
         (
             ["c-a", "a-b", "b-a", "a-b"],
-            "line 4: .*'a' and 'b' .*line 3; expected .*once, or merge-edges",
+            "line 4: .*'a' and 'b' .*line 3, the other .*or merge-edges, or edges-are directed",
             "line 5: .*'a' and 'b' .*line 3; expected .*once, or merge-edges",
         ),
         (["a-b", "-b"], "line 3: source: is empty; expected .*key.*"),

@@ -1,0 +1,164 @@
+"""In place of an agent, before a client has its part: its summary goes out, the recipe comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from retexo_fl.agent import wire
+from retexo_fl.agent.service import Outcome
+from retexo_fl.agent.socket_server import SocketServer
+from retexo_fl.client.api import RecipeAnswer, RecipeRequest, SummaryAnswer, SummaryRequest
+from retexo_fl.client.log_lines import line, logged_to_stderr
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    LocalProtocolError,
+    RoundIncomplete,
+)
+from retexo_fl.files import write_whole
+from retexo_fl.graph.recipes import FeatureRecipe, TableSummary, parse_recipe
+
+logger = logging.getLogger(__name__)
+
+#: An answer that got lost is asked for again.
+_LINGER_S: Final = 5.0
+_SOURCE: Final = Path("the server's recipe")
+
+
+def share_summary(
+    summary: TableSummary, socket_path: Path, out: Path, *, wait_s: float
+) -> FeatureRecipe:
+    """Answer at an agent's socket until the recipe has come, and store that.
+
+    Args:
+        summary: What is told, to whoever may use the socket.
+        socket_path: Where the ClientApp looks for the client's agent.
+        out: New file for the recipe; it is durable, and its owner's only.
+        wait_s: How long the recipe is waited for.
+
+    Raises:
+        ConfigurationError: An agent answers at the socket.
+        RoundIncomplete: No recipe came in time.
+    """
+    share = SummaryShare(summary, out)
+    with logged_to_stderr():
+        return asyncio.run(share.run(socket_path, wait_s))
+
+
+class SummaryShare:
+    """Answers questions about one summary; each may be asked again."""
+
+    def __init__(self, summary: TableSummary, out: Path) -> None:
+        self._summary = summary
+        self._out = out
+        self._recipe: FeatureRecipe | None = None
+        self._stored = asyncio.Event()
+
+    async def run(self, socket_path: Path, wait_s: float) -> FeatureRecipe:
+        """See :func:`share_summary`."""
+        server = SocketServer(socket_path, self.answer, _control)
+        await server.start()
+        logger.info(line("ready", rows=self._summary.rows, socket=str(socket_path)))
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stored.wait()
+            await asyncio.sleep(_LINGER_S)
+        except TimeoutError as error:
+            raise RoundIncomplete(
+                f"no recipe within {wait_s:g} s (--wait-s); expected `retexo features fit "
+                "--superlink` on the server meanwhile"
+            ) from error
+        finally:
+            server.close()
+            server.remove()
+        assert self._recipe is not None
+        return self._recipe
+
+    async def answer(self, request: wire.Request) -> Outcome:
+        """Answer what is asked before there are parts.
+
+        Raises:
+            LocalProtocolError: It is another question.
+            ConfigurationError: The recipe is none, or not for this table.
+            CheckpointError: It could not be stored.
+        """
+        match request.asked:
+            case SummaryRequest():
+                content = self._summary.to_json().encode()
+                answer: object = SummaryAnswer(summary=np.frombuffer(content, np.uint8))
+            case RecipeRequest() as asked:
+                answer = RecipeAnswer(digest=self._take(asked.recipe.tobytes()))
+            case _:
+                raise LocalProtocolError(
+                    f"{request.message}: this client has no part yet and shares a summary of its "
+                    "table alone; expected `retexo agent run` in its place"
+                )
+        return Outcome(parts=wire.encode_answer(answer))
+
+    def _take(self, content: bytes) -> str:
+        recipe = parse_recipe(content, _SOURCE)
+        check_recipe_fits(recipe, self._summary)
+        if self._recipe is None:
+            try:
+                text = recipe.to_toml().encode()
+                write_whole(self._out, [text], durable=True, private=True)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self._out}: could not be written ({error.strerror})"
+                ) from error
+            self._recipe = recipe
+            self._stored.set()
+        if recipe != self._recipe:
+            raise ConfigurationError(
+                f"recipe {recipe.digest[:16]}: another than {self._recipe.digest[:16]}, which is "
+                "stored; expected one"
+            )
+        return recipe.digest
+
+
+def check_recipe_fits(recipe: FeatureRecipe, summary: TableSummary) -> None:
+    """Check that a recipe is one for the table of a summary.
+
+    Raises:
+        ConfigurationError: Its columns are not there, or are not of its kinds.
+    """
+    for name, told, here in (
+        ("key-column", recipe.key_column, summary.key_column),
+        ("label-column", recipe.label_column, summary.label_column),
+    ):
+        if told != here:
+            raise ConfigurationError(
+                f"{_SOURCE}: {name}: got {told[:60]!r}; expected {here[:60]!r}, as in "
+                f"{summary.source}"
+            )
+    kinds = {**dict.fromkeys((c.column for c in recipe.numbers), "numbers")}
+    kinds |= dict.fromkeys((c.column for c in recipe.categories), "texts")
+    for name, kind in kinds.items():
+        column = summary.columns.get(name)
+        if column is None:
+            raise ConfigurationError(
+                f"{_SOURCE}: {name[:60]!r} is no column of {summary.source}; expected its columns"
+            )
+        if column.has_texts if kind == "numbers" else column.numbers.count:
+            raise ConfigurationError(
+                f"{_SOURCE}: {name[:60]!r} is a column of {kind}; expected what it is in "
+                f"{summary.source}"
+            )
+    if missing := summary.label.texts.difference(recipe.classes):
+        raise ConfigurationError(
+            f"{_SOURCE}: classes: {min(missing)[:60]!r} is missing; expected every label of "
+            f"{summary.source}"
+        )
+
+
+async def _control(asked: Mapping[str, Any]) -> NoReturn:
+    raise LocalProtocolError(
+        f"{str(asked.get('ask'))[:40]}: this client has no agent yet, and shares a summary of its "
+        "table; expected `retexo agent run` in its place"
+    )

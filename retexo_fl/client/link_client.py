@@ -1,0 +1,126 @@
+"""A client that trains on edges: which pairs of nodes have one (task ``links``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from retexo_fl.client.api import (
+    HelloAnswer,
+    HelloRequest,
+    PredictAnswer,
+    PredictRequest,
+    PublishRequest,
+    Ticket,
+)
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.prediction import MOST_SUGGESTED, predict_links
+from retexo_fl.client.prediction_files import LinkPredictions
+from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import LocalProtocolError
+from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.plan.stage_edges import StageEdges
+from retexo_fl.training.label_facts import uses_of
+from retexo_fl.training.layer_trainer import StageTrainer
+from retexo_fl.training.link_split import USES, LinkSplit
+from retexo_fl.training.link_trainer import LinkTrainer, group_size
+from retexo_fl.training.stage_model import num_weights
+
+
+class LinkClient(GraphClient):
+    """Answers as :class:`GraphClient` does; what it counts are pairs of nodes.
+
+    Layers read train edges alone. Rows cross along all edges, since both clients of an edge between
+    them need the rows of both of its ends. Before stage 0 features cross, and nothing is trained;
+    before stage m those rows cross that layer m - 1 reads, which stage m trains.
+    """
+
+    def __init__(self, partition: GraphPartition, config: RunConfig, **kept: Any) -> None:
+        super().__init__(partition, config, **kept)
+        if self._predictions is None:
+            split = LinkSplit.of(self._partition, split=config.split_name, seed=config.seed)
+        else:
+            split = LinkSplit.whole(self._partition)
+        self._links: Final = split
+        self._partition = split.part
+        self._plan = replace(self._plan, edges=StageEdges.of_rows(split.part))
+
+    def hello(self, request: HelloRequest) -> HelloAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`.
+
+        Raises:
+            PartitionError: Every pair of nodes that it knows has an edge.
+        """
+        if self._predictions is None:
+            for non_edges in (self._links.unseen, self._links.known):
+                non_edges.check(self._partition.client)
+        counts = {use: self._count(use) for use in USES}
+        answer = super().hello(request)
+        return replace(
+            answer,
+            train=counts["train"],
+            validation=counts["validation"],
+            test=counts["test"],
+            classes=1,
+            label_uses=(uses_of(counts),),
+        )
+
+    def _predicted(
+        self, trainer: StageTrainer, request: PredictRequest
+    ) -> tuple[LinkPredictions, PredictAnswer]:
+        """Find the likeliest links of each node; none of them is judged."""
+        assert isinstance(trainer, LinkTrainer)
+        found = trainer.suggested(request.weights, MOST_SUGGESTED)
+        answer = PredictAnswer(
+            nodes=self._partition.num_inner,
+            train=0,
+            train_correct=0,
+            validation=0,
+            validation_correct=0,
+            test=0,
+            test_correct=0,
+        )
+        return predict_links(self._partition, *found), answer
+
+    def _count(self, use: str) -> int:
+        """Return how many pairs it counts of a use."""
+        return len(self._links.pairs[use]) * group_size(self._config, use)
+
+    def _made_rows(self, request: PublishRequest) -> np.ndarray:
+        ticket, weights = request.ticket, request.weights
+        layer = ticket.stage - 1
+        if weights is None:
+            raise LocalProtocolError(
+                f"stage {ticket.stage}: the message has no weights; expected those of stage "
+                f"{layer}, by which its rows are computed"
+            )
+        expected = num_weights(self._shape, layer - 1) if layer else 0
+        self._check_weights(ticket, weights, expected)
+        inputs = self._crossed(layer, request.previous_digest)
+        if layer:
+            inputs = with_layer_outputs(self._shape, layer, weights, inputs)
+        return self._kept(ticket, layer_inputs(self._shape, layer, inputs))
+
+    def _can_be_read(self, ticket: Ticket) -> bool:
+        """Return True: rows that crossed are trained on as they are."""
+        del ticket
+        return True
+
+    def _new_trainer(self, stage: int, digest: bytes) -> LinkTrainer:
+        if not stage:
+            raise LocalProtocolError(
+                "stage 0: asked to train; expected stage 1, of links the first"
+            )
+        config = self._config
+        return LinkTrainer(
+            self._shape,
+            stage,
+            self._crossed(stage, digest),
+            self._links,
+            seed=config.seed,
+            recipe=self._made.recipe,
+            negatives=config.negatives,
+        )

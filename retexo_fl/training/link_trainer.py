@@ -1,0 +1,250 @@
+"""Training of one layer to tell edges from pairs without one, on one client.
+
+A stage trains the layer whose input rows (its sums over neighbours) crossed before it: so both
+ends of an edge between clients have what the layer reads of either node, and the loss of every
+edge is known to a client, whatever the weights. Each edge is counted at one of its ends.
+
+Symbols: N inner nodes, B slots, D' width of what the layer reads, D of an embedding, n edges of
+one use, c pairs without an edge for each, P weights.
+
+Source: the score and its loss are those of GAE (Kipf and Welling, 2016); training layer by layer
+is RETEXO's (Kolluri et al.), section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, vstack
+
+from retexo_fl.config import RunConfig
+from retexo_fl.graph.labels import LINKS
+from retexo_fl.layers.base import RowBatch, Rows, StageInput, compact_rows, select_rows
+from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.linear_step import all_finite
+from retexo_fl.training.link_split import LinkSplit, Pairs
+from retexo_fl.training.local_steps import take_steps
+from retexo_fl.training.recipe import Recipe
+from retexo_fl.training.rounds import run_alone, without_exchange
+from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, borrowed
+from retexo_fl.training.tally import LayerUpdate, PassSums, Tally, tally
+
+#: Pairs scored at once where no gradient is wanted.
+_PAIRS_PER_BATCH: Final = 2**17
+#: Values that are held at once where all pairs are scored.
+_SCORES_PER_BATCH: Final = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """(n, 1 + c) pairs: each edge, then those without one.
+
+    Attributes:
+        used: (R,) nodes that occur, ascending, of the N + B.
+        first: (n (1 + c),) places among them.
+        second: Likewise.
+        labels: (n (1 + c), 1) int64: 1 for an edge.
+    """
+
+    used: np.ndarray
+    first: torch.Tensor
+    second: torch.Tensor
+    labels: torch.Tensor
+
+
+class LinkTrainer:
+    """Holds what is fixed in a stage: what its layer reads of own nodes and of peers'.
+
+    Args:
+        shape: Of the model.
+        stage: Index, from 1.
+        inputs: Its rows are those that crossed before the stage: (N, D') and (B, D'), maybe with
+            the column of a factor.
+        split: The client's edges.
+        seed: Of the training.
+        recipe: Loss, metric and local steps.
+        negatives: Pairs without an edge for each train edge.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        stage: int,
+        inputs: StageInput,
+        split: LinkSplit,
+        *,
+        seed: int,
+        recipe: Recipe,
+        negatives: int = 1,
+    ) -> None:
+        self._stage = stage
+        self._seed = seed
+        self._recipe = recipe
+        self._split = split
+        self._negatives = negatives
+        self._model = StageModel(shape, stage - 1)
+        self._flat = FlatParameters(self._model)
+        self._flat.release()
+        self._dtype = inputs.dtype
+        width = shape.link_width(stage - 1)
+        self._rows = compact_rows(_stacked(inputs.own, inputs.received, width), self._dtype)
+        self._hashes = np.concatenate([inputs.own_hashes, inputs.slot_hashes])
+        self._judged: dict[str, _Drawn] = {}
+
+    @property
+    def num_weights(self) -> int:
+        """P."""
+        return self._flat.size
+
+    def update(
+        self,
+        weights: np.ndarray,
+        *,
+        round_number: int,
+        dropout: float,
+        correction: np.ndarray | None = None,
+    ) -> LayerUpdate:
+        """Validate the incoming weights, then train from them; see :meth:`.LayerTrainer.update`."""
+        keyed = KeyedDropout(
+            rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
+        )
+        sums = self._sums(weights, keyed)
+        update = take_steps(
+            self._recipe.local,
+            weights,
+            sums,
+            keyed,
+            nodes=sums.train.count,
+            sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
+            correction=correction,
+        )
+        return LayerUpdate(
+            update_sum=run_alone(update),
+            train=sums.train,
+            validation=self.evaluate(weights, "validation"),
+        )
+
+    @torch.no_grad()
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Judge the edges of a use against pairs without one, without dropout."""
+        if which not in self._judged:
+            self._judged[which] = self._judged_pairs(which)
+        drawn = self._judged[which]
+        rows, places = self._embeddings(weights, drawn.used), range(0, len(drawn.labels))
+        # A group of pairs, an edge and those beside it, is not parted.
+        group = 1 + self._recipe.judged_beside
+        step = max(1, _PAIRS_PER_BATCH // group) * group
+        total = Tally()
+        for start in places[::step]:
+            some = slice(start, start + step)
+            scores = self._model.score(rows[drawn.first[some]], rows[drawn.second[some]])
+            total += tally(scores[:, None], drawn.labels[some], self._recipe, which)
+        self._flat.release()
+        return total
+
+    @torch.no_grad()
+    def suggested(self, weights: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
+        """Find the pairs of each own node that are likeliest to have an edge, and have none.
+
+        Args:
+            weights: (P,).
+            most: Of each node.
+
+        Returns:
+            (n,) int64 inner nodes, ascending; (n,) int64 other ends, of the N + B, the likeliest
+            first; (n,) their logits.
+        """
+        nodes, known = self._split.part.num_inner, self._split.known
+        rows = self._embeddings(weights, np.arange(len(self._hashes)))
+        width = len(rows) * (rows.shape[1] if self._model.scores_by_mlp else 1)
+        height = max(1, _SCORES_PER_BATCH // width)
+        found = []
+        for start in range(0, nodes, height):
+            own = np.arange(start, min(nodes, start + height))
+            scores = self._model.score_all(rows[own[0] : own[-1] + 1], rows)
+            places, ends = known.ends_of(own)
+            scores[np.concatenate([places, own - start]), np.concatenate([ends, own])] = -torch.inf
+            best = scores.topk(min(most, len(rows)), dim=1)
+            kept = (best.values > -torch.inf).numpy()
+            first = np.broadcast_to(own[:, None], kept.shape)[kept]
+            found.append((first, best.indices.numpy()[kept], best.values.numpy()[kept]))
+        self._flat.release()
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+    def close(self) -> None:
+        """Release what is held outside this process: nothing."""
+
+    def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
+        """Return the gradient at (P,) weights, of pairs drawn for this round and step."""
+        pairs = self._split.pairs["train"]
+        if not len(pairs):
+            return PassSums()
+        text = f"{place.seed}/{place.stage}/{place.round}/{place.step}"
+        drawn = _joined(pairs, *self._split.unseen.draw(pairs.keys, self._negatives, text))
+        self._flat.bind_tensor(borrowed(weights))
+        parameters = list(self._model.parameters())
+        rows = self._model.classify(self._batch(drawn.used), place)
+        first, second = rows.index_select(0, drawn.first), rows.index_select(0, drawn.second)
+        loss = self._recipe.loss(self._model.score(first, second)[:, None], drawn.labels)
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([part.reshape(-1) for part in parts]).numpy()
+        self._flat.release()
+        return PassSums(
+            gradient_sum=flat,
+            is_finite=all_finite(flat),
+            train=Tally(count=len(drawn.labels), loss_sum=float(loss.detach())),
+        )
+
+    def _judged_pairs(self, which: str) -> _Drawn:
+        pairs = self._split.pairs[which]
+        count = self._recipe.judged_beside
+        first = pairs.first if self._recipe.ranks_beside_own_end else None
+        text = f"{self._seed}/{which}"
+        return _joined(pairs, *self._split.known.draw(pairs.keys, count, text, first=first))
+
+    def _embeddings(self, weights: np.ndarray, used: np.ndarray) -> torch.Tensor:
+        """Return (R, D) rows of some nodes; the parameters stay bound."""
+        self._flat.bind_tensor(borrowed(weights))
+        return self._model.classify(self._batch(used), None)
+
+    def _batch(self, used: np.ndarray) -> RowBatch:
+        rows = select_rows(self._rows, used, self._dtype)
+        return RowBatch(rows=rows, hashes=self._hashes[used])
+
+
+def group_size(config: RunConfig, which: str) -> int:
+    """Return how many pairs are counted for each edge of a use: with those without one.
+
+    One, where what is counted are nodes.
+    """
+    if config.task != LINKS:
+        return 1
+    recipe = Recipe.of(config)
+    return 1 + (config.negatives if which == "train" else recipe.judged_beside)
+
+
+def _joined(pairs: Pairs, first: np.ndarray, second: np.ndarray) -> _Drawn:
+    """Put each of n edges before its (n, c) pairs without one."""
+    ones = np.concatenate([pairs.first[:, None], first], axis=1)
+    others = np.concatenate([pairs.second[:, None], second], axis=1)
+    labels = np.zeros(ones.shape, np.int64)
+    labels[:, :1] = 1
+    used, places = np.unique(np.stack([ones, others]), return_inverse=True)
+    one, other = torch.from_numpy(places.reshape(2, -1))
+    return _Drawn(
+        used=used, first=one, second=other, labels=torch.from_numpy(labels.reshape(-1, 1))
+    )
+
+
+def _stacked(own: Rows, received: Rows, width: int) -> Rows:
+    """Return the first ``width`` columns of own rows above received ones; sparse where few are."""
+    parts = [
+        csr_array(part.numpy() if isinstance(part, torch.Tensor) else part)[:, :width]
+        for part in (own, received)
+    ]
+    stacked = csr_array(vstack(parts, format="csr"))
+    stacked.sort_indices()
+    return stacked

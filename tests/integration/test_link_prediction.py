@@ -1,0 +1,228 @@
+"""Task links: which nodes have an edge, trained on several clients as on one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.errors import RetexoError
+from retexo_fl.graph import BoundaryPlan, open_partition
+from retexo_fl.training.link_split import LinkSplit
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import TrainingSize, lazy_volume
+from tests.support.agents import agents, assert_same_training, train_with
+from tests.support.cli import CommandLine
+from tests.support.limits import PERMISSIVE
+from tests.support.links import LINKS, Draws
+from tests.support.runs import (
+    Interrupter,
+    configured,
+    largest_difference,
+    ledger_of,
+    model_bytes,
+    result_of,
+    train,
+)
+from tests.support.valued_graphs import VALUED, write_valued
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_valued(tmp_path_factory.mktemp("links"), nodes=60)
+
+
+@pytest.fixture
+def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+def keys_of(folder: Path, **keys: Any) -> dict[str, Any]:
+    return {**VALUED, **LINKS, "data_dir": folder, **keys}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"model": "gcn", "metric": "average-precision", "negatives": 3},
+        {"model": "gin", "link_head": "mlp"},
+        {"metric": "mrr", "layers": 1},
+        {"model": "gcn", "layers": 3, "metric": "hits:5", "loss": "focal:2"},
+    ],
+    ids=lambda keys: " ".join(map(str, keys.values())) or "plain",
+)
+def test_links_do_not_depend_on_the_partition(
+    tmp_path: Path, folder: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of(folder, dropout=0.3, **keys)
+    for clients, partitioner in ((4, "random"), (2, "louvain")):
+        draws = Draws(monkeypatch)
+        run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
+        draws.replays = True
+        whole = train(tmp_path / f"whole-{clients}", clients=1, **keys)
+        monkeypatch.undo()
+        assert largest_difference(whole, run) < 1e-9, (clients, partitioner)
+        found, expected = result_of(run), result_of(whole)
+        assert found["metric"]["value"] == pytest.approx(expected["metric"]["value"], rel=1e-9)
+        assert found["test_accuracy"] == expected["test_accuracy"]
+
+
+def test_every_edge_is_counted_once_and_held_out_at_both_ends(folder: Path, tmp_path: Path) -> None:
+    config = configured(tmp_path, **keys_of(folder, clients=3))
+    parts = make_parts(config)
+    splits = [LinkSplit.of(p, split="random:0.5/0.2/0.2", seed=0) for p in parts]
+    counted: dict[str, set[frozenset[bytes]]] = {}
+    total = 0
+    for part, split in zip(parts, splits, strict=True):
+        names = np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        for use, pairs in split.pairs.items():
+            ends = {frozenset(e) for e in zip(names[pairs.first], names[pairs.second], strict=True)}
+            assert not counted.setdefault(use, set()) & ends
+            counted[use] |= ends
+            total += len(pairs)
+    everywhere = {
+        frozenset((part.node_keys[u], names[v]))
+        for part in parts
+        for names in [
+            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        ]
+        for u in range(part.num_inner)
+        for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
+    }
+    assert total == sum(map(len, counted.values()))
+    union = set().union(*counted.values())
+    assert union <= everywhere
+    # What is none of the three is read; what is held out is not, at either of its ends.
+    read = {
+        frozenset((split.part.node_keys[u], names[v]))
+        for split in splits
+        for part in [split.part]
+        for names in [
+            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        ]
+        for u in range(part.num_inner)
+        for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
+    }
+    assert read == everywhere - counted["validation"] - counted["test"]
+    shares = {use: len(ends) / len(everywhere) for use, ends in counted.items()}
+    assert shares["train"] == pytest.approx(0.5, abs=0.12)
+    assert shares["test"] == pytest.approx(0.2, abs=0.12)
+    assert everywhere - union
+
+
+def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
+    keys = keys_of(folder, clients=3, codec="dense")
+    run = train(tmp_path / "run", **keys)
+    config = configured(tmp_path, **keys)
+    parts = make_parts(config)
+    vectors = sum(BoundaryPlan.from_partition(part).num_send for part in parts)
+    size = TrainingSize(
+        clients=3,
+        training_clients=3,
+        asked_clients=3,
+        validation_clients=3,
+        vectors=vectors,
+        rounds=config.stage_rounds,
+    )
+    volume = lazy_volume(ModelShape.of_part(config, parts[0]), size)
+    raw = result_of(run)["plan"]["predicted_raw"]
+    assert raw["total"] == volume.total
+    moved = ledger_of(run)
+    assert moved.sum(kind="boundary").raw == volume.boundary
+    assert moved.sum(kind="updates_up").raw == volume.updates_up
+    assert moved.sum(kind="weights_down").raw == volume.weights_down
+
+
+@pytest.mark.parametrize("event", [6, 9, 11])
+def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, event: int) -> None:
+    keys = keys_of(folder, clients=3)
+    expected = train(tmp_path / "undisturbed", **keys)
+    stopped = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, Interrupter(event), **keys)
+    train(stopped, **keys, resume=str(stopped))
+    assert model_bytes(stopped) == model_bytes(expected)
+    assert result_of(stopped)["metric"] == result_of(expected)["metric"]
+
+
+def test_agents_train_and_predict_links_as_one_process_does(folder: Path, tmp_path: Path) -> None:
+    keys = keys_of(folder, clients=2, model="gcn", metric="average-precision")
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as pair:
+        train_with(pair, configured(tmp_path / "deployed", **keys))
+        train(tmp_path / "inline", **keys)
+        assert_same_training(tmp_path / "deployed", tmp_path / "inline")
+        assert (
+            result_of(tmp_path / "deployed")["metric"] == result_of(tmp_path / "inline")["metric"]
+        )
+
+
+def test_an_owner_has_a_say_in_how_many_edges_an_update_is_of(folder: Path, tmp_path: Path) -> None:
+    keys = keys_of(folder, clients=2)
+    parts = make_parts(configured(tmp_path / "planned", **keys))
+    settings = {**PERMISSIVE, "least-train-nodes": 10_000}
+    with (
+        agents(tmp_path / "agents", parts, settings=settings) as pair,
+        pytest.raises(RetexoError, match=r"client [01]: an update would sum over \d+ train edges"),
+    ):
+        train_with(pair, configured(tmp_path / "deployed", **keys))
+
+
+@pytest.mark.parametrize("link_head", ["dot", "mlp"])
+def test_suggested_links_are_the_likeliest_that_are_not_there(
+    retexo: CommandLine, folder: Path, tmp_path: Path, link_head: str
+) -> None:
+    parts = tmp_path / "parts"
+    graph = ("--dataset", "valued", "--data-dir", folder, "--task", "links")
+    retexo.done("partition", "make", *graph, "--clients", "2", "--out", parts)
+    run = train(tmp_path / "run", **keys_of(folder, clients=2, link_head=link_head))
+    told = retexo.done("predict", run, "--partitions", parts, "--format", "npz")
+    assert "the likeliest links of 60 nodes of 2 clients" in told
+    retexo.done("predict", run, "--partitions", parts, "--out", tmp_path / "text")
+    for client in (0, 1):
+        part = open_partition(parts / f"part-{client}")
+        with np.load(parts / f"predictions-{client}.npz") as found:
+            key, other, share = found["key"], found["other"], found["p"]
+        lines = (tmp_path / "text" / f"predictions-{client}.csv").read_text().splitlines()
+        assert lines[0] == "key,other,p"
+        assert lines[1].split(",")[:2] == [key[0].decode(), other[0].decode()]
+        names = np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+        edges = {
+            (part.node_keys[u], names[v])
+            for u in range(part.num_inner)
+            for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
+        }
+        suggested = [*zip(key, other, strict=True)]
+        assert not edges & {*suggested}
+        assert len({*suggested}) == len(suggested) == 10 * part.num_inner
+        assert (key != other).all()
+        assert (np.diff(share.reshape(-1, 10), axis=1) <= 0).all()
+        assert ((share >= 0) & (share <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--model", "gat"), "task: links does not go with model gat"),
+        (("--algorithm", "standard"), "algorithm: 'standard' does not go with task links"),
+        (("--basis", "supervised"), "basis: 'supervised' does not go with task links"),
+        (("--boundary-plan", "cover"), "boundary-plan: 'cover' does not go with task links"),
+        (("--missing-peers", "drop"), "missing-peers: 'drop' does not go with task links"),
+        (("--metric", "macro-f1"), "metric: macro-f1 does not go with task links"),
+        (("--class-weights", "balanced"), "class-weights: balanced does not go with task links"),
+        (("--split", "published"), "split: 'published' does not go with task links"),
+        (("--metric", "hits:0"), "metric: got 'hits:0'; expected"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_does_not_go_with_links_is_refused(
+    retexo: CommandLine, tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
+    out = tmp_path / "new"
+    line = retexo.refused("run", "--task", "links", *options, "--out", out)
+    assert expected in line
+    assert not out.exists()

@@ -1,0 +1,40 @@
+"""Tables of two clients with columns as they are, and both as one."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+NAMES: Final = ("north", "south")
+_HEAD: Final = ("key", "label", "balance", "country", "bank", "code")
+_ROWS: Final = 1200
+
+
+def write_sites(folder: Path) -> Path:
+    """Write ``north.csv`` and ``south.csv``, and return the table that has the rows of both.
+
+    Balances have gaps, countries are few and some of them rare; all have one bank, and each a code
+    of its own.
+    """
+    rng = np.random.default_rng(0)
+    rows = [
+        [
+            f"n{at}",
+            ("no", "yes")[int(rng.random() < 0.2)],
+            "" if rng.random() < 0.1 else repr(round(float(rng.lognormal(6, 2)), 2)),
+            str(rng.choice(["DE", "FR", "MT", ""], p=[0.6, 0.35, 0.002, 0.048])),
+            "ours",
+            f"c{at}",
+        ]
+        for at in range(_ROWS)
+    ]
+    sites = rng.random(_ROWS) < 0.3
+    for name, here in (("north", sites), ("south", ~sites), ("whole", sites | True)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_HEAD)
+            writer.writerows(row for row, is_here in zip(rows, here, strict=True) if is_here)
+    return folder / "whole.csv"

@@ -1,0 +1,118 @@
+"""A feature recipe of clients on machines of their own, over a real SuperLink and SuperNodes."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from tests.support.cli import PROGRAM, CommandLine
+from tests.support.commands import environment, program
+from tests.support.recipes import NAMES, write_sites
+from tests.system.test_deployed_run import WAIT_S, answers, free_port, running, wait_for
+
+pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
+
+CHOICE = ("--log", "balance", "--min-count", "5")
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[str]:
+    """Run a SuperLink and a SuperNode for each client, whose agents are not there yet."""
+    port = free_port()
+    with ExitStack() as stack:
+        command = [program("flower-superlink"), "--insecure", "--port", str(port)]
+        stack.enter_context(running(tmp_path, "superlink", command))
+        wait_for(lambda: answers(port))
+        for name in NAMES:
+            command = [
+                *(program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"),
+                *("--port", str(free_port())),
+                *("--node-config", f'agent="{tmp_path / name}.sock"'),
+            ]
+            stack.enter_context(running(tmp_path, f"supernode-{name}", command))
+        yield f"127.0.0.1:{port}"
+
+
+def fit(superlink: str, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, "features", "fit", "--superlink", superlink, "--insecure"]
+    return subprocess.run(
+        [*command, "--clients", "2", *CHOICE, "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def share(folder: Path, name: str, *, summary: str = "") -> list[str]:
+    """Write a client's ``agent.toml``, whose part is not there yet; return its command."""
+    settings = {
+        "socket": f"{name}.sock",
+        "introductions": True,
+        **dict.fromkeys(("partition", "state", "key", "certificate"), "none"),
+    }
+    (folder / f"{name}.toml").write_text(tomli_w.dumps(settings))
+    return [
+        *(*PROGRAM, "features", "share", f"{folder / (summary or name)}.json"),
+        *("--config", f"{folder / name}.toml", "--out", f"{folder / name}-recipe.toml"),
+    ]
+
+
+def test_all_clients_get_the_recipe_of_the_whole_table(
+    superlink: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    retexo = CommandLine(capfd)
+    whole = write_sites(tmp_path)
+    for name in NAMES:
+        table = tmp_path / f"{name}.csv"
+        options = ("--drop", "code", "--out", tmp_path / f"{name}.json")
+        retexo.done("features", "summarise", table, *options)
+    retexo.done(
+        "features", "fit", whole, *CHOICE, "--drop", "code", "--out", tmp_path / "whole.toml"
+    )
+    expected = (tmp_path / "whole.toml").read_bytes()
+    # One that has other columns ends the command, in a line; no recipe goes out.
+    other = ("--drop", "code,country", "--out", tmp_path / "other.json")
+    retexo.done("features", "summarise", tmp_path / "south.csv", *other)
+    with ExitStack() as stack:
+        north = stack.enter_context(running(tmp_path, "share-north", share(tmp_path, "north")))
+        command = share(tmp_path, "south", summary="other")
+        with running(tmp_path, "share-other", command):
+            failed = fit(superlink, tmp_path / "made.toml")
+        assert failed.returncode == 2, failed.stderr
+        assert "column 'country' is missing" in failed.stderr.splitlines()[-1]
+        assert not list(tmp_path.glob("*-recipe.toml"))
+        south = stack.enter_context(running(tmp_path, "share-south", share(tmp_path, "south")))
+        done = fit(superlink, tmp_path / "made.toml")
+        assert done.returncode == 0, done.stderr
+        assert [each.wait(WAIT_S) for each in (north, south)] == [0, 0]
+    assert "bank: left out, as all rows have the same text" in done.stderr
+    assert (tmp_path / "made.toml").read_bytes() == expected
+    for name in NAMES:
+        path = tmp_path / f"{name}-recipe.toml"
+        assert path.read_bytes() == expected
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert not (tmp_path / f"{name}.sock").exists()
+        assert (
+            "peers.toml: classes = 2, features = " in (tmp_path / f"share-{name}.log").read_text()
+        )
+
+
+def test_a_share_that_is_stopped_leaves_no_socket(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_sites(tmp_path)
+    table, out = tmp_path / "north.csv", tmp_path / "north.json"
+    CommandLine(capfd).done("features", "summarise", table, "--drop", "code", "--out", out)
+    with running(tmp_path, "share", share(tmp_path, "north")) as process:
+        wait_for((tmp_path / "north.sock").exists)
+        process.terminate()
+        assert process.wait(WAIT_S) == 130
+    assert not (tmp_path / "north.sock").exists()
