@@ -85,7 +85,7 @@ def _digits_info() -> DatasetInfo:
         classes=digits.num_classes,
         split="none",
         place="built in",
-        source="scikit-learn",
+        source="UCI, by scikit-learn",
     )
 
 

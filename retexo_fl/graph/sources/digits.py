@@ -1,49 +1,35 @@
-"""The built-in data set: handwritten digits, each joined to those that look most like it."""
+"""The built-in data set: handwritten digits, each joined to those that look most like it.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+Repository (CC BY 4.0), the 1,797 test digits as scikit-learn's ``load_digits`` has them. The file
+beside this module holds them with their edges: finding these takes longer than a short training.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.graph.graph import Graph
 
-#: Nearest neighbours of each digit. Chosen; not tuned.
-_NEIGHBOURS: Final = 8
+_FILE: Final = Path(__file__).with_name("digits.npz")
 #: Pixels are whole numbers from 0 to 16.
 _LARGEST_PIXEL: Final = 16
 
 
 def load_digits_graph() -> Graph:
-    """Build the graph of scikit-learn's digits: 1,797 nodes, 64 features, 10 classes.
+    """Return the graph of the digits: 1,797 nodes, 64 features, 10 classes.
 
     Two digits are joined if either is among the eight nearest of the other, by Euclidean distance;
-    of equally near ones those that come first. Distances are whole numbers, so every machine
-    builds the same graph.
+    of equally near ones those that come first.
     """
-    pixels, labels, edges = _digits()
+    with np.load(_FILE, allow_pickle=False) as arrays:
+        pixels, labels, edges = (arrays[name] for name in ("pixels", "labels", "edges"))
     return Graph.from_edges(
-        edges,
+        edges.astype(np.int64),
         name="digits",
         features=(pixels / _LARGEST_PIXEL).astype(np.float32),
-        labels=labels,
+        labels=labels.astype(np.int64),
     )
-
-
-@cache
-def _digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (N, 64) int64 pixels, (N,) int64 labels and (2, E) int64 edges, found once a process.
-
-    Finding them takes longer than a short training.
-    """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = digits.data.astype(np.int64)
-    lengths = (pixels**2).sum(axis=1)
-    distances = lengths[:, None] + lengths - 2 * (pixels @ pixels.T)
-    np.fill_diagonal(distances, np.iinfo(np.int64).max)
-    nearest = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
-    ends = np.stack((np.repeat(np.arange(len(pixels)), _NEIGHBOURS), nearest.reshape(-1)))
-    return pixels, digits.target.astype(np.int64), np.unique(np.sort(ends, axis=0), axis=1)
