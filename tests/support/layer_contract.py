@@ -276,7 +276,8 @@ class LayerContract:
             result: torch.Tensor = torch.func.functional_call(layer, named, (batch, DROPOUT))
             return result
 
-        assert torch.autograd.gradcheck(apply, tuple(layer.parameters()))
+        # Along random directions: entry by entry, what layers are made of is checked by itself.
+        assert torch.autograd.gradcheck(apply, tuple(layer.parameters()), fast_mode=True)
 
     @KINDS
     def test_batch_of_no_rows_is_empty(self, kind: str) -> None:
@@ -307,4 +308,4 @@ class LayerContract:
             return result
 
         rows = [dense_rows(x, torch.float64) for x in (inputs.own, inputs.received)]
-        assert torch.autograd.gradcheck(apply, torch.cat(rows).requires_grad_())
+        assert torch.autograd.gradcheck(apply, torch.cat(rows).requires_grad_(), fast_mode=True)
