@@ -38,7 +38,7 @@ def test_standard_training_equals_central(tmp_path: Path, model: str) -> None:
     keys = {**KEYS, "data_dir": cora_dir(), "model": model}
     central = train(tmp_path / "central", algorithm="central", clients=1, **keys)
     accuracy = result_of(central)["test_accuracy"]
-    for partitioner, clients in (("random", 2), ("metis", 5), ("louvain", 3)):
+    for partitioner, clients in (("random", 2), ("metis", 5)):
         run = train(
             tmp_path / f"{partitioner}-{clients}",
             algorithm="standard",
