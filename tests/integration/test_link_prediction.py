@@ -137,6 +137,23 @@ def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
     assert moved.sum(kind="weights_down").raw == volume.weights_down
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"local_steps": 3, "local_correction": "scaffold", "local_optimizer": "sgd"},
+        {"row_bits": 8, "update_bits": 8, "weight_bits": 8, "patience": 2},
+        {"aggregator": "median", "per_client_metrics": True},
+    ],
+    ids=" ".join,
+)
+def test_every_way_of_training_takes_links(
+    folder: Path, tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    found = result_of(train(tmp_path / "run", **keys_of(folder, clients=3, **keys)))
+    assert 0 <= found["metric"]["value"] <= 1
+    assert [stage["best_round"] > 0 for stage in found["stages"]] == [False, True, True]
+
+
 @pytest.mark.parametrize("event", [6, 9, 11])
 def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, event: int) -> None:
     keys = keys_of(folder, clients=3)
@@ -215,6 +232,7 @@ def test_suggested_links_are_the_likeliest_that_are_not_there(
         (("--metric", "macro-f1"), "metric: macro-f1 does not go with task links"),
         (("--class-weights", "balanced"), "class-weights: balanced does not go with task links"),
         (("--split", "published"), "split: 'published' does not go with task links"),
+        (("--devices", "cpu:2"), "devices: 'cpu:2' does not go with task links"),
         (("--metric", "hits:0"), "metric: got 'hits:0'; expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
