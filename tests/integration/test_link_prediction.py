@@ -244,3 +244,26 @@ def test_what_does_not_go_with_links_is_refused(
     line = retexo.refused("run", "--task", "links", *options, "--out", out)
     assert expected in line
     assert not out.exists()
+
+
+def test_what_is_held_out_is_not_known_to_the_training(folder: Path, tmp_path: Path) -> None:
+    (part,) = make_parts(configured(tmp_path, **keys_of(folder, clients=1)))
+    split = LinkSplit.of(part, split="random:0.4/0.3/0.3", seed=0)
+    held = {
+        frozenset(pair)
+        for use in ("validation", "test")
+        for pair in zip(
+            split.pairs[use].first.tolist(), split.pairs[use].second.tolist(), strict=True
+        )
+    }
+    keys = np.arange(20_000, dtype=np.uint64)
+    drawn = {
+        name: {frozenset(map(int, pair)) for pair in np.stack(found, axis=-1).reshape(-1, 2)}
+        for name, found in (
+            ("trained", split.unseen.draw(keys, 1, "train")),
+            ("judged", split.known.draw(keys, 1, "judge")),
+        )
+    }
+    # A pair that is held out looks like any other to the training; the test must not take it so.
+    assert drawn["trained"] & held
+    assert not drawn["judged"] & held
