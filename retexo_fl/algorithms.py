@@ -81,6 +81,11 @@ def _check_batches(values: Mapping[str, Any], name: str) -> None:
     """Check what only trainings by mini-batches, or without them, can do."""
     sampler, devices = values.get("sampler", "none"), values.get("devices", "cpu")
     algorithm = ALGORITHMS[name]
+    if values.get("task") == "links" and devices not in {"cpu", "auto"}:
+        raise ConfigurationError(
+            f"devices: {devices!r} does not go with task links, whose pairs are not shared among "
+            "devices; expected 'cpu' or 'auto'"
+        )
     if sampler != "none" and not algorithm.takes_samplers:
         raise ConfigurationError(
             f"sampler: {sampler!r} does not go with algorithm {name}, which trains on all rows at "

@@ -54,7 +54,7 @@ app = typer.Typer(
     help=_HELP,
     epilog=examples("retexo run --out runs/first", "retexo COMMAND --help"),
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -112,7 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 @cache
 def _command() -> click.Command:
-    """Return what the options make; once a process, since it takes longer than most refusals."""
+    """Return what the options make; once, since it takes longer than most of what is refused."""
     return typer.main.get_command(app)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from retexo_fl.report.scales import Axis
+from retexo_fl.report.scales import Axis, BrokenAxis
 from retexo_fl.report.svg import Size, drawing, rule, text, text_width
 
 _LINE_PX: Final = 15.0  # least distance of two labels
@@ -67,7 +67,7 @@ class LineChart:
     name: str
     title: str
     description: str
-    x: Axis
+    x: Axis | BrokenAxis
     y: Axis
     x_title: str
     lines: Sequence[Line]
@@ -186,15 +186,19 @@ def _lines(chart: LineChart, plot: _Plot) -> list[str]:
             parts.append(f'<path class="line {line.tone}" d="{path}"/>')
         if line.label:
             labels.append((*places[-1], line))
-    return parts + _end_labels(labels)
+    return parts + _end_labels(labels, plot.bottom)
 
 
-def _end_labels(labels: list[tuple[float, float, Line]]) -> list[str]:
-    parts, lowest = [], 0.0
+def _end_labels(labels: list[tuple[float, float, Line]], bottom: float) -> list[str]:
+    """Write the lines' names behind their ends: none over another, none beside the axis's ticks."""
+    placed, lowest = [], 0.0
     for x, y, line in sorted(labels, key=lambda item: item[1]):
         lowest = max(y + 4, lowest + _LINE_PX)
-        parts.append(text(x + 11, lowest, line.label, style=f"label {line.tone}"))
-    return parts
+        placed.append((x, lowest, line))
+    up = max(0.0, lowest - bottom)
+    return [
+        text(x + 11, base - up, line.label, style=f"label {line.tone}") for x, base, line in placed
+    ]
 
 
 def _marks(chart: LineChart, plot: _Plot) -> list[str]:

@@ -137,6 +137,23 @@ def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
     assert moved.sum(kind="weights_down").raw == volume.weights_down
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"local_steps": 3, "local_correction": "scaffold", "local_optimizer": "sgd"},
+        {"row_bits": 8, "update_bits": 8, "weight_bits": 8, "patience": 2},
+        {"aggregator": "median", "per_client_metrics": True},
+    ],
+    ids=" ".join,
+)
+def test_every_way_of_training_takes_links(
+    folder: Path, tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    found = result_of(train(tmp_path / "run", **keys_of(folder, clients=3, **keys)))
+    assert 0 <= found["metric"]["value"] <= 1
+    assert [stage["best_round"] > 0 for stage in found["stages"]] == [False, True, True]
+
+
 @pytest.mark.parametrize("event", [6, 9, 11])
 def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, event: int) -> None:
     keys = keys_of(folder, clients=3)
@@ -215,6 +232,7 @@ def test_suggested_links_are_the_likeliest_that_are_not_there(
         (("--metric", "macro-f1"), "metric: macro-f1 does not go with task links"),
         (("--class-weights", "balanced"), "class-weights: balanced does not go with task links"),
         (("--split", "published"), "split: 'published' does not go with task links"),
+        (("--devices", "cpu:2"), "devices: 'cpu:2' does not go with task links"),
         (("--metric", "hits:0"), "metric: got 'hits:0'; expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -226,3 +244,26 @@ def test_what_does_not_go_with_links_is_refused(
     line = retexo.refused("run", "--task", "links", *options, "--out", out)
     assert expected in line
     assert not out.exists()
+
+
+def test_what_is_held_out_is_not_known_to_the_training(folder: Path, tmp_path: Path) -> None:
+    (part,) = make_parts(configured(tmp_path, **keys_of(folder, clients=1)))
+    split = LinkSplit.of(part, split="random:0.4/0.3/0.3", seed=0)
+    held = {
+        frozenset(pair)
+        for use in ("validation", "test")
+        for pair in zip(
+            split.pairs[use].first.tolist(), split.pairs[use].second.tolist(), strict=True
+        )
+    }
+    keys = np.arange(20_000, dtype=np.uint64)
+    drawn = {
+        name: {frozenset(map(int, pair)) for pair in np.stack(found, axis=-1).reshape(-1, 2)}
+        for name, found in (
+            ("trained", split.unseen.draw(keys, 1, "train")),
+            ("judged", split.known.draw(keys, 1, "judge")),
+        )
+    }
+    # A pair that is held out looks like any other to the training; the test must not take it so.
+    assert drawn["trained"] & held
+    assert not drawn["judged"] & held
