@@ -106,7 +106,10 @@ def _share(
     least_nodes: Annotated[
         int,
         typer.Option(
-            help="Fewest nodes, and numbers of a column, whose sums may leave.", min=1, metavar="N"
+            help="Fewest nodes, numbers of a column, and nodes with its most frequent text; a "
+            "summary of fewer stays here.",
+            min=1,
+            metavar="N",
         ),
     ] = 10,
     wait_s: Annotated[
