@@ -231,7 +231,7 @@ def test_plugins_are_found_before_anything_is_written(
 )
 def test_malformed_splits_are_refused(retexo: CommandLine, tmp_path: Path, split: str) -> None:
     told = retexo.refused("run", "--split", split, "--out", "new", *TINY)
-    assert told.startswith(f"split: got {split!r}; expected one of published, random:")
+    assert told.startswith(f"split: got {split!r}; expected one of auto, published, random:")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,6 +257,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},
         **{"local-steps": "2", "local-optimizer": "sgd", "local-learning-rate": "0.75"},
         **{"proximal-mu": "0.5", "server-optimizer": "yogi"},
+        **{"link-head": "mlp", "negatives": "3"},
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
         **{"links": "delay:5ms", "boundary-plan": "cover", "class-weights": "1,2"},
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
