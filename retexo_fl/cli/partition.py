@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from retexo_fl.api.settling import Asked, settled
 from retexo_fl.cli import partition_local
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
-from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count, format_counted
 
@@ -63,7 +63,7 @@ def _make(
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
     from retexo_fl.graph.recipes import RECIPE_NAME
 
-    parts = make_parts(settled(values, None))
+    parts = make_parts(settled(Asked(values=values)))
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()

@@ -298,7 +298,7 @@ def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str,
         run=str(model.run), folder=str(place.server.absolute()), form=inference.form
     )
     if config.engine == "flower":
-        from retexo_fl.cli.flower_predict import predict_on_flower
+        from retexo_fl.api.flower_predict import predict_on_flower
 
         predict_on_flower(config, task, place, table)
     else:
