@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from retexo_fl import errors
-from retexo_fl.config import config_values
+from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed, RetexoError
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
 
 if TYPE_CHECKING:
-    from retexo_fl.api.training import Training
+    from retexo_fl.graph import GraphPartition
     from retexo_fl.progress import LiveTable
 
 #: Where the last lines of Flower's logs are kept when it fails.
@@ -25,12 +25,16 @@ _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)
 
 
 def run_on_flower(
-    training: Training, table: LiveTable, listeners: Sequence[Callable[[Event], None]]
+    run_path: Path,
+    make: Callable[[], tuple[RunConfig, list[GraphPartition]]],
+    table: LiveTable,
+    listeners: Sequence[Callable[[Event], None]],
 ) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
 
     Args:
-        training: What to train.
+        run_path: Where its results go.
+        make: Returns the configuration, fitted to the parts, and these.
         table: A context in which the training takes place.
         listeners: Called with every event.
 
@@ -43,19 +47,16 @@ def run_on_flower(
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
-    run_path = training.run_path
-
     def handle(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
     with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
         scratch = Path(scratch_name)
-        parts = training.load()
-        if not training.config.partitions:
+        config, parts = make()
+        if not config.partitions:
             # Where clients look for them; the configuration, which is replayed, does not say so.
             write_partitions(parts, scratch / PARTS_NAME)
-        config = training.fitted(parts)
         recipe = parts[0].recipe
         del parts
         before = mark_of(run_path / "status.json")

@@ -55,7 +55,7 @@ class Training:
             from retexo_fl.api.flower_run import run_on_flower
 
             self._tell_devices()
-            run_on_flower(self, table, listeners)
+            run_on_flower(self.run_path, self._fitted, table, listeners)
             return
         from retexo_fl.client.preparation import keep_recipe
         from retexo_fl.client.run_memory import GraphSize, check_memory, memory_sentence
@@ -64,8 +64,7 @@ class Training:
         foreseen = GraphSize.foreseen(self.config)
         if foreseen is not None and not self.force:
             check_memory(self.config, foreseen)
-        parts = self.load()
-        config = self.fitted(parts)
+        config, parts = self._fitted()
         size = GraphSize.of(parts)
         if not self.force:
             check_memory(config, size)
@@ -76,16 +75,13 @@ class Training:
             run_inline(config, parts, listeners)
         keep_recipe(parts[0].recipe, self.run_path)
 
-    def load(self) -> list[GraphPartition]:
-        """Return all parts."""
-        return self.asked.load(self.config, quiet=self.quiet)
-
-    def fitted(self, parts: Sequence[GraphPartition]) -> RunConfig:
-        """Return the configuration with what nobody chose of a profile fitted to the graph."""
+    def _fitted(self) -> tuple[RunConfig, list[GraphPartition]]:
+        """Return all parts, and the configuration with what nobody chose fitted to them."""
+        parts = self.asked.load(self.config, quiet=self.quiet)
         config, told = fitted(self.config, parts, self.asked)
         if told and not self.quiet:
             self.tell(told)
-        return config
+        return config, parts
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""

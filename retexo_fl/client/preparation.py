@@ -90,7 +90,7 @@ def given_graph(graph: object, config: RunConfig) -> Graph:
         graph,
         name="graph",
         attributes=attribute_names(config.partitioner),
-        rules=_edge_rules(config),
+        rules=edge_rules(config),
         task=config.task,
     )
     if made is None:
@@ -131,8 +131,13 @@ def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphP
         _node_columns(config, ()),
         widths=(features, classes),
         task=config.task,
-        rules=_edge_rules(config),
+        rules=edge_rules(config),
     )
+    return whole_part(graph)
+
+
+def whole_part(graph: Graph) -> GraphPartition:
+    """Return a graph as one part; its labelled nodes are test nodes if it has no split."""
     none = np.zeros(graph.num_nodes, dtype=bool)
     unsplit = Split(train=none, val=none, test=labelled(graph.labels))
     split = unsplit if graph.published_split is None else graph.published_split
@@ -160,7 +165,7 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
 
-def _edge_rules(config: RunConfig) -> EdgeRules:
+def edge_rules(config: RunConfig) -> EdgeRules:
     """Return how edges are read."""
     return EdgeRules(
         directed=config.edges_are == "directed",
@@ -172,7 +177,7 @@ def _edge_rules(config: RunConfig) -> EdgeRules:
 
 def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     attributes = attribute_names(config.partitioner)
-    rules = _edge_rules(config)
+    rules = edge_rules(config)
     if config.nodes:
         columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)
