@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from retexo_fl.api.predicting import Predictions
     from retexo_fl.api.rows import Rows
     from retexo_fl.api.runs import Callback, OnEnd, OnRound, OnStage, Run, run
+    from retexo_fl.api.sweeps import SweepRow, sweep
     from retexo_fl.config import RunConfig
     from retexo_fl.errors import Interrupted, RetexoError
     from retexo_fl.graph import Graph, GraphPartition
@@ -39,11 +40,13 @@ __all__ = [
     "Run",
     "RunConfig",
     "StageClosed",
+    "SweepRow",
     "__version__",
     "open_parts",
     "partition",
     "plan",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -52,6 +55,7 @@ _HOMES = {
     "api.predicting": ("Predictions",),
     "api.rows": ("Rows",),
     "api.runs": ("Callback", "OnEnd", "OnRound", "OnStage", "Run", "run"),
+    "api.sweeps": ("SweepRow", "sweep"),
     "config": ("RunConfig",),
     "errors": ("Interrupted", "RetexoError"),
     "graph": ("Graph", "GraphPartition"),

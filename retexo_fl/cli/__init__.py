@@ -23,6 +23,7 @@ from retexo_fl.cli import (
     predict,
     report,
     run,
+    sweep,
 )
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
@@ -59,6 +60,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 run.add_to(app)
+sweep.add_to(app)
 plan.add_to(app)
 predict.add_to(app)
 report.add_to(app)
