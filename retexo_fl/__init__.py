@@ -11,6 +11,7 @@ from retexo_fl.version import __version__
 
 if TYPE_CHECKING:
     from retexo_fl.api.graph_model import GraphModel
+    from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger
     from retexo_fl.api.parts import open_parts, partition, plan
     from retexo_fl.api.predicting import Predictions
     from retexo_fl.api.rows import Rows
@@ -29,6 +30,7 @@ __all__ = [
     "GraphModel",
     "GraphPartition",
     "Interrupted",
+    "MlflowLogger",
     "OnEnd",
     "OnRound",
     "OnStage",
@@ -41,6 +43,7 @@ __all__ = [
     "RunConfig",
     "StageClosed",
     "SweepRow",
+    "TensorBoardLogger",
     "__version__",
     "open_parts",
     "partition",
@@ -51,6 +54,7 @@ __all__ = [
 
 _HOMES = {
     "api.graph_model": ("GraphModel",),
+    "api.loggers": ("MlflowLogger", "TensorBoardLogger"),
     "api.parts": ("open_parts", "partition", "plan"),
     "api.predicting": ("Predictions",),
     "api.rows": ("Rows",),
