@@ -107,7 +107,7 @@ def _libraries(path: Path) -> tuple[Any, Any]:
     except ImportError as error:
         raise TableError(
             f"{path}: Parquet needs pyarrow, which is not installed; "
-            "pip install 'retexo-fl[tables]'"
+            "pip install pyarrow"
         ) from error
     return pa, parquet
 
