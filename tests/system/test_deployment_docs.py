@@ -29,6 +29,8 @@ TO_SERVER = {
     "keys/member.toml": "member-{client}.toml",
 }
 TO_CLIENT = {"tls/ca.crt": "ca.crt", "roster.toml": "roster.toml"}
+#: Three machines on the cores of one, beside other tests.
+_STARTS_S = 240.0
 #: What a program says when others may go on, by the command that starts it and where it says so.
 SIGNS = (
     ("> superlink.log 2>&1 &", "superlink.log", "Uvicorn running on"),
@@ -148,10 +150,11 @@ class Reader:
                 if "supernode" in name and block.where == "server":
                     continue
             if started in block.commands:
-                wait_until(partial(_says, log, sign), f"{log} does not say {sign!r}")
+                says = partial(_says, log, sign)
+                wait_until(says, f"{log} does not say {sign!r}", within_s=_STARTS_S)
         if "> agent.log 2>&1 &" in block.commands:
             listening = partial(connects, seat.folder / "agent.sock")
-            wait_until(listening, "the agent does not listen")
+            wait_until(listening, "the agent does not listen", within_s=_STARTS_S)
         return said
 
 
