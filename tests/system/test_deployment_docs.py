@@ -31,13 +31,13 @@ TO_SERVER = {
 TO_CLIENT = {"tls/ca.crt": "ca.crt", "roster.toml": "roster.toml"}
 #: Three machines on the cores of one, beside other tests.
 _STARTS_S = 240.0
-#: What a program says when others may go on, by the command that starts it and where it says so.
+#: What a program says when others may go on, by what starts it and where it says so.
 SIGNS = (
     ("> superlink.log 2>&1 &", "superlink.log", "Uvicorn running on"),
     ("> supernode.log 2>&1 &", "supernode.log", "SuperNode ID:"),
-    ("systemctl enable --now", "retexo-superlink.service.log", "Uvicorn running on"),
-    ("systemctl enable --now", "retexo-supernode.service.log", "SuperNode ID:"),
-    ("install.sh --files", "retexo-supernode.service.log", "SuperNode ID:"),
+    ("--now retexo-superlink", "/var/log/retexo-superlink.service.log", "Uvicorn running on"),
+    ("--now retexo-agent", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
+    ("install.sh --files", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
 )
 
 
@@ -142,14 +142,8 @@ class Reader:
         # The training that is resumed has finished: what it would be for is tested elsewhere.
         said = seat.machine.run(commands, code=2 if "--resume" in block.commands else 0)
         for started, name, sign in SIGNS:
-            log = seat.folder / name
-            if name.startswith("retexo-"):
-                log = seat.machine.path(f"/var/log/{name}")
-                if name.partition(".")[0] not in block.commands + "retexo-supernode":
-                    continue
-                if "supernode" in name and block.where == "server":
-                    continue
             if started in block.commands:
+                log = seat.machine.path(name) if name.startswith("/") else seat.folder / name
                 says = partial(_says, log, sign)
                 wait_until(says, f"{log} does not say {sign!r}", within_s=_STARTS_S)
         if "> agent.log 2>&1 &" in block.commands:

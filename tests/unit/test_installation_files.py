@@ -26,7 +26,9 @@ def _texts() -> list[tuple[Path, str]]:
 
 
 def test_nobody_is_told_to_get_this_project_from_an_index() -> None:
-    by_name = re.compile(r"(?:pip|uv) (?:install|add|pip install)\b[^\n|`]*?(?<![\w./~-])retexo[-_]fl")
+    by_name = re.compile(
+        r"(?:pip|uv) (?:install|add|pip install)\b[^\n|`]*?(?<![\w./~-])retexo[-_]fl"
+    )
     found = 0
     for path, text in _texts():
         for line in by_name.findall(text):
