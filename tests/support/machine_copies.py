@@ -91,15 +91,16 @@ class MachineCopy:
     @property
     def home(self) -> Path:
         """The home of its user, as this machine sees it."""
-        return self.shared / self.host.address
+        return self.path(str(HOME))
 
     def start(self) -> None:
         """Make it; it is gone with the host's processes."""
         stand_ins = self.shared / "stand_ins"
         if not stand_ins.exists():
             write_stand_ins(stand_ins)
-        self.home.mkdir()
-        given = map(str, (self.folder, self.shared, self.home))
+        home = self.shared / self.host.address
+        home.mkdir()
+        given = map(str, (self.folder, self.shared, home))
         command = ["unshare", "--mount", "--", "sh", "-c", COPY, "sh", *given, places()]
         keep = ["sh", "-c", "touch /mnt/copied-$1; exec sleep infinity", "sh", self.host.name]
         log = self.shared / f"{self.host.name}.log"

@@ -127,6 +127,20 @@ def test_words_that_mean_nothing_are_refused(words: Sequence[str]) -> None:
     assert "expected" in ended(SCRIPT, *words, code=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "expected FOLDER"),
+        (["--machine", "armv7l", "wheels"], "'armv7l': expected aarch64 or x86_64"),
+        (["--python", "3.9", "wheels"], "'3.9': expected 3.11 or later"),
+        (["--wrong"], "'--wrong': expected"),
+        ([str(EDGE)], f"{EDGE}: exists; expected a new folder"),
+    ],
+)
+def test_a_bundle_of_nothing_known_is_refused(words: Sequence[str], said: str) -> None:
+    assert said in ended(EDGE / "bundle.sh", *words, code=2)
+
+
 def test_what_is_no_wheel_or_bundle_of_ours_is_refused_by_name(tmp_path: Path) -> None:
     other = tmp_path / "other-1-py3-none-any.whl"
     other.touch()
