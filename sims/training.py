@@ -79,4 +79,7 @@ def _read(run: Path) -> Trained:
 def _tell(keys: Mapping[str, Scalar], trained: Trained, seconds: float) -> None:
     shown = ("dataset", "model", "algorithm", "clients", "aggregator", "seed")
     named = " ".join(str(keys[key]) for key in shown if key in keys)
-    print(f"{named}: test accuracy {trained.accuracy:.4f}, {seconds:.1f} s", file=sys.stderr)
+    metric = trained.result.get("metric") or {"name": "accuracy", "value": trained.accuracy}
+    value = metric["value"]
+    told = f"test {metric['name']} {'undefined' if value is None else f'{value:.4f}'}"
+    print(f"{named}: {told}, {seconds:.1f} s", file=sys.stderr)

@@ -186,7 +186,7 @@ def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, see
     write(out / "accounts.csv", head, rows)
     write(
         out / "transfers.csv",
-        ("source", "target", "day", "amount"),
+        ("source", "target", "day", "weight"),
         ((names[one], names[two], day, amount) for one, two, day, amount in moved),
     )
     for index, branch in enumerate(BRANCHES):
@@ -219,10 +219,10 @@ def _write_branch(
             boundary.append((names[one], names[two], BRANCHES[there], "out", day, amount))
         elif there == index:
             boundary.append((names[two], names[one], BRANCHES[here], "in", day, amount))
-    write(out / f"{branch}-transfers.csv", ("source", "target", "day", "amount"), inner)
+    write(out / f"{branch}-transfers.csv", ("source", "target", "day", "weight"), inner)
     write(
         out / f"{branch}-boundary.csv",
-        ("own", "foreign", "peer", "direction", "day", "amount"),
+        ("own", "foreign", "peer", "direction", "day", "weight"),
         boundary,
     )
 

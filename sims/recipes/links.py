@@ -41,7 +41,7 @@ CLIENTS: Final[Mapping[str, Mapping[str, Scalar]]] = {
 }
 METRICS: Final = {ROC_AUC: "AUC", AVERAGE_PRECISION: "AP"}
 SEEDS: Final = (0, 1, 2)
-#: By how much ten clients may be worse than one, and one than the published figures.
+#: By how much ten random clients may be worse than one, and one than the published figures.
 ALLOWED: Final = 0.01
 
 
@@ -138,9 +138,9 @@ def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
         listed = ", ".join(f"{clients} {loss:+.4f}" for clients, loss in lost.items())
         lines.append(
             Check(
-                line=f"{graph}: ten clients lose at most {ALLOWED:g} of {metric} against one "
-                f"({listed})",
-                holds=quick or max(lost.values()) <= ALLOWED,
+                line=f"{graph}: ten random clients lose at most {ALLOWED:g} of {metric} against "
+                f"one ({listed})",
+                holds=quick or lost["ten random clients"] <= ALLOWED,
             )
         )
         published = getattr(LINK_PREDICTION[graph, "VGAE"], metric.lower())

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sims.published import GAMMA, PASSING_SHARE, SECTION_47, TABLE_2, TABLE_3, TABLE_4
+from sims.published import GAMMA, PASSING_SHARE, SECTION_47, TABLE_2, TABLE_3, TABLE_4, TOLOKERS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-#: By recipe, every figure of the part of RETEXO that it repeats.
+#: By recipe, every figure of the part of the paper that it repeats.
 CELLS: dict[str, Iterable[float]] = {
     "table2": [score.mean for pair in TABLE_2.values() for score in pair],
     "table3": TABLE_3.values(),
@@ -24,6 +24,7 @@ CELLS: dict[str, Iterable[float]] = {
         *(share for _ in ("reddit", "products") for share in PASSING_SHARE.values()),
     ],
     "section47": SECTION_47.values(),
+    "goals": [score.mean for score in TOLOKERS.values()],
 }
 
 
