@@ -1,4 +1,4 @@
-"""The files and commands of docs/extending.md do what the document says, section by section."""
+"""The files and commands of docs/extending*.md do what the documents say, section by section."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from tests.support.cli import CommandLine, environment
 from tests.support.commands import ROOT
 from tests.support.runs import configured, model_bytes, result_of, train
 
-TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-#: A section: its heading and all that follows until the next.
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
+PAGES = [(ROOT / "docs" / f"extending{of}.md").read_text() for of in ("", "-server", "-transport")]
+#: A section: its heading and all that follows until the next. Transports have a page without any.
+SECTIONS = {
+    title: text
+    for page in PAGES
+    for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+} | {"Transport": PAGES[-1]}
 SMALL = ("--hidden", "8", "--quiet", "--out", "run")
 #: What differs from run to run in any case.
 PASSING = ("job", "seconds", "hardware", "versions")
@@ -76,11 +80,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(path.stem, None)
 
 
-def test_document_has_its_sections_in_order() -> None:
-    kinds = ["Layer", "Loss", "Metric", "Split", "Aggregator", "Partitioner"]
+def test_documents_have_their_sections_in_order() -> None:
+    kinds = ["Layer", "Loss", "Metric", "Split", "Partitioner", "Aggregator"]
     # A transport is one of agents, below; a ServerApp is run by `flwr run`:
     # tests/system/test_flower_strategy.py.
-    assert list(SECTIONS) == [*kinds, "Transport", "ServerApp"]
+    assert list(SECTIONS) == [*kinds, "ServerApp", "Transport"]
     assert {command.section for command in COMMANDS} == set(kinds)
 
 

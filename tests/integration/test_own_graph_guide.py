@@ -1,4 +1,4 @@
-"""The example of docs/your-own-graph.md does what the guide says."""
+"""The examples of docs/your-own-graph.md, own-parts.md and data-sets.md do what these say."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from retexo_fl.graph.sources.synthetic import SyntheticSpec
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 
-GUIDE = ROOT / "docs" / "your-own-graph.md"
+DOCS = ROOT / "docs"
 
 
 def test_guide_makes_parts_of_its_tables_and_trains(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = GUIDE.read_text(encoding="utf-8").partition("## Parts that clients make themselves")[2]
-    text = text.partition("\n## ")[0]
+    text = (DOCS / "own-parts.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     tables = [content for kind, content in blocks if kind == "csv"]
     names = re.findall(r"`((?:north|south)-\w+\.csv)`", text)
@@ -50,7 +49,8 @@ def test_guide_trains_on_whole_graphs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    text = GUIDE.read_text(encoding="utf-8").partition("## A whole graph")[2].partition("\n## ")[0]
+    guide = (DOCS / "your-own-graph.md").read_text(encoding="utf-8")
+    text = guide.partition("## A whole graph")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     nodes, edges = (content for kind, content in blocks if kind == "csv")
     Path("nodes.csv").write_text(nodes)
@@ -73,14 +73,14 @@ def test_guide_trains_on_a_synthetic_graph(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = GUIDE.read_text(encoding="utf-8").partition("## Synthetic graphs")[2]
+    text = (DOCS / "data-sets.md").read_text(encoding="utf-8").partition("## Synthetic graphs")[2]
     (command,) = re.findall(r"^```sh\n(.*)\n```$", text, re.MULTILINE)
     CommandLine(capfd).done(*shlex.split(command)[1:])
     assert Path("runs/synthetic/result.json").is_file()
 
 
 def test_guide_lists_the_parameters_and_the_public_data_sets() -> None:
-    text = GUIDE.read_text(encoding="utf-8").partition("## Named data sets")[2]
+    text = (DOCS / "data-sets.md").read_text(encoding="utf-8")
     public, _, synthetic = text.partition("## Synthetic graphs")
     assert [name for name in NAMED if f"`{name}`" not in public] == []
     words = set(re.findall(r"`(\w+)`", synthetic))

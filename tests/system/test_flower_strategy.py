@@ -1,4 +1,4 @@
-"""The ServerApp of docs/extending.md, run by Flower's own command, trains the weights of a run."""
+"""The ServerApp of docs/extending-server.md, run by Flower's command, trains a run's weights."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def _pins() -> dict[str, str]:
 
 def _asked() -> list[Requirement]:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    texts = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    texts = [*project["dependencies"], *extras["dev"], *extras["docs"], *extras["sim"]]
     return [Requirement(text) for text in texts]
 
 

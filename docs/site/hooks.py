@@ -1,0 +1,54 @@
+"""Hooks of MkDocs: the site's pages are the repository's, under the paths that they have there.
+
+A link such as ``../sims/results/gns.md`` then leads to the same page on the site as in a view of
+the repository's files. Nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+_LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)")
+#: A role of Sphinx in a docstring.
+_ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+_LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Return the pages of ``docs/``, ``README.md``, and each file that these lead to."""
+    root = Path(config.docs_dir).parent
+    found = [root / "README.md", *sorted(Path(config.docs_dir).glob("*.md"))]
+    for page in found:  # grows meanwhile
+        if page.suffix == ".md":
+            text = page.read_text(encoding="utf-8")
+            linked = ((page.parent / link).resolve() for link in _LINK.findall(text))
+            found += [path for path in dict.fromkeys(linked) if _is_new(path, root, found)]
+    others = [file for file in files if not file.is_documentation_page()]
+    return Files([*others, *(_file(path.relative_to(root), config) for path in found)])
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Return a page's content without roles."""
+    return _ROLE.sub("", html)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Return a page as it is; raise PluginError if it loads something from another host."""
+    if loaded := _LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri}: loaded from elsewhere: {loaded[0]}")
+    return output
+
+
+def _is_new(path: Path, root: Path, found: list[Path]) -> bool:
+    return path.is_file() and path.is_relative_to(root) and path not in found
+
+
+def _file(path: Path, config: MkDocsConfig) -> File:
+    root = str(Path(config.docs_dir).parent)
+    return File(path.as_posix(), root, config.site_dir, config.use_directory_urls)
