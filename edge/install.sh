@@ -1,16 +1,20 @@
 #!/bin/sh
 # Make a Raspberry Pi a client of a federation: packages, program, user, units, Bluetooth, limits.
 #
-#   edge/install.sh [--dry-run] [--package REQUIREMENT] [--any-memory]
+#   edge/install.sh [--dry-run] [--wheel FILE] [--bundle DIR] [--files DIR] [--any-memory]
 #
-# For Raspberry Pi OS (64-bit) and Debian, 12 and 13, as root. It looks at the machine first and
-# changes nothing where something does not fit. Run it again after an upgrade: it does what is left
-# to do, and writes over nothing that is yours (keys, agent.toml, supernode.env, parts, changes made
-# with systemctl edit).
+# For Raspberry Pi OS (64-bit) and Debian, 12 and 13, as root. It installs the clone that it lies in.
+# It looks at the machine first and changes nothing where something does not fit. Run it again after
+# an upgrade: it does what is left to do, and writes over nothing that is yours (agent.toml, changes
+# made with systemctl edit; keys, parts and supernode.env but where --files brings others).
 #
-#   --dry-run              say what does not fit and what would be done; change nothing
-#   --package REQUIREMENT  what pip installs; default: retexo-fl[bluetooth]
-#   --any-memory           go on with less memory than a training is known to need
+#   --dry-run     say what does not fit and what would be done; change nothing
+#   --wheel FILE  install this wheel of retexo-fl, not the clone
+#   --bundle DIR  ask no package index: take all wheels from DIR (edge/bundle.sh makes it)
+#   --files DIR   put this client's files in place, those of them that are in DIR: key.pem and
+#                 certificate.pem (there or in DIR/keys), supernode-key, ca.crt, roster.toml,
+#                 supernode.env, and the folder part
+#   --any-memory  go on with less memory than a training is known to need
 set -eu
 umask 022
 
@@ -23,7 +27,9 @@ packages="python3-venv bluez dbus rfkill openssh-client ca-certificates"
 firmware="pi-bluetooth bluez-firmware firmware-brcm80211"
 
 dry=no
-package='retexo-fl[bluetooth]'
+wheel=""
+bundle=""
+files=""
 any_memory=no
 complaints=0
 
@@ -49,12 +55,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --dry-run) dry=yes ;;
     --any-memory) any_memory=yes ;;
-    --package)
-      [ $# -ge 2 ] || fail "--package: expected what pip shall install"
-      package=$2
+    --wheel | --bundle | --files)
+      [ $# -ge 2 ] || fail "$1: expected its file or folder"
+      place=$(realpath -e -- "$2") || fail "$1: expected something at $2"
+      case $1 in
+        --wheel) wheel=$place ;;
+        --bundle) bundle=$place ;;
+        --files) files=$place ;;
+      esac
       shift
       ;;
-    *) fail "'$1': expected --dry-run, --package REQUIREMENT or --any-memory" ;;
+    *) fail "'$1': expected --dry-run, --wheel, --bundle, --files or --any-memory" ;;
   esac
   shift
 done
@@ -102,6 +113,14 @@ check_source() {
   for file in clients/retexo-agent.service clients/retexo-supernode.service; do
     [ -r "$source/$file" ] || complain "$source/$file: missing; expected the whole repository here"
   done
+  if [ -n "$bundle" ] && [ -z "$wheel" ]; then
+    for wheel in "$bundle"/retexo_fl-*.whl; do :; done
+    [ -r "$wheel" ] || complain "$bundle: no wheel of retexo-fl; expected what edge/bundle.sh made"
+  fi
+  case $wheel in
+    "" | */retexo_fl-*.whl) ;;
+    *) complain "$wheel: expected a wheel of retexo-fl (retexo_fl-VERSION-py3-none-any.whl)" ;;
+  esac
 }
 
 # ---- what is done ----------------------------------------------------------------------------------
@@ -132,10 +151,21 @@ install_program() {
   # Not there either where this was broken off, or the system has got another Python since.
   /opt/retexo/bin/python -P -m pip --version >/dev/null 2>&1 || do_it python3 -m venv /opt/retexo
   # pip unpacks in TMPDIR; /tmp may be in memory, of which torch would take a part.
-  do_it install -d -m 0700 /opt/retexo/unpacking
-  do_it env TMPDIR=/opt/retexo/unpacking /opt/retexo/bin/python -P -m pip install --upgrade \
-    --no-cache-dir --only-binary=:all: "$package"
-  do_it rm -rf /opt/retexo/unpacking
+  unpacking=/opt/retexo/unpacking
+  do_it install -d -m 0700 $unpacking
+  if [ -z "$wheel" ]; then
+    pip wheel --no-deps --wheel-dir $unpacking "$source"
+    wheel=$(echo $unpacking/retexo_fl-*.whl)
+  fi
+  # First what it needs, then the wheel itself, also where its version is the one that is there.
+  pip install --upgrade --only-binary=:all: "$wheel[bluetooth]"
+  pip install --no-deps --force-reinstall "$wheel"
+  do_it rm -rf $unpacking
+}
+
+pip() {
+  do_it env TMPDIR=$unpacking /opt/retexo/bin/python -P -m pip "$@" --no-cache-dir \
+    ${bundle:+--no-index "--find-links=$bundle"}
 }
 
 install_files() {
@@ -150,6 +180,32 @@ install_files() {
   do_it install -m 0644 "$source/edge/journald.conf" /etc/systemd/journald.conf.d/retexo.conf
   [ -e /etc/retexo/agent.toml ] ||
     do_it install -m 0644 "$source/edge/agent.toml" /etc/retexo/agent.toml
+}
+
+# Those of this client, from where its keys were made or another machine sent them.
+place_files() {
+  [ -n "$files" ] || return 0
+  own=$files
+  [ ! -d "$files/keys" ] || own=$files/keys
+  place key.pem "$own" -o retexo -m 0600
+  place certificate.pem "$own" -m 0644
+  place supernode-key "$files" -m 0600
+  for file in ca.crt roster.toml supernode.env; do place $file "$files" -m 0644; done
+  if [ -d "$files/part" ]; then
+    # Whole or not at all; the agent keeps the old one open until it is started again.
+    do_it rm -rf /var/lib/retexo/part-new
+    do_it cp -r "$files/part" /var/lib/retexo/part-new
+    do_it chown -R retexo:retexo /var/lib/retexo/part-new
+    do_it rm -rf /var/lib/retexo/part
+    do_it mv /var/lib/retexo/part-new /var/lib/retexo/part
+  fi
+}
+
+place() {
+  name=$1
+  from=$2/$1
+  shift 2
+  [ ! -e "$from" ] || do_it install "$@" "$from" "/etc/retexo/$name"
 }
 
 # The kernel of Raspberry Pi OS keeps memory limits switched off, whatever a unit says.
@@ -195,6 +251,7 @@ install_packages
 make_user
 install_program
 install_files
+place_files
 allow_memory_limits
 start_services
 

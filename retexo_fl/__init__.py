@@ -1,10 +1,79 @@
-"""Federated training of graph neural networks by lazy message passing, on Flower."""
+"""Federated training of graph neural networks by lazy message passing, on Flower.
 
-from importlib.metadata import PackageNotFoundError, version
+What Python scripts and notebooks use stands in ``__all__`` (docs/python.md); it is imported when it
+is asked for, so that this package alone loads neither PyTorch nor Flower.
+"""
 
-try:
-    __version__ = version("retexo-fl")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["__version__"]
+from retexo_fl.version import __version__
+
+if TYPE_CHECKING:
+    from retexo_fl.api.graph_model import GraphModel
+    from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger
+    from retexo_fl.api.parts import open_parts, partition, plan
+    from retexo_fl.api.predicting import Predictions
+    from retexo_fl.api.rows import Rows
+    from retexo_fl.api.runs import Callback, OnEnd, OnRound, OnStage, Run, run
+    from retexo_fl.api.sweeps import SweepRow, sweep
+    from retexo_fl.config import RunConfig
+    from retexo_fl.errors import Interrupted, RetexoError
+    from retexo_fl.graph import Graph, GraphPartition
+    from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
+    from retexo_fl.run_log.result import Result
+
+__all__ = [
+    "Callback",
+    "Event",
+    "Graph",
+    "GraphModel",
+    "GraphPartition",
+    "Interrupted",
+    "MlflowLogger",
+    "OnEnd",
+    "OnRound",
+    "OnStage",
+    "Predictions",
+    "Result",
+    "RetexoError",
+    "RoundClosed",
+    "Rows",
+    "Run",
+    "RunConfig",
+    "StageClosed",
+    "SweepRow",
+    "TensorBoardLogger",
+    "__version__",
+    "open_parts",
+    "partition",
+    "plan",
+    "run",
+    "sweep",
+]
+
+_HOMES = {
+    "api.graph_model": ("GraphModel",),
+    "api.loggers": ("MlflowLogger", "TensorBoardLogger"),
+    "api.parts": ("open_parts", "partition", "plan"),
+    "api.predicting": ("Predictions",),
+    "api.rows": ("Rows",),
+    "api.runs": ("Callback", "OnEnd", "OnRound", "OnStage", "Run", "run"),
+    "api.sweeps": ("SweepRow", "sweep"),
+    "config": ("RunConfig",),
+    "errors": ("Interrupted", "RetexoError"),
+    "graph": ("Graph", "GraphPartition"),
+    "run_log.events": ("Event", "RoundClosed", "StageClosed"),
+    "run_log.result": ("Result",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -37,7 +37,7 @@ def check_writable(folder: Path) -> None:
     if find_spec("matplotlib") is None:
         raise ConfigurationError(
             "matplotlib, which draws the figure, is not installed; expected "
-            "`pip install 'retexo-fl[sims]'`"
+            "`pip install matplotlib`"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,13 +21,14 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from retexo_fl import __version__, errors
+from retexo_fl import errors
 from retexo_fl.client import schema
 from retexo_fl.client.api import MESSAGE_VERSION, QUESTIONS, AnswerT, Ticket, question_of
 from retexo_fl.client.api import Request as Asked
 from retexo_fl.config import Scalar
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
 from retexo_fl.units import counted
+from retexo_fl.version import __version__
 
 Parts = list[bytes | memoryview]
 

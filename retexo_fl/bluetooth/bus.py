@@ -178,7 +178,7 @@ async def open_bus() -> Bus:
         from dbus_fast.aio import MessageBus
     except ImportError as error:
         raise ChannelUnavailable(
-            "the package dbus-fast is not installed (pip install 'retexo-fl[bluetooth]')"
+            "the package dbus-fast is not installed (pip install dbus-fast)"
         ) from error
     try:
         async with asyncio.timeout(CALL_S):

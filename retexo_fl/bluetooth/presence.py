@@ -127,7 +127,7 @@ def _discovery_lacks() -> Iterator[MissingPart]:
         yield MissingPart(
             name="dbus-fast",
             seen="the package dbus-fast is not installed",
-            remedy="pip install 'retexo-fl[bluetooth]'",
+            remedy="pip install dbus-fast",
         )
     if not _BUS.exists() and (has_library or not has_pybluez):
         yield MissingPart(

@@ -59,7 +59,7 @@ async def publish(offer: Offer) -> PybluezPublication:
     """
     if not _OLD_INTERFACE.exists():
         raise ChannelUnavailable(
-            f"bluetoothd offers no {_OLD_INTERFACE} (pip install 'retexo-fl[bluetooth]', which "
+            f"bluetoothd offers no {_OLD_INTERFACE} (pip install dbus-fast, which "
             "needs none, or start it as bluetoothd --compat)"
         )
     return PybluezPublication(await _bounded(lambda: _advertised(offer), "publishing a record"))

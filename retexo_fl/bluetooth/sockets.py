@@ -43,7 +43,7 @@ _CLOSE_S: Final = 1.0
 #: The message where this Python has no sockets, and what helps.
 NO_SOCKETS: Final = "this Python was built without Bluetooth sockets"
 SOCKETS_REMEDY: Final = (
-    "use the system's python3, or with libbluetooth-dev installed: pip install 'retexo-fl[pybluez]'"
+    "use the system's python3, or with libbluetooth-dev installed: pip install platypush-pybluez"
 )
 
 

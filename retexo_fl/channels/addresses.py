@@ -126,6 +126,19 @@ def check_address(address: str) -> None:
         raise IdentityError(f"address {address!r}: expected relay: and nothing more")
 
 
+def normalised(address: str) -> str:
+    """Return the one spelling of an address that :func:`check_address` takes.
+
+    All schemes of datagrams are one, ``udp``: an address can be bound once, whatever binds it.
+    """
+    scheme = scheme_of(address)
+    if scheme == "tcp":
+        return str(parse_tcp(address)).lower()
+    if scheme == "bluetooth":
+        return str(parse_bluetooth(address))
+    return str(parse_datagram(address)) if scheme in DATAGRAM_SCHEMES else address
+
+
 def _can_be_looked_up(host: str) -> bool:
     """Return whether resolvers take a name at all: each of its parts has 1 to 63 letters."""
     try:

@@ -11,7 +11,6 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from retexo_fl import __version__
 from retexo_fl.cli import (
     agent,
     bluetooth,
@@ -24,11 +23,13 @@ from retexo_fl.cli import (
     predict,
     report,
     run,
+    sweep,
 )
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, unknown, usage_sentence
 from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, RetexoError, TableError
+from retexo_fl.version import __version__
 
 _HELP = """Train graph neural networks over graphs whose parts must stay with their owners.
 
@@ -59,6 +60,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 run.add_to(app)
+sweep.add_to(app)
 plan.add_to(app)
 predict.add_to(app)
 report.add_to(app)
@@ -112,7 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 @cache
 def _command() -> click.Command:
-    """Return what the options make; once, since it takes longer than most of what is refused."""
+    """Return what the options make, once a process: it takes longer than most refusals."""
     return typer.main.get_command(app)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from retexo_fl.cli.flower_run import follow, mark_of, named_error, note_end, state_of
+from retexo_fl.api.flower_run import follow, mark_of, named_error, note_end, state_of
 from retexo_fl.cli.sentences import complain
 from retexo_fl.cli.superlink import Address, RunState, SuperLink
 from retexo_fl.config import RunConfig, config_values

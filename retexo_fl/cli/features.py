@@ -11,14 +11,13 @@ from typer.core import TyperGroup
 
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, tell
-from retexo_fl.cli.settling import deployment_address
+from retexo_fl.cli.superlink import Address, deployment_address
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.files import write_whole
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
-    from retexo_fl.cli.superlink import Address
     from retexo_fl.graph.recipes import FeatureRecipe, FitOptions, TableSummary
     from retexo_fl.graph.recipes.summary import ColumnSummary
     from retexo_fl.graph.sources.tables import ColumnChoice

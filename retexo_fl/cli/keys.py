@@ -101,6 +101,7 @@ def _roster(
     _refuse_existing(out)
     members = [member for file in files for member in Roster.read(file).members.values()]
     roster = Roster.of(members)
+    _refuse_shared_addresses(roster)
     _write(out, roster)
     tell(f"{format_counted(len(roster.members), 'client')} in {out}")
 
@@ -117,6 +118,22 @@ def _described(member: Member) -> str:
         f"addresses    {addresses}\n"
         f"valid        {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     )
+
+
+def _refuse_shared_addresses(roster: Roster) -> None:
+    """Refuse two clients at one address: peers would reach whichever of them had bound it."""
+    from retexo_fl.channels.addresses import normalised
+    from retexo_fl.errors import IdentityError
+
+    owners: dict[str, int] = {}
+    for member in roster.members.values():
+        for address in member.addresses:
+            owner = owners.setdefault(normalised(address), member.client)
+            if owner != member.client and address != "relay:":
+                raise IdentityError(
+                    f"roster: clients {owner} and {member.client} have the address {address!r}; "
+                    "expected another host or port for each (retexo keys new --address)"
+                )
 
 
 def _refuse_existing(path: Path) -> None:

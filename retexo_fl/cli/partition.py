@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from retexo_fl.api.parts import cut
+from retexo_fl.api.settling import Asked
 from retexo_fl.cli import partition_local
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import tell
-from retexo_fl.cli.settling import settled
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count, format_counted
 
@@ -58,16 +59,7 @@ def _make(
     *,
     out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
 ) -> None:
-    from retexo_fl.client.preparation import make_parts
-    from retexo_fl.graph import write_partitions
-    from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
-    from retexo_fl.graph.recipes import RECIPE_NAME
-
-    parts = make_parts(settled(values, None))
-    beside = {PEERS_NAME: peers_of(parts).to_toml()}
-    if parts[0].recipe is not None:
-        beside[RECIPE_NAME] = parts[0].recipe.to_toml()
-    write_partitions(parts, out, beside=beside)
+    parts = cut(Asked(values=values), out)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

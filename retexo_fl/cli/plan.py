@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from retexo_fl.api.settling import Asked
 from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable
-from retexo_fl.cli.settling import fitted, settled
 from retexo_fl.cli.tables import figures, show
-from retexo_fl.config import PLACE_KEYS, PROFILES, RunConfig, panels
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.config import PLACE_KEYS, RunConfig, panels
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from retexo_fl.graph import GraphPartition
 
 _HELP = """Predict the traffic of a training before it starts.
 
@@ -67,36 +64,15 @@ def _plan(
     profile: Annotated[str | None, PROFILE_OPTION] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    from retexo_fl.cli.plan_facts import plan_facts
-    from retexo_fl.client.preparation import load_parts
-    from retexo_fl.layers.named import layer_class
+    from retexo_fl.api.planning import planned
 
-    chosen = settled(values, config, profile=profile)
-    layer_class(chosen.model)
-    parts = load_parts(chosen)
-    chosen, told = fitted(chosen, parts, values, config, profile=profile)
+    chosen, facts, told = planned(Asked(values=values, file=config, profile=profile))
     if told:
         complain(told)
-    facts = plan_facts(chosen, parts)
-    if chosen.algorithm == "lazy":
-        facts["profiles"] = {name: _profile_facts(values, config, parts, name) for name in PROFILES}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _show(chosen, facts)
-
-
-def _profile_facts(
-    values: Values, file: Path | None, parts: list[GraphPartition], profile: str
-) -> dict[str, Any] | None:
-    """Return what a profile comes to with the options; None if they contradict it."""
-    from retexo_fl.cli.plan_facts import profile_facts_of
-
-    try:
-        config = settled(values, file, profile=profile)
-        return profile_facts_of(fitted(config, parts, values, file, profile=profile)[0], parts)
-    except ConfigurationError:
-        return None
 
 
 def _show(config: RunConfig, facts: dict[str, Any]) -> None:
@@ -125,7 +101,7 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
 def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
     if "profiles" not in facts:
         return []
-    from retexo_fl.cli.plan_profiles import PROFILE_NOTE, profile_table
+    from retexo_fl.cli.plan_tables import PROFILE_NOTE, profile_table
 
     return [profile_table(facts["profiles"]), PROFILE_NOTE]
 
@@ -133,7 +109,7 @@ def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
 def _network_lines(facts: dict[str, Any]) -> list[Table | str]:
     if "network" not in facts:
         return []
-    from retexo_fl.cli.plan_network import NETWORK_NOTE, network_table
+    from retexo_fl.cli.plan_tables import NETWORK_NOTE, network_table
 
     return [network_table(facts["network"]), NETWORK_NOTE]
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from retexo_fl.api.predicting import (
+    OF_TABLES,
+    POLICIES,
+    READING,
+    AskedPredictions,
+    Inference,
+    predict_asked,
+)
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
-from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
-from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
-from retexo_fl.files import bare_name
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_bytes, format_counted
-
-if TYPE_CHECKING:
-    from retexo_fl.federation.trained_model import TrainedModel
-    from retexo_fl.graph import GraphPartition
-    from retexo_fl.simulation.prediction_set import Workshop
 
 _HELP = """Predict the nodes of partitioned graphs with the model of a finished run.
 
@@ -39,26 +37,12 @@ _EXAMPLES = examples(
     "retexo predict runs/march --nodes accounts.csv --edges transfers.csv "
     "--edges-before 2024-04-01 --out april",
 )
-#: How tables are read: as they were for the run, where nothing else is said.
-_READING: Final = (
-    *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
-)
 _PANELS = {
-    "Tables instead of parts": ("nodes", "edges", *_READING, "edges-before"),
-    "Faults and time": ("missing-peers", "exchange-deadline-s", "message-timeout-s"),
+    "Tables instead of parts": ("nodes", "edges", *READING, "edges-before"),
+    "Faults and time": POLICIES,
     "Where it runs": ("engine",),
 }
-_DEFAULTS: Final = dict.fromkeys((*_PANELS["Faults and time"], *_READING), "as the run has it")
-#: Keys of a run that say what it was trained on, by whom.
-_OF_TRAINING: Final = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", *_READING}
-    | {"edges-before", "partitioner", "split", "links"}
-    | {"introductions", "relay", "min-clients", "round-deadline-s"}
-)
-
-
-#: What takes the place of a folder of parts.
-_OF_TABLES: Final = frozenset(_PANELS["Tables instead of parts"])
+_DEFAULTS: Final = dict.fromkeys((*POLICIES, *READING), "as the run has it")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,31 +50,6 @@ def add_to(app: typer.Typer) -> None:
     config_command(app, "predict", _PANELS, help_text=_HELP, epilog=_EXAMPLES, defaults=_DEFAULTS)(
         _predict
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inference:
-    """One inference, checked.
-
-    Attributes:
-        model: The trained layers.
-        config: The run's configuration with clients, parts and policies of this inference.
-        parts: All parts, by client.
-        partitions: Their folder.
-        out: Folder of the predictions.
-        form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
-        allow_plugins: What the run's configuration names is imported.
-        identity: What the summary must hold for predictions that need not be made again.
-    """
-
-    model: TrainedModel
-    config: RunConfig
-    parts: Sequence[GraphPartition]
-    partitions: Path
-    out: Path
-    form: str
-    allow_plugins: bool
-    identity: Mapping[str, str]
 
 
 def _predict(  # noqa: PLR0913 - so many options
@@ -126,70 +85,19 @@ def _predict(  # noqa: PLR0913 - so many options
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    from retexo_fl.federation.trained_model import read_trained_model
-    from retexo_fl.simulation.prediction_set import (
-        clear_workshops,
-        finished_summary,
-        locked_folder,
+    asked = AskedPredictions(
+        run=run,
+        values=values,
+        partitions=partitions,
+        out=out,
+        form=_form(form, spreadsheet_safe),
+        overwrite=overwrite,
+        allow_plugins=allow_plugins,
+        quiet=quiet,
     )
-
-    form = _form(form, spreadsheet_safe)
-    with ExitStack() as stack:
-        model = read_trained_model(run, allow_plugins=allow_plugins)
-        if partitions is None:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="retexo-")))
-            partitions = _parts_of_tables(values, model, out, folder)
-        elif _OF_TABLES & values.keys():
-            raise ConfigurationError(
-                f"{min(_OF_TABLES & values.keys())}: cannot be given with partitions; expected one "
-                "of the two"
-            )
-        inference = _checked(values, model, partitions, out, form, allow_plugins=allow_plugins)
-        stack.enter_context(locked_folder(inference.out))
-        summary = None if overwrite else finished_summary(inference.out, inference.identity)
-        if summary is None:
-            again = _command(inference, values, overwrite=overwrite)
-            summary = _make(inference, again, quiet=quiet)
-        else:
-            clear_workshops(inference.out)
-            tell("made already; --overwrite makes them again")
+    again = partial(_command, values=values, overwrite=overwrite)
+    inference, summary = predict_asked(asked, again=again, tell=tell)
     _tell(inference, summary)
-
-
-def _parts_of_tables(values: Values, model: TrainedModel, out: Path | None, folder: Path) -> Path:
-    """Write the graph of two tables as one part below ``folder``; return the folder of parts.
-
-    Its columns are used as those of the run were, by the recipe that the run directory holds.
-    """
-    from retexo_fl.client.preparation import make_whole_part
-    from retexo_fl.graph import write_partitions
-    from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe
-
-    if not values.get("nodes"):
-        raise ConfigurationError("partitions: missing; expected it, or --nodes and --edges")
-    if out is None:
-        raise ConfigurationError("out: missing; expected a folder for the predictions of tables")
-    given = {key: value for key, value in values.items() if key in _OF_TABLES}
-    kept = model.run / RECIPE_NAME
-    if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
-        if not kept.exists():
-            raise ConfigurationError(
-                f"features: missing; expected --features and the file of "
-                f"{named_recipe(model.recipe)}, which {model.run} does not hold"
-            )
-        given["features"] = str(kept)
-    trained = config_values(model.config)
-    # Where there is a recipe, it names the columns.
-    as_trained = [key for key in _READING[1:] if not (model.recipe and key.endswith("-column"))]
-    given = {**{key: trained[key] for key in as_trained}, **given}
-    part = make_whole_part(
-        make_config({**given, "clients": 1, "task": model.config.task}),
-        features=model.shape.features_before_basis or model.shape.inputs,
-        classes=model.shape.classes,
-    )
-    parts = folder / bare_name(Path(str(given["nodes"])))
-    write_partitions([part], parts)
-    return parts
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
@@ -201,139 +109,6 @@ def _form(form: str, spreadsheet_safe: bool) -> str:
     if form != "csv":
         raise ConfigurationError(f"spreadsheet-safe: is for csv; got --format {form}")
     return SPREADSHEET_CSV
-
-
-def _checked(
-    values: Values,
-    model: TrainedModel,
-    partitions: Path,
-    out: Path | None,
-    form: str,
-    *,
-    allow_plugins: bool,
-) -> Inference:
-    """Check everything that can be known before a client is asked."""
-    from retexo_fl.client.edge_fit import check_edges, note_unused_edges
-    from retexo_fl.client.prediction_files import check_keys
-    from retexo_fl.client.preparation import open_parts, part_paths
-    from retexo_fl.graph.labels import check_task
-
-    if values.get("engine") == "deployment":
-        raise ConfigurationError(
-            "engine: a deployment cannot predict, since all parts must be on one machine; expected "
-            "inline or flower"
-        )
-    parts = open_parts(partitions)
-    model.check_fits(
-        recipe=parts[0].recipe_digest,
-        features=parts[0].num_features,
-        classes=parts[0].num_classes,
-        edge_features=parts[0].edge_values.num_attributes,
-        source=str(partitions),
-    )
-    for part, path in zip(parts, part_paths(partitions), strict=True):
-        check_task(part.labels, model.config.task, source=str(path))
-        check_keys(part.node_keys, form, source=str(path))
-        check_edges(model.config.model, part)
-    note_unused_edges(model.config.model, parts)
-    trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
-    places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
-    policies = {key: value for key, value in values.items() if key not in _OF_TABLES}
-    config = make_config({**trained, **places, **policies})
-    return Inference(
-        model=replace(model, run=model.run.absolute()),
-        config=config,
-        parts=parts,
-        partitions=partitions,
-        out=partitions if out is None else out,
-        form=form,
-        allow_plugins=allow_plugins,
-        identity={
-            "model_digest": model.digest,
-            "parts_digest": _parts_digest(partitions),
-            "missing_peers": config.missing_peers,
-            "format": form,
-        },
-    )
-
-
-def _parts_digest(folder: Path) -> str:
-    """Return 64 hex digits that name parts by all of their content, which manifests list."""
-    from retexo_fl.client.preparation import part_paths
-    from retexo_fl.graph.parts.manifest import MANIFEST_NAME
-
-    digest = hashlib.sha256()
-    for path in part_paths(folder):
-        digest.update(hashlib.sha256((path / MANIFEST_NAME).read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _make(inference: Inference, again: str, *, quiet: bool) -> dict[str, Any]:
-    """Make the predictions; return the facts about them.
-
-    Raises:
-        Interrupted: The user stopped it; says how to start ``again``, as a named failure does.
-    """
-    from retexo_fl.simulation.prediction_set import workshop
-
-    try:
-        with workshop(inference.out) as place:
-            return _make_in(place, inference, quiet=quiet)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; start again with: {again}") from None
-    except RetexoError as error:
-        if error.exit_code != 1:
-            raise
-        raise type(error)(f"{error}; start again with: {again}") from error
-
-
-def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
-    from retexo_fl.federation.prediction_app import PredictionTask, read_outcome
-    from retexo_fl.progress.prediction import PredictionTable
-
-    config, model = inference.config, inference.model
-    name = inference.partitions.absolute().name
-    table = PredictionTable(partitions=name, model=config.model, engine=config.engine, quiet=quiet)
-    task = PredictionTask(
-        run=str(model.run), folder=str(place.server.absolute()), form=inference.form
-    )
-    if config.engine == "flower":
-        from retexo_fl.cli.flower_predict import predict_on_flower
-
-        predict_on_flower(config, task, place, table)
-    else:
-        from retexo_fl.simulation.inline_engine import predict_inline
-
-        with table:
-            predict_inline(
-                config,
-                list(inference.parts),
-                task,
-                predictions=place.clients,
-                listeners=[table.handle],
-            )
-    outcome = read_outcome(place.server)
-    rows = {int(client): nodes for client, nodes in outcome.pop("nodes").items()}
-    summary = {**_facts(inference), "nodes": sum(rows.values()), **outcome}
-    place.settle(summary, rows, inference.form)
-    return summary
-
-
-def _facts(inference: Inference) -> dict[str, Any]:
-    """Return the summary's facts about model and parts."""
-    shape = inference.model.shape
-    return {
-        "run": inference.model.run.name,
-        "model": shape.model,
-        "layers": shape.layers,
-        "features": shape.features,
-        "classes": shape.classes,
-        "dtype": shape.dtype,
-        "partitioning": inference.parts[0].partitioning,
-        "clients": len(inference.parts),
-        "engine": inference.config.engine,
-        **inference.identity,
-    }
 
 
 def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
@@ -385,7 +160,7 @@ def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     from retexo_fl.client.prediction_files import SPREADSHEET_CSV
 
     words = ["retexo", "predict", str(inference.model.run)]
-    if not _OF_TABLES & values.keys():
+    if not OF_TABLES & values.keys():
         words += ["--partitions", str(inference.partitions)]
     if inference.out != inference.partitions:
         words += ["--out", str(inference.out)]

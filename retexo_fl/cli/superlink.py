@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import tomli_w
 
+from retexo_fl.cli.options import Values
 from retexo_fl.errors import ConfigurationError, EngineFailed
 
 #: Name of the connection in Flower's configuration file.
@@ -61,6 +62,39 @@ class Address:
         elif self.root_certificates is not None:
             entry["root-certificates"] = str(self.root_certificates.absolute())
         return entry
+
+
+def deployment_address(
+    superlink: str | None, root_certificates: Path | None, *, insecure: bool
+) -> Address | None:
+    """Return where the SuperLink of a deployment is; None where none is named.
+
+    Raises:
+        ConfigurationError: What belongs to a SuperLink is given without one, or contradicts.
+    """
+    if superlink is None:
+        if root_certificates is not None or insecure:
+            name = "insecure" if insecure else "root-certificates"
+            raise ConfigurationError(f"{name}: expected only with --superlink HOST:PORT")
+        return None
+    if insecure and root_certificates is not None:
+        raise ConfigurationError(
+            "insecure: cannot be given with root-certificates; expected one of the two"
+        )
+    return Address(superlink=superlink, root_certificates=root_certificates, insecure=insecure)
+
+
+def deployed_values(values: Values) -> Values:
+    """Return options that choose the engine of a SuperLink's clients.
+
+    Raises:
+        ConfigurationError: They choose another one.
+    """
+    if values.get("engine", "deployment") != "deployment":
+        raise ConfigurationError(
+            f"engine: {values['engine']!r} does not go with --superlink; expected deployment"
+        )
+    return {**values, "engine": "deployment"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

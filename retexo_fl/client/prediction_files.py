@@ -122,7 +122,7 @@ def check_form(form: str) -> None:
     if form == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigurationError(
             "format: parquet needs pyarrow, which is not installed; expected csv or npz, or "
-            "pip install 'retexo-fl[tables]'"
+            "pip install pyarrow"
         )
 
 

@@ -38,6 +38,7 @@ from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.moments import Moment
+from retexo_fl.graph.sources.plugin_graph import as_graph
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
@@ -46,11 +47,15 @@ from retexo_fl.units import counted
 logger = logging.getLogger(__name__)
 
 
-def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
+def make_parts(
+    config: RunConfig, *, graph: object | None = None, quiet: bool = False
+) -> list[GraphPartition]:
     """Load the graph that a configuration names, split it, and cut it into parts.
 
     Args:
         config: Names the graph, and how to cut it.
+        graph: Takes the place of the named one: a :class:`Graph`, a PyG ``Data`` or a NetworkX
+            graph.
         quiet: Show no progress of a download.
 
     Raises:
@@ -58,17 +63,42 @@ def make_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
         TableError: Its tables cannot be read, or contradict each other.
         ConfigurationError: It cannot be split as asked.
     """
-    graph = _load_graph(config, quiet=quiet)
-    check_task(graph.labels, config.task, source=f"data set {graph.name!r}")
+    whole = _load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
+    check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
     assignment = assign_nodes(
-        graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
+        whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
     )
-    split = _node_split(graph, assignment, config)
-    if config.nodes and graph.published_split is not None and config.split_name != "published":
+    split = _node_split(whole, assignment, config)
+    if config.nodes and whole.published_split is not None and config.split_name != "published":
         logger.warning(
             "%s: column not used: %r (--split published uses it)", config.nodes, SPLIT_COLUMN
         )
-    return cut_graph(graph, assignment, split)
+    return cut_graph(whole, assignment, split)
+
+
+def given_graph(graph: object, config: RunConfig) -> Graph:
+    """Return a graph that was handed over as ours.
+
+    Args:
+        graph: A :class:`Graph`, a PyG ``Data`` or a NetworkX graph.
+        config: Says how its edges are read, and what it is cut by.
+
+    Raises:
+        DatasetError: It is none of these, or cannot be trained on.
+    """
+    made = as_graph(
+        graph,
+        name="graph",
+        attributes=attribute_names(config.partitioner),
+        rules=edge_rules(config),
+        task=config.task,
+    )
+    if made is None:
+        raise DatasetError(
+            f"graph: got {type(graph).__name__}; expected a retexo_fl.graph.Graph, a PyG Data or a "
+            "NetworkX graph"
+        )
+    return made
 
 
 def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Split:
@@ -101,16 +131,25 @@ def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphP
         _node_columns(config, ()),
         widths=(features, classes),
         task=config.task,
-        rules=_edge_rules(config),
+        rules=edge_rules(config),
     )
+    return whole_part(graph)
+
+
+def whole_part(graph: Graph) -> GraphPartition:
+    """Return a graph as one part; its labelled nodes are test nodes if it has no split."""
     none = np.zeros(graph.num_nodes, dtype=bool)
     unsplit = Split(train=none, val=none, test=labelled(graph.labels))
     split = unsplit if graph.published_split is None else graph.published_split
     return cut_graph(graph, none.astype(np.int32), split)[0]
 
 
-def count_attribute_clients(config: RunConfig) -> int | None:
+def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -> int | None:
     """Return how many clients a graph has that is cut by an attribute; None if it is not.
+
+    Args:
+        config: Names the graph.
+        graph: Takes its place, as in :func:`make_parts`.
 
     Raises:
         DatasetError: The graph is unknown, or has no such attribute.
@@ -118,13 +157,15 @@ def count_attribute_clients(config: RunConfig) -> int | None:
     """
     if config.partitions or not (names := attribute_names(config.partitioner)):
         return None
+    if graph is not None:
+        return len(np.unique(given_graph(graph, config).attributes[names[0]]))
     if config.nodes:
         return count_table_values(Path(config.nodes), names[0])
     with _found_in(config) as data_dir:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
 
-def _edge_rules(config: RunConfig) -> EdgeRules:
+def edge_rules(config: RunConfig) -> EdgeRules:
     """Return how edges are read."""
     return EdgeRules(
         directed=config.edges_are == "directed",
@@ -136,7 +177,7 @@ def _edge_rules(config: RunConfig) -> EdgeRules:
 
 def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
     attributes = attribute_names(config.partitioner)
-    rules = _edge_rules(config)
+    rules = edge_rules(config)
     if config.nodes:
         columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)
@@ -216,11 +257,14 @@ def part_paths(folder: Path) -> list[Path]:
     return found
 
 
-def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
+def load_parts(
+    config: RunConfig, *, graph: object | None = None, quiet: bool = False
+) -> list[GraphPartition]:
     """Return all parts of a configuration: from its folder of parts, or cut from its data set.
 
     Args:
         config: Names the folder, or the graph.
+        graph: Takes the place of the data set, as in :func:`make_parts`.
         quiet: Show no progress of a download.
 
     Raises:
@@ -228,24 +272,34 @@ def load_parts(config: RunConfig, *, quiet: bool = False) -> list[GraphPartition
             node, or the model cannot take its edges.
         ConfigurationError: ``clients`` contradicts the folder.
     """
-    parts = _stored_parts(config) if config.partitions else make_parts(config, quiet=quiet)
+    if config.partitions:
+        return check_parts(config, open_parts(Path(config.partitions)))
+    return _with_checked_edges(config, make_parts(config, graph=graph, quiet=quiet))
+
+
+def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:
+    """Return parts that were cut already, if a configuration can be trained on them.
+
+    Raises:
+        PartitionError: As :func:`load_parts`.
+        ConfigurationError: As :func:`load_parts`.
+    """
+    source = config.partitions or "parts"
+    if len(parts) != config.clients:
+        raise ConfigurationError(
+            f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {source}"
+        )
+    for part in parts:
+        check_task(part.labels, config.task, source=f"{source}/{part_name(part.client)}")
+    if config.task != LINKS and not any(part.train_mask.any() for part in parts):
+        raise PartitionError(f"{source}: no part has a train node; expected at least one")
+    return _with_checked_edges(config, parts)
+
+
+def _with_checked_edges(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)
-    return parts
-
-
-def _stored_parts(config: RunConfig) -> list[GraphPartition]:
-    folder = Path(config.partitions)
-    parts = open_parts(folder)
-    if len(parts) != config.clients:
-        raise ConfigurationError(
-            f"clients: got {config.clients}; expected {len(parts)}, the number of parts in {folder}"
-        )
-    for part in parts:
-        check_task(part.labels, config.task, source=f"{folder / part_name(part.client)}")
-    if config.task != LINKS and not any(part.train_mask.any() for part in parts):
-        raise PartitionError(f"{folder}: no part has a train node; expected at least one")
     return parts
 
 

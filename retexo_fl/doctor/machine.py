@@ -61,7 +61,7 @@ def _package(name: str, wanted: Requirement | None) -> Finding:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return bad(name, "not installed", "pip install retexo-fl into this environment")
+        return bad(name, "not installed", "install retexo_fl into this environment (README, Start)")
     if wanted is not None and not wanted.specifier.contains(Version(version), prereleases=True):
         advice = f"pip install '{name}{wanted.specifier}'"
         return bad(name, f"{version}; expected {wanted.specifier}", advice)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import retexo_fl
 from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import GOALS, RunConfig
 from retexo_fl.federation.hardware import describe_machine
@@ -42,6 +41,7 @@ from retexo_fl.training.volume import (
     lazy_volume,
     standard_volume,
 )
+from retexo_fl.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ def _plan(outcome: TrainingOutcome, rounds: list[int]) -> Plan:
 
 def _versions() -> dict[str, str]:
     return {
-        "retexo-fl": retexo_fl.__version__,
+        "retexo-fl": __version__,
         "torch": version("torch"),
         "flwr": version("flwr"),
         "numpy": np.__version__,

@@ -109,7 +109,7 @@ def _find_programs() -> tuple[str, str]:
         raise ConfigurationError("engine: 'flower' needs Linux or macOS; expected engine 'inline'")
     if importlib.util.find_spec("ray") is None:
         raise ConfigurationError(
-            "engine: 'flower' needs Ray, which is not installed; pip install 'retexo-fl[sim]'"
+            "engine: 'flower' needs Ray, which is not installed; pip install 'flwr[simulation]'"
         )
     # Not PATH: it may lead to another environment's Flower.
     places = [
@@ -122,7 +122,7 @@ def _find_programs() -> tuple[str, str]:
     if superlink is None or flwr is None:
         raise ConfigurationError(
             f"engine: 'flower' needs the programs flwr and flower-superlink in {path}; "
-            "pip install 'retexo-fl[sim]'"
+            "pip install 'flwr[simulation]'"
         )
     return superlink, flwr
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.channels import MemoryChannel
-from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.client.api import Ticket, TrainRequest
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.preparation import load_parts

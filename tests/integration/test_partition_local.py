@@ -320,7 +320,7 @@ def test_parquet_without_its_package_says_what_to_install(
     told = _refused(retexo, good)
     assert told.startswith("tables/nodes.parquet: ")
     assert "pyarrow" in told
-    assert told.endswith("pip install 'retexo-fl[tables]'")
+    assert told.endswith("pip install pyarrow")
 
 
 def test_bad_peers_files_are_refused(retexo: CommandLine, files: TableFiles) -> None:

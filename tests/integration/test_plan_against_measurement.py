@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.cli.plan_facts import plan_facts
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.config import PROFILES
 from retexo_fl.ledger import TrafficLedger

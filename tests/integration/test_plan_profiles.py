@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retexo_fl.cli.plan_facts import profile_facts_of
+from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import PROFILES
 from tests.support.cli import CommandLine

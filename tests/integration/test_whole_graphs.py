@@ -231,8 +231,8 @@ def test_converters_and_data_sets_give_the_same_graph() -> None:
 
 def test_the_schools_of_a_real_network_are_its_clients(retexo: CommandLine, tmp_path: Path) -> None:
     """The attribute is read alone to count the clients: the whole graph would take a minute."""
-    from retexo_fl.cli.settling import settled
+    from retexo_fl.api.settling import Asked, settled
 
     values = {"data-dir": str(data_dir()), "dataset": "fb100_union8"}
-    config = settled({**values, "partitioner": "attribute:school"}, None)
+    config = settled(Asked(values={**values, "partitioner": "attribute:school"}))
     assert config.clients == 8

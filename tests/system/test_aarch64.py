@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packaging.utils import canonicalize_name
 
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.client.api import (
@@ -40,6 +41,7 @@ from tests.support.aarch64 import (
     packages_of,
 )
 from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.commands import ROOT, environment, run_command, search_path
 from tests.support.data import data_dir
 from tests.support.runs import configured, model_weights, train
 
@@ -81,6 +83,20 @@ def test_resolved_packages_depend_on_the_machine_asked_for() -> None:
     # The test above would see packages of CUDA: this is how a machine is answered that has them.
     found = packages_of(locked_wheels("3.11", platform="x86_64-manylinux_2_28"))
     assert [name for name in found if name.startswith("nvidia")]
+
+
+@pytest.mark.parametrize("python", RELEASES)
+def test_a_bundle_has_all_that_a_pi_needs_and_nothing_else(tmp_path: Path, python: str) -> None:
+    needed = packages_of(locked_wheels(python))
+    path = {"PATH": search_path()}
+    command = [str(ROOT / "edge" / "bundle.sh"), "--python", python, str(tmp_path / "wheels")]
+    run_command(command, cwd=tmp_path, env=environment(path), timeout_s=900)
+    files = sorted(path.name for path in (tmp_path / "wheels").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["wheels"]
+    assert {canonicalize_name(name.split("-")[0]) for name in files} == needed.keys() | {
+        "retexo-fl"
+    }
+    assert all(name.endswith(("_aarch64.whl", "-any.whl")) for name in files)
 
 
 @pytest.mark.parametrize("python", RELEASES)

@@ -1,32 +1,44 @@
-"""The commands of docs/deployment.md, in their order, on a server and two workstations."""
+"""The commands of the pages that set up a deployment, in their order, on copies of this machine."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, environment, search_path
-from tests.support.host import Host
+from tests.support.commands import ROOT
 from tests.support.hosts import Hosts
+from tests.support.machine_copies import HOME, MachineCopy, need_root
 from tests.support.part import connects, wait_until
 from tests.support.places import AGENT_PORT, SUPERLINK_PORT, host_names
 from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
 
-PAGE = ROOT / "docs" / "deployment.md"
+BY_HAND, AS_SERVICES = ROOT / "docs" / "deployment.md", ROOT / "docs" / "services.md"
+OTHERS, INSTALLATION = ROOT / "docs" / "other-networks.md", ROOT / "docs" / "installation.md"
+BOX, TWO_PIS = ROOT / "docs" / "edge.md", ROOT / "edge" / "two-pis.md"
 #: Rows of the page's table "Files that change hands": file of one, and as what the other has it.
 TO_SERVER = {
     "supernode-key.pub": "supernode-{client}.pub",
     "keys/member.toml": "member-{client}.toml",
 }
-TO_WORKSTATION = {"tls/ca.crt": "ca.crt", "roster.toml": "roster.toml"}
+TO_CLIENT = {"tls/ca.crt": "ca.crt", "roster.toml": "roster.toml"}
+#: Three machines on the cores of one, beside other tests.
+_STARTS_S = 240.0
+#: What a program says when others may go on, by what starts it and where it says so.
+SIGNS = (
+    ("> superlink.log 2>&1 &", "superlink.log", "Uvicorn running on"),
+    ("> supernode.log 2>&1 &", "supernode.log", "SuperNode ID:"),
+    ("--now retexo-superlink", "/var/log/retexo-superlink.service.log", "Uvicorn running on"),
+    ("--now retexo-agent", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
+    ("install.sh --files", "/var/log/retexo-supernode.service.log", "SuperNode ID:"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +46,34 @@ class Block:
     """One fenced block of shell commands.
 
     Attributes:
-        where: ``server`` or ``workstation``: the last that the text before it names in bold.
-        commands: As they stand on the page.
+        where: ``server``, ``workstation`` or ``Pi``: the last that the text before it names in
+            bold.
+        commands: As they stand on the page, without root's prompt.
     """
 
     where: str
     commands: str
 
 
-def blocks_of(page: str) -> list[Block]:
+def blocks_of(page: Path) -> list[Block]:
     found = []
     where = ""
     for match in re.finditer(
-        r"\*\*(server|workstation)\*\*|^```(\w*)\n(.*?)^```$", page, re.M | re.S
+        r"\*\*(server|workstation|Pi)\*\*|^```(\w*)\n(.*?)^```$",
+        page.read_text(encoding="utf-8"),
+        re.M | re.S,
     ):
         if match[1]:
             where = match[1]
         elif match[2] == "sh":
             found.append(Block(where=where, commands=match[3]))
+        elif match[2] == "console":
+            assert re.match(r"[#$] ", match[3]), match[3]
+            found.append(Block(where=where, commands=re.sub(r"^[#$] ", "", match[3], flags=re.M)))
     return found
 
 
-def with_values(commands: str, values: dict[str, str]) -> str:
+def with_values(commands: str, values: Mapping[str, str]) -> str:
     """Give the variables that the page asks its reader to set the values of a machine."""
     for name, value in values.items():
         commands, times = re.subn(rf"^{name}=.*$", f"{name}={value}", commands, flags=re.M)
@@ -63,72 +81,90 @@ def with_values(commands: str, values: dict[str, str]) -> str:
     return commands
 
 
-class Reader:
-    """Somebody who follows the page on three machines."""
+@dataclass(slots=True, kw_only=True)
+class Seat:
+    """Where somebody types in what a page says to one machine, or to one client of it.
 
-    def __init__(self, hosts: Hosts, folder: Path, blocks: list[Block]) -> None:
-        self.hosts = hosts
-        self._folder = folder
+    Attributes:
+        where: As the page calls the machine.
+        machine: It.
+        place: Folder below the home in which the page's files lie.
+        values: Of the variables that the page asks to set.
+    """
+
+    where: str
+    machine: MachineCopy
+    place: str = "federation"
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.machine.home / self.place
+
+
+class Reader:
+    """Somebody who follows a page.
+
+    Args:
+        page: What is followed.
+        seats: Its machines, clients in their order.
+        rounds: Trainings take so many; 0: as many as the page says.
+    """
+
+    def __init__(self, page: Path, seats: Sequence[Seat], *, rounds: int = 0) -> None:
+        self._seats = seats
+        self._rounds = rounds
         self._opening: dict[str, str] = {}
         self.steps: list[Block] = []
-        for block in blocks:
+        for block in blocks_of(page):
             if block.where in self._opening:
                 self.steps.append(block)
             else:
                 self._opening[block.where] = block.commands
 
-    def home(self, host: Host) -> Path:
-        home = self._folder / host.name
-        home.mkdir(exist_ok=True)
-        return home
-
-    def place(self, host: Host) -> Path:
-        return self.home(host) / "federation"
-
-    def machines(self, where: str) -> list[Host]:
-        return [host for host in self.hosts if (host.name == "server") == (where == "server")]
-
-    def type_in(self, block: Block, host: Host) -> str:
-        """Open a terminal, set the variables, and run a block to its end."""
-        server = self.hosts["server"]
-        values = {"SERVER": server.address}
-        if host is server:
-            values["RETEXO"] = str(ROOT)
-        else:
-            values |= {"CLIENT": host.name.removeprefix("client-"), "ADDRESS": host.address}
-        commands = with_values(self._opening[block.where], values) + block.commands
-        variables = environment({"HOME": str(self.home(host)), "PATH": search_path()})
-        said = host.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
-            env=variables,
-            cwd=self.home(host),
-            timeout_s=600.0,
-        )
-        self._wait_for_background(block, host)
+    def follow(self, until: str = "") -> str:
+        """Do all steps up to that which holds ``until``; return all that was said."""
+        said = ""
+        for step in self.steps:
+            if until and until in step.commands:
+                break
+            for seat in self._seats:
+                if seat.where == step.where:
+                    carry_files(self._seats)
+                    said += self._type_in(step, seat)
         return said
 
-    def _wait_for_background(self, block: Block, host: Host) -> None:
-        place = self.place(host)
-        signs = {"superlink.log": "Uvicorn running on", "supernode.log": "SuperNode ID:"}
-        for name, sign in signs.items():
-            if f"> {name} 2>&1 &" in block.commands:
-                says = partial(_says, place / name, sign)
-                wait_until(says, f"{host.name}: {name} does not say {sign!r}")
+    def _type_in(self, block: Block, seat: Seat) -> str:
+        """Open a terminal, set the variables, and run a block to its end."""
+        commands = with_values(self._opening[block.where], seat.values) + block.commands
+        if self._rounds:
+            commands = re.sub(r"--rounds \d+", f"--rounds {self._rounds}", commands)
+        # The training that is resumed has finished: what it would be for is tested elsewhere.
+        said = seat.machine.run(commands, code=2 if "--resume" in block.commands else 0)
+        for started, name, sign in SIGNS:
+            if started in block.commands:
+                log = seat.machine.path(name) if name.startswith("/") else seat.folder / name
+                says = partial(_says, log, sign)
+                wait_until(says, f"{log} does not say {sign!r}", within_s=_STARTS_S)
         if "> agent.log 2>&1 &" in block.commands:
-            wait_until(lambda: connects(place / "agent.sock"), "the agent does not listen")
-
-    def carry_files(self) -> None:
-        """Carry what is there between the machines, as the page's table says."""
-        server = self.place(self.hosts["server"])
-        for client, host in enumerate(self.machines("workstation")):
-            for source, target in TO_SERVER.items():
-                _carry(self.place(host) / source, server / target.format(client=client))
-            for source, target in TO_WORKSTATION.items():
-                _carry(server / source, self.place(host) / target)
+            listening = partial(connects, seat.folder / "agent.sock")
+            wait_until(listening, "the agent does not listen", within_s=_STARTS_S)
+        return said
 
 
 def _says(log: Path, sign: str) -> bool:
-    return sign in log.read_text(encoding="utf-8")
+    return log.exists() and sign in log.read_text(encoding="utf-8")
+
+
+def carry_files(seats: Sequence[Seat]) -> None:
+    """Carry what is there between the machines, as the table of docs/deployment.md says."""
+    (server,) = (seat.folder for seat in seats if seat.where == "server")
+    clients = [seat.folder for seat in seats if seat.where != "server"]
+    for client, folder in enumerate(clients):
+        for source, target in TO_SERVER.items():
+            _carry(folder / source, server / target.format(client=client))
+        for source, target in TO_CLIENT.items():
+            _carry(server / source, folder / target)
 
 
 def _carry(source: Path, target: Path) -> None:
@@ -136,43 +172,115 @@ def _carry(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
+Machines = Callable[[int], list[MachineCopy]]
+
+
 @pytest.fixture
-def reader(tmp_path: Path) -> Generator[Reader]:
+def machines(tmp_path: Path) -> Generator[Machines]:
+    """Return what makes a server and so many machines of clients."""
+    need_root()
+    shared = tmp_path / "shared"
+    shared.mkdir()
     with Hosts(host_names(2)) as hosts:
-        yield Reader(hosts, tmp_path, blocks_of(PAGE.read_text(encoding="utf-8")))
+
+        def make(clients: int) -> list[MachineCopy]:
+            made = []
+            for name in host_names(clients):
+                host = hosts[name]
+                (tmp_path / name).mkdir()
+                copy = MachineCopy(host=host, folder=tmp_path / name, shared=shared)
+                copy.start()
+                (copy.home / "retexo-fl").symlink_to(ROOT)
+                made.append(copy)
+            return made
+
+        yield make
 
 
-def test_the_page_leads_to_a_trained_model(reader: Reader) -> None:
-    said: dict[str, str] = {}
-    for step in reader.steps:
-        for host in reader.machines(step.where):
-            reader.carry_files()
-            said[step.commands] = reader.type_in(step, host)
-    (training,) = (text for commands, text in said.items() if "retexo run" in commands)
-    promised = re.findall(r"^(?:test accuracy|bytes moved) .*$", PAGE.read_text(), re.M)
-    assert len(promised) == 2
-    for line in promised:
-        assert line in training
-    result = result_of(reader.place(reader.hosts["server"]) / "runs" / "first")
-    assert result["engine"] == "deployment"
-    assert result["clients"] == 2
+def promised_lines() -> list[str]:
+    lines = re.findall(r"^(?:test accuracy|bytes moved) .*$", BY_HAND.read_text(), re.M)
+    assert len(lines) == 2
+    return lines
+
+
+def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
+    machines: Machines,
+) -> None:
+    server, *clients = machines(2)
+    values = {"SERVER": server.host.address}
+    seats = [Seat(where="server", machine=server, values=values)]
+    for client, machine in enumerate(clients):
+        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
+        place = f"federation/client-{client}"
+        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    said = Reader(BY_HAND, seats).follow()
+    for line in (*promised_lines(), "has finished; there is nothing to do"):
+        assert line in said
+    result = result_of(server.home / "federation" / "runs" / "first")
+    assert (result["engine"], result["clients"]) == ("deployment", 2)
+
+    root = {"RETEXO": f"{HOME}/retexo-fl", "FEDERATION": f"{HOME}/federation"}
+    for seat in seats:
+        seat.values = {key: seat.values[key] for key in seat.values if key != "ADDRESS"} | root
+    Reader(AS_SERVICES, seats, rounds=1).follow()
+    result = result_of(server.path("/var/lib/retexo/runs/second"))
+    assert (result["engine"], result["clients"]) == ("deployment", 2)
+
+
+def test_one_machine_can_be_the_server_and_both_clients(machines: Machines) -> None:
+    (machine,) = machines(0)
+    page = BY_HAND.read_text(encoding="utf-8")
+    assert "`CLIENT=1`, `PORT=7421`, `NODE_PORT=9095`" in page
+    values = {"SERVER": "127.0.0.1"}
+    seats = [Seat(where="server", machine=machine, values=values)]
+    for client, ports in enumerate(({}, {"PORT": "7421", "NODE_PORT": "9095"})):
+        own = {**values, "CLIENT": str(client), "ADDRESS": "127.0.0.1", **ports}
+        place = f"federation/client-{client}"
+        seats.append(Seat(where="workstation", machine=machine, place=place, values=own))
+    Reader(BY_HAND, seats, rounds=1).follow()
+    assert result_of(machine.home / "federation" / "runs" / "first")["clients"] == 2
+
+
+def test_a_box_of_pis_trains(machines: Machines) -> None:
+    server, *pis = machines(2)
+    values = {"SERVER": server.host.address}
+    seats = [Seat(where="server", machine=server, values=values)]
+    Reader(BY_HAND, seats).follow(until="register-client.sh")
+    for client, machine in enumerate(pis):
+        own = {**values, "CLIENT": str(client), "ADDRESS": machine.host.address}
+        own["ADAPTER"] = f"B8:27:EB:12:34:5{client}"
+        seats.append(Seat(where="Pi", machine=machine, values=own))
+    Reader(BOX, seats, rounds=1).follow()
+    assert result_of(server.home / "federation" / "runs" / "box")["clients"] == 2
+
+
+def test_two_pis_train_after_one_script_each(machines: Machines) -> None:
+    server, *pis = machines(2)
+    addresses = {"PI0": pis[0].host.address, "PI1": pis[1].host.address}
+    values = {"SERVER": server.host.address, **addresses}
+    seats = [Seat(where="server", machine=server, place="", values=values)]
+    for client, machine in enumerate(pis):
+        seats.append(Seat(where="Pi", machine=machine, place="", values={"CLIENT": str(client)}))
+    Reader(TWO_PIS, seats, rounds=1).follow()
+    assert result_of(server.home / "runs" / "two-pis")["clients"] == 2
 
 
 def test_the_page_names_the_files_and_ports_that_are_used() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = BY_HAND.read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| workstation 0, 1 |")]
     for source, target in TO_SERVER.items():
         names = ", ".join(f"`{target.format(client=client)}`" for client in range(2))
         assert f"| workstation 0, 1 | `{source}` | server, as {names} |" in rows
-    for source in TO_WORKSTATION:
+    for source in TO_CLIENT:
         assert re.search(rf"^\| server.* \| `{source}` \| every workstation", page, re.M)
     assert f"agent :{AGENT_PORT}/tcp" in page
     assert f"SuperLink :{SUPERLINK_PORT}/tcp" in page
 
 
-def test_every_link_of_the_page_leads_to_a_file() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", page):
-        assert (PAGE.parent / target).exists(), target
-    for name in re.findall(r"`((?:server|clients)/[\w.-]+\.\w+)`", page):
+@pytest.mark.parametrize("page", [BY_HAND, AS_SERVICES, OTHERS, INSTALLATION, BOX, TWO_PIS])
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
+    for name in re.findall(r"`((?:server|clients|edge)/[\w.-]+\.\w+)`", text):
         assert (ROOT / name).is_file(), name

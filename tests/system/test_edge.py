@@ -1,12 +1,11 @@
 """What `edge/` ships: a script that makes a Raspberry Pi a client, units, and their limits.
 
-The script runs for real, twice, in a copy of this machine that says it is a Raspberry Pi; what it
+The script runs for real in a copy of this machine that says it is a Raspberry Pi; what it
 would download, and systemd itself, are programs that write down how they were called.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import stat
@@ -18,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from retexo_fl import __version__
 from retexo_fl.agent.settings import read_settings
-from tests.support.commands import ROOT, environment, program, run_command
+from tests.support.commands import ROOT, environment
+from tests.support.machine_copies import COPY, need_root, places, write_stand_ins
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -95,9 +96,11 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     path = like_a(tmp_path, "arm64", "aarch64")
     for name in ("apt-get", "systemctl", "useradd", "usermod", "install", "sed", "cp", "rm", "env"):
         stand_in(tmp_path, name, f"echo did {name} >> {tmp_path}/done")
+    wheel = tmp_path / "retexo_fl-9-py3-none-any.whl"
+    wheel.touch()
     # What this machine lacks beside its processor is said too, and is another test's.
     done = subprocess.run(
-        [SCRIPT, "--dry-run", "--any-memory", "--package", "other==1"],
+        [SCRIPT, "--dry-run", "--any-memory", "--wheel", wheel],
         env=environment({"PATH": path}),
         capture_output=True,
         text=True,
@@ -112,14 +115,38 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
         "pip install",
         "systemctl enable",
         "bluez",
-        "other==1",
+        f"{wheel}[bluetooth]",
     ):
         assert step in done.stdout
 
 
-@pytest.mark.parametrize("words", [["--wrong"], ["--package"], ["part"]])
+@pytest.mark.parametrize(
+    "words", [["--wrong"], ["--wheel"], ["part"], ["--wheel", "/no/such"], ["--bundle", "/no"]]
+)
 def test_words_that_mean_nothing_are_refused(words: Sequence[str]) -> None:
     assert "expected" in ended(SCRIPT, *words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "expected FOLDER"),
+        (["--machine", "armv7l", "wheels"], "'armv7l': expected aarch64 or x86_64"),
+        (["--python", "3.9", "wheels"], "'3.9': expected 3.11 or later"),
+        (["--wrong"], "'--wrong': expected"),
+        ([str(EDGE)], f"{EDGE}: exists; expected a new folder"),
+    ],
+)
+def test_a_bundle_of_nothing_known_is_refused(words: Sequence[str], said: str) -> None:
+    assert said in ended(EDGE / "bundle.sh", *words, code=2)
+
+
+def test_what_is_no_wheel_or_bundle_of_ours_is_refused_by_name(tmp_path: Path) -> None:
+    other = tmp_path / "other-1-py3-none-any.whl"
+    other.touch()
+    assert f"{other}: expected a wheel of retexo-fl" in ended(SCRIPT, "--wheel", other, code=2)
+    said = ended(SCRIPT, "--bundle", tmp_path, code=2)
+    assert f"{tmp_path}: no wheel of retexo-fl; expected what edge/bundle.sh made" in said
 
 
 def test_shellcheck_has_nothing_to_say() -> None:
@@ -133,38 +160,11 @@ def test_shellcheck_has_nothing_to_say() -> None:
 # ---- the script does -----------------------------------------------------------------------------
 
 
-_COPY = """
-set -eu
-mount -t tmpfs -o size=4g tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-root=$1/root
-shift
-for place in $2; do
-  # What is on a disk of its own is not in the copy.
-  [ "$(stat -c %d "$place")" = "$(stat -c %d /)" ] || {
-    mkdir -p "$root$place"
-    mount --bind "$place" "$root$place"
-  }
-done
-mount --bind "$1" "$root/mnt"
-mount -t proc proc "$root/proc"
-mkdir -p "$root/boot/firmware" "$root/var/lib/retexo"
-echo "console=tty1 root=PARTUUID=1 rootwait" > "$root/boot/firmware/cmdline.txt"
-rm -f "$root/etc/os-release"
-shift 2
-for name in apt-get apt-cache systemctl dpkg uname; do
-  for place in usr/bin usr/local/bin; do rm -f "$root/$place/$name"; done
-  cp "$root/mnt/programs/$name" "$root/usr/bin/$name"
-done
-getent group bluetooth > /dev/null || chroot "$root" groupadd --system bluetooth
-exec chroot "$root" /bin/sh -eu "$@"
-"""
 #: Installs twice, on a release that is known, and shows what is there afterwards.
 _INSTALL = """
 cd /mnt
-install="$1/edge/install.sh --any-memory --package /mnt/retexo_fl-0-py3-none-any.whl"
-export PIP_NO_INDEX=1
+install="$1/edge/install.sh --any-memory"
+export PIP_NO_INDEX=1 PIP_NO_BUILD_ISOLATION=0
 unset PIP_FIND_LINKS
 echo VERSION_CODENAME=bullseye > /etc/os-release
 if $install > refused 2>&1; then exit 1; fi
@@ -172,42 +172,53 @@ test ! -e /mnt/calls
 test ! -e /opt/retexo
 echo VERSION_CODENAME=trixie > /etc/os-release
 $install > first
+/opt/retexo/bin/retexo --version > version
 echo mine >> /etc/retexo/agent.toml
 find /etc/systemd /etc/retexo /boot/firmware -type f | sort | xargs sha256sum > files-1
-$install > second
+$install --bundle /mnt/bundle > second
+/opt/retexo/bin/python -c "import retexo_fl; print(retexo_fl.__version__)" > version-2
 find /etc/systemd /etc/retexo /boot/firmware -type f | sort | xargs sha256sum > files-2
 cp /boot/firmware/cmdline.txt /mnt/
 cp -r /etc/systemd /etc/retexo /mnt/
 id retexo > user
 stat --format='%U %a' /var/lib/retexo > home
 ls /opt/retexo/bin /opt/retexo > program
+mkdir -p own/keys own/part
+for name in keys/key.pem keys/certificate.pem supernode-key ca.crt roster.toml part/a SUPERLINK
+do echo "$name=" > "own/$name"; done
+mv own/SUPERLINK own/supernode.env
+mkdir /var/lib/retexo/part && touch /var/lib/retexo/part/old
+$install --bundle /mnt/bundle --files own > third
+cd /etc/retexo
+stat --format='%n %U %a' key.pem certificate.pem supernode-key ca.crt roster.toml > /mnt/placed
+cat supernode.env key.pem >> /mnt/placed
+stat --format='%n %U' /var/lib/retexo/part/* >> /mnt/placed
 """
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return what was seen on a copy of this machine after two installations."""
-    if os.geteuid() != 0:
-        pytest.skip("a copy of this machine is made by root")
+    need_root()
     seen, copy = tmp_path_factory.mktemp("seen"), tmp_path_factory.mktemp("copy")
-    programs = seen / "programs"
-    for name in ("apt-get", "systemctl"):
-        stand_in(programs, name, f'echo {name} "$@" >> /mnt/calls')
-    # Raspberry Pi OS has these two packages of firmware.
-    stand_in(programs, "apt-cache", "case $2 in *brcm*) exit 100 ;; esac")
-    stand_in(programs, "dpkg", "echo arm64")
-    stand_in(programs, "uname", "echo aarch64")
-    with zipfile.ZipFile(seen / "retexo_fl-0-py3-none-any.whl", "w") as wheel:
+    write_stand_ins(seen / "stand_ins")
+    home, bundle = seen / "home-of-pi", seen / "bundle"
+    home.mkdir()
+    bundle.mkdir()
+    with zipfile.ZipFile(bundle / "retexo_fl-0-py3-none-any.whl", "w") as wheel:
         facts = "retexo_fl-0.dist-info"
-        wheel.writestr(f"{facts}/METADATA", "Metadata-Version: 2.1\nName: retexo-fl\nVersion: 0\n")
+        needs = "".join(f"Requires-Dist: {need}\n" for need in ("numpy", "tomli-w"))
+        told = f"Metadata-Version: 2.1\nName: retexo-fl\nVersion: 0\n{needs}"
+        wheel.writestr(f"{facts}/METADATA", told)
         wheel.writestr(
             f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         wheel.writestr(f"{facts}/RECORD", "")
+        wheel.writestr("retexo_fl/__init__.py", "__version__ = 'of the bundle'\n")
     (seen / "install").write_text(_INSTALL)
-    places = " ".join({str(ROOT), sys.prefix, sys.base_prefix})
-    command = ("unshare", "--mount", "--", "sh", "-c", _COPY, "sh", copy, seen, places)
-    ended(*command, "/mnt/install", ROOT, code=0, path=search_path())
+    command = ("unshare", "--mount", "--", "sh", "-c", COPY, "sh", copy, seen, home, places())
+    run = ("/bin/sh", "-eu", "/mnt/install", ROOT)
+    ended(*command, *run, code=0, path=f"/mnt/stand_ins:{search_path()}")
     return seen
 
 
@@ -231,9 +242,29 @@ def test_everything_is_where_the_units_look(installed: Path) -> None:
     assert "unpacking" not in program
 
 
+def test_the_clone_is_installed_and_then_what_a_bundle_has(installed: Path) -> None:
+    assert (installed / "version").read_text() == f"retexo-fl {__version__}\n"
+    assert (installed / "version-2").read_text() == "of the bundle\n"
+
+
+def test_a_clients_files_are_put_in_place_and_its_units_started(installed: Path) -> None:
+    assert (installed / "placed").read_text().splitlines() == [
+        "key.pem retexo 600",
+        "certificate.pem root 644",
+        "supernode-key root 600",
+        "ca.crt root 644",
+        "roster.toml root 644",
+        "SUPERLINK=",
+        "keys/key.pem=",
+        "/var/lib/retexo/part/a retexo",
+    ]
+    calls = (installed / "calls").read_text().splitlines()
+    assert calls[-1] == "systemctl restart retexo-agent.service retexo-supernode.service"
+
+
 def test_packages_units_and_bluetooth_are_asked_for(installed: Path) -> None:
     calls = (installed / "calls").read_text().splitlines()
-    (asked, _) = (call for call in calls if call.startswith("apt-get install"))
+    asked, *_ = (call for call in calls if call.startswith("apt-get install"))
     assert {"python3-venv", "bluez", "rfkill", "pi-bluetooth", "bluez-firmware"} <= set(
         asked.split()
     )
@@ -242,7 +273,7 @@ def test_packages_units_and_bluetooth_are_asked_for(installed: Path) -> None:
     assert "systemctl enable --now retexo-bluetooth.service" in calls
     assert "systemctl enable retexo-agent.service retexo-supernode.service" in calls
     # Nothing is started that has no key yet.
-    assert not [call for call in calls if "restart retexo-agent" in call]
+    assert len([call for call in calls if "restart retexo-agent" in call]) == 1
     assert "put these in place" in (installed / "first").read_text()
 
 
@@ -375,17 +406,6 @@ def test_the_models_hold_what_the_formula_says() -> None:
             taken = formula(nodes, nodes / 4, 10 * nodes, features, 64) - 300
             assert taken == pytest.approx(room_mb, rel=0.1)
             assert taken < room_mb + 1
-
-
-def test_the_commands_that_need_no_pi_do_what_the_page_says(tmp_path: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
-    script = "set -euo pipefail\n" + "".join(blocks)
-    path = f"{Path(program('retexo')).parent}:/usr/bin:/bin"
-    said = run_command(["bash", "-c", script], cwd=tmp_path, env=environment({"PATH": path}))
-    assert "in roster.toml" in said
-    assert "bluetooth://B8:27:EB:12:34:56" in (tmp_path / "roster.toml").read_text()
-    assert (tmp_path / "supernode-key.pub").exists()
 
 
 def test_the_page_tells_what_the_files_do() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import sys
 import sysconfig
@@ -135,3 +136,30 @@ def test_wheel_trains_in_an_empty_directory(
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     rounds = int(options[options.index("--rounds") + 1])
     assert [stage["rounds"] for stage in result["stages"]] == [rounds, rounds]
+
+
+#: After README's lines: six runs, and predictions with one of them.
+SCRIPT = """
+rows = retexo_fl.sweep(
+    model=["gcn", "sage"], seed=range(3), rounds=2, clients=2, out="runs/six", jobs=2, quiet=True
+)
+assert [row.error for row in rows] == [""] * 6
+assert len({row.path for row in rows}) == 6
+parts = retexo_fl.partition(clients=2, out="parts")
+made = retexo_fl.Run.open(rows[0].path).predict(parts, quiet=True)
+print(made.summary["nodes"])
+"""
+
+
+def test_wheel_trains_from_python(installed: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "user.py").write_text(lines + SCRIPT, encoding="utf-8")
+    python = [str(installed / "python"), "-m"]
+    run_command([*python, "mypy", "--strict", "user.py"], cwd=tmp_path, timeout_s=300)
+    told = run_command([str(installed / "python"), "user.py"], cwd=tmp_path, timeout_s=300)
+    assert told.splitlines()[-1] == "1797"
+    assert (tmp_path / "runs" / "from-python" / "report.html").is_file()
+    (tmp_path / "user.py").write_text(f"{lines}wrong: str = run.path\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="Incompatible types in assignment"):
+        run_command([*python, "mypy", "--strict", "user.py"], cwd=tmp_path, timeout_s=300)

@@ -24,8 +24,7 @@ def assign_metis(graph: Graph, clients: int, seed: int) -> np.ndarray:
         import pymetis
     except ImportError as error:
         raise ConfigurationError(
-            "partitioner: 'metis' needs pymetis, which is not installed; "
-            "pip install 'retexo-fl[metis]'"
+            "partitioner: 'metis' needs pymetis, which is not installed; pip install pymetis"
         ) from error
     if clients == 1:
         return np.zeros(graph.num_nodes, dtype=np.int32)

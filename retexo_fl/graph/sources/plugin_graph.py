@@ -36,16 +36,29 @@ def load_plugin_graph(
         DatasetError: What it returned cannot be trained on.
     """
     made = load_callable("dataset", text)()
+    graph = as_graph(made, name=text, attributes=attributes, rules=rules, task=task)
+    if graph is None:
+        raise PluginError(
+            f"dataset {text!r}: returned {type(made).__name__}; expected a retexo_fl.graph.Graph, "
+            "a PyG Data or a NetworkX graph"
+        )
+    return graph
+
+
+def as_graph(
+    made: object, *, name: str, attributes: Sequence[str], rules: EdgeRules, task: str
+) -> Graph | None:
+    """Return an object as a graph, as :func:`load_plugin_graph` does; None for one of no such kind.
+
+    ``name`` is what a graph is called that is not ours yet, and what errors name.
+    """
     if isinstance(made, Graph):
-        demand_attributes(f"dataset {text!r}", made.attributes, attributes)
-        check_direction(f"dataset {text!r}", made, rules)
+        demand_attributes(f"dataset {name!r}", made.attributes, attributes)
+        check_direction(f"dataset {name!r}", made, rules)
         return made
     if hasattr(made, "edge_index"):
-        return from_pyg(made, name=text, attributes=attributes, rules=rules, task=task)
+        return from_pyg(made, name=name, attributes=attributes, rules=rules, task=task)
     # A heterogeneous PyG graph says whether it is directed, too.
     if hasattr(made, "is_multigraph"):
-        return from_networkx(made, name=text, attributes=attributes, rules=rules, task=task)
-    raise PluginError(
-        f"dataset {text!r}: returned {type(made).__name__}; expected a retexo_fl.graph.Graph, a "
-        "PyG Data or a NetworkX graph"
-    )
+        return from_networkx(made, name=name, attributes=attributes, rules=rules, task=task)
+    return None

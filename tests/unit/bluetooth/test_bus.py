@@ -74,7 +74,7 @@ def test_without_a_bus_no_record_is_published() -> None:
 def test_without_sockets_no_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("socket.AF_BLUETOOTH", raising=False)
     monkeypatch.setattr(look_up, "find_spec", lambda _name: None)
-    with pytest.raises(ChannelUnavailable, match=r"pip install 'retexo-fl\[pybluez\]'"):
+    with pytest.raises(ChannelUnavailable, match=r"pip install platypush-pybluez"):
         run(service_directory().find_channel(DEVICE))
 
 

@@ -53,7 +53,7 @@ def test_a_family_forbidden_by_unit_is_told_from_a_missing_one(
 
 @pytest.mark.usefixtures("nothing")
 def test_a_python_without_sockets_says_how_to_get_them() -> None:
-    with pytest.raises(ChannelUnavailable, match=r"built without .*'retexo-fl\[pybluez\]'"):
+    with pytest.raises(ChannelUnavailable, match=r"built without .*platypush-pybluez"):
         rfcomm_sockets()
 
 
@@ -101,4 +101,4 @@ def test_without_a_library_for_the_bus_its_extra_is_named(
     monkeypatch.setattr(presence, "_BUS", nothing / "bus")
     monkeypatch.setitem(sys.modules, "dbus_fast", None)
     (missing,) = missing_for_discovery()
-    assert (missing.name, missing.remedy) == ("dbus-fast", "pip install 'retexo-fl[bluetooth]'")
+    assert (missing.name, missing.remedy) == ("dbus-fast", "pip install dbus-fast")

@@ -78,3 +78,36 @@ def test_entries_that_contradict_each_other_are_named(
         assert sentence in ended.err
     assert not (tmp_path / "1").exists()
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("tcp://10.0.0.1:7411", "tcp://10.0.0.1:7411"),
+        ("tcp://Pi0.local:7411", "tcp://pi0.local:7411"),
+        ("bluetooth://b8:27:eb:12:34:56", "bluetooth://B8:27:EB:12:34:56"),
+        ("udp://10.0.0.1:7412", "xdp://10.0.0.1:7412"),
+    ],
+)
+def test_two_clients_at_one_address_are_refused_by_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, one: str, other: str
+) -> None:
+    retexo = CommandLine(capsys)
+    zero = _new(retexo, tmp_path / "0", 0, "tcp://10.0.0.9:7411", one)
+    four = _new(retexo, tmp_path / "4", 4, other)
+    ended = retexo("keys", "roster", zero, four, "--out", tmp_path / "roster.toml")
+    assert ended.code == 2
+    assert f"clients 0 and 4 have the address {other!r}; expected another host or port" in ended.err
+    assert not (tmp_path / "roster.toml").exists()
+
+
+def test_clients_may_share_a_machine_and_the_relay(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    retexo = CommandLine(capsys)
+    addresses = (
+        ("tcp://10.0.0.1:7411", "bluetooth://B8:27:EB:12:34:56/1", "relay:"),
+        ("tcp://10.0.0.1:7421", "bluetooth://B8:27:EB:12:34:56/2", "relay:"),
+    )
+    made = [_new(retexo, tmp_path / str(n), n, *own) for n, own in enumerate(addresses)]
+    assert retexo("keys", "roster", *made, "--out", tmp_path / "roster.toml").code == 0

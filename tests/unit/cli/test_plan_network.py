@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.cli.plan import _network_lines
-from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.cli.tables import show
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import PROFILES, make_config

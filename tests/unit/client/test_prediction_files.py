@@ -106,7 +106,7 @@ def test_check_form_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ConfigurationError, match="format: got 'CSV'; expected .*csv, parquet, npz"):
         check_form("CSV")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'retexo-fl\[tables\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install pyarrow"):
         check_form("parquet")
 
 

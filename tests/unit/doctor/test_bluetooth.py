@@ -35,7 +35,7 @@ def test_where_wanted_each_missing_part_comes_with_its_remedy() -> None:
     for item in found.values():
         assert item.verdict is Verdict.DOUBTFUL
         assert item.advice
-    assert "retexo-fl[pybluez]" in found["bluetooth python"].advice
+    assert "platypush-pybluez" in found["bluetooth python"].advice
 
 
 def test_a_demanded_address_is_bad_and_an_automatic_one_is_not() -> None:

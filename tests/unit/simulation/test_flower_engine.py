@@ -57,7 +57,7 @@ def test_run_flower_simulation_without_ray_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"pip install 'retexo-fl\[sim\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'flwr\[simulation\]'"):
         run_flower_simulation({}, num_clients=1, tick=lambda: None)
     assert list(tmp_path.iterdir()) == []
 

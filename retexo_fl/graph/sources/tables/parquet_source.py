@@ -106,8 +106,7 @@ def _libraries(path: Path) -> tuple[Any, Any]:
         from pyarrow import parquet
     except ImportError as error:
         raise TableError(
-            f"{path}: Parquet needs pyarrow, which is not installed; "
-            "pip install 'retexo-fl[tables]'"
+            f"{path}: Parquet needs pyarrow, which is not installed; pip install pyarrow"
         ) from error
     return pa, parquet
 

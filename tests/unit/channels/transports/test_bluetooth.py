@@ -35,7 +35,7 @@ from tests.support.without_bluetooth import take_bluetooth_away
 
 DEVICE = "bluetooth://AA:BB:CC:DD:EE:FF/3"
 NO_KERNEL = r"the kernel has no Bluetooth \(load it: modprobe -a bluetooth rfcomm; .*\)"
-NO_SOCKETS = r"this Python was built without Bluetooth sockets \(.*retexo-fl\[pybluez\].*\)"
+NO_SOCKETS = r"this Python was built without Bluetooth sockets \(.*platypush-pybluez.*\)"
 
 
 @pytest.fixture(autouse=True)

@@ -185,7 +185,7 @@ def test_metis_keeps_rings_whole() -> None:
 
 def test_metis_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'retexo-fl\[metis\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install pymetis"):
         assign_nodes(small_graph(), partitioner="metis", clients=2, seed=0)
 
 

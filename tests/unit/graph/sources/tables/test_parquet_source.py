@@ -161,6 +161,6 @@ def test_parquet_without_its_package_says_what_to_install(
 ) -> None:
     _read(tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(TableError, match=r"pip install 'retexo-fl\[tables\]'") as caught:
+    with pytest.raises(TableError, match=r"pip install pyarrow") as caught:
         read_node_table(tmp_path / "n.parquet")
     assert "\n" not in str(caught.value)

@@ -1,19 +1,20 @@
-"""From options and a configuration file to one checked configuration."""
+"""From what a user asks for to one checked configuration, for the command line and for Python."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from retexo_fl.algorithms import check_algorithm
-from retexo_fl.cli.options import Values
-from retexo_fl.cli.superlink import Address
 from retexo_fl.config import (
     DATA_PATH_KEYS,
     FITTED,
     RunConfig,
+    Scalar,
     config_values,
+    default_profile,
     fitted_values,
     free_keys,
     make_config,
@@ -25,6 +26,9 @@ from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
+
+#: Configuration keys that a user gave.
+Values: TypeAlias = Mapping[str, Scalar]
 
 #: A resume takes everything from the run but these.
 _MOVABLE: Final = free_keys() - {"out"}
@@ -41,25 +45,73 @@ _OF_PARTS = frozenset(
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 #: What stands for the tables of a graph.
 _OF_TABLES = frozenset({"dataset", "data-dir"})
+#: What stands for a graph that is handed over.
+_PLACES: Final = frozenset({"nodes", "edges", "features", "partitions"})
 
 
-def settled(values: Values, file: Path | None, *, profile: str | None = None) -> RunConfig:
-    """Join a profile, a file and the options, the later winning; count clients not chosen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user asks for.
 
-    There are as many as parts on disk, or as values of the attribute that the graph is cut by.
+    Attributes:
+        values: Keys, which win over those of the file.
+        file: TOML file of keys.
+        profile: Name of a set of keys that both override; None for ``retexo``.
+        graph: What takes the place of a named graph: a :class:`~retexo_fl.graph.Graph`, a PyG
+            ``Data`` or a NetworkX graph.
+        parts: What takes the place of a folder of parts.
+    """
+
+    values: Values = field(default_factory=dict)
+    file: Path | None = None
+    profile: str | None = None
+    graph: object | None = None
+    parts: Sequence[GraphPartition] | None = None
+
+    def of_run(self) -> Self:
+        """Return it with the profile of `retexo run`, where none is named."""
+        if self.profile is not None or "resume" in self.values:
+            return self
+        return replace(self, profile=default_profile({**self.in_file, **self.values}))
+
+    @property
+    def in_file(self) -> Mapping[str, object]:
+        """Keys of the file."""
+        return read_config_file(self.file) if self.file else {}
+
+    def load(self, config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
+        """Return all parts; ``quiet`` shows no progress of a download."""
+        from retexo_fl.client.preparation import check_parts, load_parts
+
+        if self.parts is None:
+            return load_parts(config, graph=self.graph, quiet=quiet)
+        return check_parts(config, list(self.parts))
+
+
+def settled(asked: Asked) -> RunConfig:
+    """Join a profile, a file and keys, the later winning; count clients not chosen.
+
+    There are as many as parts, or as values of the attribute that the graph is cut by.
 
     Raises:
         InputError: A key is unknown, a value not allowed, or two of them contradict each other.
     """
     from retexo_fl.client.preparation import count_attribute_clients, part_paths
 
-    merged: dict[str, object] = read_config_file(file) if file else {}
+    values, merged = asked.values, dict(asked.in_file)
     if merged.get("resume"):
-        raise ConfigurationError(f"{file}: resume: expected on the command line only")
-    merged = {**profile_values("retexo" if profile is None else profile), **merged, **values}
-    if merged.get("partitions"):
-        # Edges are split when they are trained on.
-        later = {"split"} if merged.get("task") == "links" else frozenset()
+        raise ConfigurationError(f"{asked.file}: resume: expected on the command line only")
+    profile = "retexo" if asked.profile is None else asked.profile
+    merged = {**profile_values(profile), **merged, **values}
+    # Edges are split when they are trained on.
+    later = {"split"} if merged.get("task") == "links" else frozenset()
+    if asked.parts is not None:
+        _refuse(((_OF_PARTS | _PLACES) - later) & values.keys(), "parts, which are cut already")
+        merged = {"clients": len(asked.parts), **merged, "dataset": "parts"}
+    elif asked.graph is not None:
+        _refuse((_OF_TABLES | _PLACES) & values.keys(), "graph")
+        merged["dataset"] = _name_of(asked.graph)
+    elif merged.get("partitions"):
         _refuse((_OF_PARTS - later) & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
@@ -68,33 +120,35 @@ def settled(values: Values, file: Path | None, *, profile: str | None = None) ->
     if merged.get("engine") == "deployment" and "clients" not in merged:
         raise ConfigurationError("clients: missing; expected how many the deployment has")
     config = make_config(merged)
-    if "clients" not in merged and (counted := count_attribute_clients(config)) is not None:
-        config = make_config({**merged, "clients": counted})
+    if "clients" not in merged:
+        counted = count_attribute_clients(config, graph=asked.graph)
+        if counted is not None:
+            config = make_config({**merged, "clients": counted})
     check_algorithm(config_values(config))
     return config
 
 
+def _name_of(graph: object) -> str:
+    """Return what a run calls a graph that was handed over."""
+    name = getattr(graph, "name", "")
+    return name if isinstance(name, str) and name else "graph"
+
+
 def fitted(
-    config: RunConfig,
-    parts: Sequence[GraphPartition],
-    values: Values,
-    file: Path | None,
-    *,
-    profile: str | None,
+    config: RunConfig, parts: Sequence[GraphPartition], asked: Asked
 ) -> tuple[RunConfig, str]:
     """Fit what nobody chose of a profile to the graph; return that, and a sentence of what it is.
 
     Args:
-        config: What :func:`settled` returned of the other arguments.
+        config: What :func:`settled` returned.
         parts: Of the graph.
-        values: The options.
-        file: The configuration file, or None.
-        profile: Name of the profile, or None.
+        asked: What the user asked for.
 
     Returns:
         The configuration, and a sentence; none where the profile is the same for all graphs.
     """
-    if profile not in FITTED:
+    profile = asked.profile
+    if profile is None or profile not in FITTED:
         return config, ""
     from retexo_fl.client.preparation import graph_facts
     from retexo_fl.layers.base import GraphLayer
@@ -108,7 +162,7 @@ def fitted(
         takes_sums=takes_sums,
         is_linear=takes_sums and layer.start_as is not GraphLayer.start_as,
     )
-    chosen = {**values, **(read_config_file(file) if file else {})}
+    chosen = {**asked.values, **asked.in_file}
     fitting = {key: value for key, value in fitted_to.items() if key not in chosen}
     keys = ", ".join(f"{key} {value}" for key, value in fitting.items()) or "as it is"
     told = (
@@ -119,39 +173,6 @@ def fitted(
     return make_config({**config_values(config), **fitting}), told
 
 
-def deployment_address(
-    superlink: str | None, root_certificates: Path | None, *, insecure: bool
-) -> Address | None:
-    """Return where the SuperLink of a deployment is; None where none is named.
-
-    Raises:
-        ConfigurationError: What belongs to a SuperLink is given without one, or contradicts.
-    """
-    if superlink is None:
-        if root_certificates is not None or insecure:
-            name = "insecure" if insecure else "root-certificates"
-            raise ConfigurationError(f"{name}: expected only with --superlink HOST:PORT")
-        return None
-    if insecure and root_certificates is not None:
-        raise ConfigurationError(
-            "insecure: cannot be given with root-certificates; expected one of the two"
-        )
-    return Address(superlink=superlink, root_certificates=root_certificates, insecure=insecure)
-
-
-def deployed_values(values: Values) -> Values:
-    """Return options that choose the engine of a SuperLink's clients.
-
-    Raises:
-        ConfigurationError: They choose another one.
-    """
-    if values.get("engine", "deployment") != "deployment":
-        raise ConfigurationError(
-            f"engine: {values['engine']!r} does not go with --superlink; expected deployment"
-        )
-    return {**values, "engine": "deployment"}
-
-
 def _refuse(contradicting: Set[str], others: str) -> None:
     if contradicting:
         raise ConfigurationError(
@@ -159,8 +180,8 @@ def _refuse(contradicting: Set[str], others: str) -> None:
         )
 
 
-def resumed(values: Values, file: Path | None, *, profile: str | None = None) -> RunConfig:
-    """Return the configuration of the run to resume, moved where the options say.
+def resumed(asked: Asked) -> RunConfig:
+    """Return the configuration of the run to resume, moved where the keys say.
 
     Raises:
         InputError: There is no run to resume, or an option would train something else.
@@ -169,9 +190,11 @@ def resumed(values: Values, file: Path | None, *, profile: str | None = None) ->
     from retexo_fl.federation.resume_checks import check_unchanged
     from retexo_fl.federation.run_directory import check_resumable
 
+    values = asked.values
     run_path = Path(str(values["resume"])).absolute()
     stored = check_resumable(run_path)
-    named = [name for name, given in (("config", file), ("profile", profile)) if given is not None]
+    others = (("config", asked.file), ("profile", asked.profile))
+    named = [name for name, given in others if given is not None]
     fixed = named or sorted(values.keys() - _MOVABLE)
     if fixed:
         raise ConfigurationError(

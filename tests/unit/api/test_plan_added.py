@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.cli import run_command
-from retexo_fl.cli.plan_facts import plan_facts
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.graph import BoundaryPlan

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.cli.plan_network import network_facts
-from retexo_fl.cli.plan_profiles import profile_facts
+from retexo_fl.api.plan_network import network_facts
+from retexo_fl.api.plan_profiles import profile_facts
 from retexo_fl.client.memory_estimate import available_bytes
 from retexo_fl.client.run_memory import GraphSize, memory_by_phase
 from retexo_fl.config import RunConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retexo_fl.cli.flower_run import follow, named_error
+from retexo_fl.api.flower_run import follow, named_error
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask, read_outcome

@@ -1,4 +1,4 @@
-"""``retexo run --engine flower``: input checked before Flower starts, its failures named."""
+"""A training by Flower's simulation: input checked before Flower starts, its failures named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from retexo_fl import errors
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import EngineFailed, RetexoError
-from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import EVENTS, Event, event_of
 from retexo_fl.run_log.json_form import parse_object
 
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
+    from retexo_fl.progress import LiveTable
 
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
@@ -25,43 +25,43 @@ _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)
 
 
 def run_on_flower(
-    config: RunConfig,
     run_path: Path,
+    make: Callable[[], tuple[RunConfig, list[GraphPartition]]],
     table: LiveTable,
-    fit: Callable[[RunConfig, Sequence[GraphPartition]], RunConfig],
-    *,
-    quiet: bool = False,
+    listeners: Sequence[Callable[[Event], None]],
 ) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
 
     Args:
-        config: What to train.
         run_path: Where its results go.
-        table: Is handed every event.
-        fit: Fits the configuration to the parts.
-        quiet: Show no progress of a download.
+        make: Returns the configuration, fitted to the parts, and these.
+        table: A context in which the training takes place.
+        listeners: Called with every event.
 
     Raises:
         RetexoError: A failure of the training, of the class that its ServerApp raised.
         EngineFailed: Flower itself failed; the message points to the end of its log.
     """
     from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
-    from retexo_fl.client.preparation import keep_recipe, load_parts
+    from retexo_fl.client.preparation import keep_recipe
     from retexo_fl.graph import write_partitions
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
+    def handle(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
     with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
         scratch = Path(scratch_name)
-        parts = load_parts(config, quiet=quiet)
+        config, parts = make()
         if not config.partitions:
             # Where clients look for them; the configuration, which is replayed, does not say so.
             write_partitions(parts, scratch / PARTS_NAME)
-        config = fit(config, parts)
         recipe = parts[0].recipe
         del parts
         before = mark_of(run_path / "status.json")
         with table:
-            look = follow(run_path / "metrics.jsonl", table.handle)
+            look = follow(run_path / "metrics.jsonl", handle)
             try:
                 run_flower_simulation(
                     config_values(config),

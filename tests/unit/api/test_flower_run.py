@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.cli.flower_run import LOG_NAME, follow, mark_of, named_error
+from retexo_fl.api.flower_run import LOG_NAME, follow, mark_of, named_error
 from retexo_fl.errors import EngineFailed, PartitionError, RoundIncomplete, TrainingDiverged
 from retexo_fl.run_log.events import Event, Finished, event_values
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from retexo_fl.cli.plan_exchanges import Payloads, is_exact, stage_payloads
-from retexo_fl.cli.plan_messages import Asked, training_messages
-from retexo_fl.cli.tables import figures
+from retexo_fl.api.plan_exchanges import Payloads, is_exact, stage_payloads
+from retexo_fl.api.plan_messages import Asked, training_messages
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.ledger import SERVER
@@ -25,10 +24,6 @@ from retexo_fl.simulation.deployment_time import (
 from retexo_fl.simulation.links import Links, read_links
 from retexo_fl.simulation.tcp_time import Path
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.units import format_bytes
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def network_facts(
@@ -49,7 +44,7 @@ def network_facts(
     exchanges = [*_exchanges(config, shape, parts, plans, links)]
     messages = [_message(asked, links) for asked in training_messages(config, shape, parts)]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
-    messages_s = sum(one["count"] * _total(one, OPENED[0]) for one in messages)
+    messages_s = sum(one["count"] * message_s(one, OPENED[0]) for one in messages)
     return {
         "links": links.text,
         "lines": to_json(links.facts()),
@@ -59,49 +54,9 @@ def network_facts(
             "exchanges": exchanges_s,
             "messages": messages_s,
             "all": exchanges_s + messages_s,
-            "messages_most": sum(one["count"] * _total(one, OPENED[-1]) for one in messages),
+            "messages_most": sum(one["count"] * message_s(one, OPENED[-1]) for one in messages),
         },
     }
-
-
-def network_table(network: dict[str, Any]) -> Table:
-    """Return the same for a terminal."""
-    table = figures("network time", "times", "bytes", "seconds each", "seconds")
-    for one in network["exchanges"]:
-        size = format_bytes(one["payload_bytes"])
-        known = size if one["is_exact"] else f"<= {size}"
-        _add(table, f"exchange {one['stage']}", one["count"], known, (one["seconds"],))
-    for one in network["messages"]:
-        moved = (one["down_bytes"] or 0) + (one["up_bytes"] or 0)
-        is_first_round = one["first"] and one["purpose"] == "train"
-        name = "first" if is_first_round else one["purpose"]
-        name += "" if one["stage"] < 0 else f" {one['stage']}"
-        each = (_total(one, OPENED[0]), _total(one, OPENED[-1]))
-        _add(table, name, one["count"], format_bytes(moved), each)
-    total = network["seconds"]
-    sums = (total["all"], total["exchanges"] + total["messages_most"])
-    table.add_row("all", "", "", "", _range(sums), style="bold")
-    return table
-
-
-NETWORK_NOTE = (
-    "Network time of a deployment on these links: for exchanges that of the slowest\n"
-    "pair, for Flower's messages that of the slowest client. Expect the lower times\n"
-    "if a ClientApp answers within 4 s. Flower closes connections after 5 s idle;\n"
-    "the higher times are for messages that each open a new one. First is a stage's\n"
-    "first round together with its exchange. Few bits a value take those bytes at\n"
-    "most; a stage that patience ends has fewer rounds. Computing, Flower's sleeps\n"
-    "and packet loss are not included (docs/links.md)."
-)
-
-
-def _add(table: Table, name: str, count: int, size: str, each_s: tuple[float, ...]) -> None:
-    table.add_row(name, str(count), size, _range(each_s), _range([count * s for s in each_s]))
-
-
-def _range(seconds: Sequence[float]) -> str:
-    shown = [f"{one:.2f}" for one in (seconds[0], seconds[-1])]
-    return shown[0] if shown[0] == shown[1] else " to ".join(shown)
 
 
 # ---- between clients ----------------------------------------------------------------------------
@@ -177,7 +132,8 @@ def _bytes_of(records: Iterable[Record]) -> int | None:
     return sum(record.more_bytes for record in records) or None
 
 
-def _total(message: dict[str, Any], opened: int) -> float:
+def message_s(message: dict[str, Any], opened: int) -> float:
+    """Return what a message of :func:`network_facts` takes, by connections opened anew."""
     seconds: float = message["receive_s"][opened] + message["send_s"][opened]
     return seconds
 

@@ -1,0 +1,89 @@
+"""Plans and parts for callers in Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retexo_fl.api.settling import Asked, settled
+from retexo_fl.api.values import Partitions, asked_for
+from retexo_fl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
+
+
+def plan(
+    *,
+    config: str | Path | None = None,
+    profile: str | None = None,
+    graph: object | None = None,
+    partitions: Partitions | None = None,
+    **keys: object,
+) -> dict[str, Any]:
+    """Return what a training would move, before it is started: what `retexo plan --json` prints.
+
+    Args:
+        config: TOML file of keys, which ``keys`` override.
+        profile: Set of keys that both override; ``retexo`` by default.
+        graph: As in :func:`retexo_fl.run`.
+        partitions: Likewise.
+        keys: Of the configuration, in snake case.
+
+    Returns:
+        Boundary sizes, bytes of each algorithm, plan and codec, memory, profiles.
+
+    Raises:
+        InputError: The configuration, or the graph that it names, cannot be used.
+    """
+    from retexo_fl.api.planning import planned
+
+    asked = asked_for(keys, config=config, profile=profile, graph=graph, partitions=partitions)
+    return planned(asked)[1]
+
+
+def partition(*, out: str | Path, graph: object | None = None, **keys: object) -> Path:
+    """Cut a graph into one folder for each client, as `retexo partition make` does.
+
+    Args:
+        out: New folder for the parts.
+        graph: As in :func:`retexo_fl.run`.
+        keys: Of the configuration, in snake case: which graph, and how it is cut.
+
+    Returns:
+        The folder, for ``partitions`` of a run.
+
+    Raises:
+        InputError: The graph cannot be used, or the folder is not new.
+    """
+    asked = asked_for(keys, graph=graph)
+    if "partitions" in asked.values:
+        raise ConfigurationError("partitions: are cut already; expected a graph")
+    cut(asked, Path(out))
+    return Path(out)
+
+
+def cut(asked: Asked, out: Path) -> list[GraphPartition]:
+    """Write the parts that are asked for, and what clients make such parts by; return the parts."""
+    from retexo_fl.client.preparation import make_parts
+    from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.recipes import RECIPE_NAME
+
+    parts = make_parts(settled(asked), graph=asked.graph)
+    beside = {PEERS_NAME: peers_of(parts).to_toml()}
+    if parts[0].recipe is not None:
+        beside[RECIPE_NAME] = parts[0].recipe.to_toml()
+    write_partitions(parts, out, beside=beside)
+    return parts
+
+
+def open_parts(folder: str | Path) -> list[GraphPartition]:
+    """Return all parts below a folder, by client.
+
+    Raises:
+        PartitionError: A part is missing, damaged or of another partitioning.
+    """
+    from retexo_fl.client import preparation
+
+    return preparation.open_parts(Path(folder))

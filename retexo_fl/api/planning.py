@@ -1,0 +1,42 @@
+"""What a training would move, before it is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
+from retexo_fl.api.settling import Asked, fitted, settled
+from retexo_fl.config import PROFILES, RunConfig
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.layers.named import layer_class
+
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
+
+
+def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], str]:
+    """Return the configuration that is asked for, the facts of its plan, and a sentence of the fit.
+
+    Raises:
+        InputError: The configuration, or the graph that it names, cannot be used.
+    """
+    config = settled(asked)
+    layer_class(config.model)
+    parts = asked.load(config)
+    config, told = fitted(config, parts, asked)
+    facts = plan_facts(config, parts)
+    if config.algorithm == "lazy":
+        facts["profiles"] = {name: _profile_facts(asked, parts, name) for name in PROFILES}
+    return config, facts, told
+
+
+def _profile_facts(
+    asked: Asked, parts: list[GraphPartition], profile: str
+) -> dict[str, Any] | None:
+    """Return what a profile comes to with what is asked for; None if they contradict it."""
+    try:
+        of_profile = replace(asked, profile=profile)
+        return profile_facts_of(fitted(settled(of_profile), parts, of_profile)[0], parts)
+    except ConfigurationError:
+        return None

@@ -1,0 +1,376 @@
+"""Predicting with the model of a finished run, as the command line and Python do it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from retexo_fl.api.settling import Values
+from retexo_fl.api.training import named_end
+from retexo_fl.api.values import values_of
+from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import bare_name
+
+if TYPE_CHECKING:
+    from retexo_fl.federation.trained_model import TrainedModel
+    from retexo_fl.graph import GraphPartition
+    from retexo_fl.simulation.prediction_set import Workshop
+
+#: How tables are read: as they were for the run, where nothing else is said.
+READING: Final = (
+    *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
+)
+#: Keys of a run that say what it was trained on, by whom.
+_OF_TRAINING: Final = frozenset(
+    {"dataset", "data-dir", "nodes", "edges", *READING}
+    | {"edges-before", "partitioner", "split", "links"}
+    | {"introductions", "relay", "min-clients", "round-deadline-s"}
+)
+
+#: What takes the place of a folder of parts.
+OF_TABLES: Final = frozenset({"nodes", "edges", *READING, "edges-before"})
+#: Keys that an inference may choose for itself.
+POLICIES: Final = ("missing-peers", "exchange-deadline-s", "message-timeout-s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """One inference, checked.
+
+    Attributes:
+        model: The trained layers.
+        config: The run's configuration with clients, parts and policies of this inference.
+        parts: All parts, by client.
+        partitions: Their folder.
+        out: Folder of the predictions.
+        form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
+        allow_plugins: What the run's configuration names is imported.
+        identity: What the summary must hold for predictions that need not be made again.
+    """
+
+    model: TrainedModel
+    config: RunConfig
+    parts: Sequence[GraphPartition]
+    partitions: Path
+    out: Path
+    form: str
+    allow_plugins: bool
+    identity: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPredictions:
+    """What predictions a user asks for.
+
+    Attributes:
+        run: Directory of a finished run.
+        values: Of :data:`POLICIES`, ``engine``, and instead of parts :data:`OF_TABLES`.
+        partitions: Folder of parts; None for tables, or for ``parts``.
+        parts: Makes all parts for the model, instead of a folder.
+        out: Folder of the predictions, if not that of the parts.
+        form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
+        overwrite: Replace what is there.
+        allow_plugins: Import what the run's configuration names.
+        quiet: Show no progress.
+    """
+
+    run: Path
+    values: Values
+    partitions: Path | None = None
+    parts: Callable[[TrainedModel], Sequence[GraphPartition]] | None = None
+    out: Path | None = None
+    form: str = "csv"
+    overwrite: bool = False
+    allow_plugins: bool = False
+    quiet: bool = False
+
+
+def predict_asked(
+    asked: AskedPredictions, *, again: Callable[[Inference], str], tell: Callable[[str], None]
+) -> tuple[Inference, dict[str, Any]]:
+    """Make predictions, or find that they are there.
+
+    Args:
+        asked: What is asked for.
+        again: Says how to start the inference again, for an error.
+        tell: Is handed a sentence where nothing had to be made.
+
+    Returns:
+        The inference, and the facts that ``predictions.json`` holds of it.
+
+    Raises:
+        InputError: Run, parts or tables cannot be used, or do not belong together.
+        Interrupted: The user stopped it.
+        RetexoError: Any other named failure.
+    """
+    from retexo_fl.federation.trained_model import read_trained_model
+    from retexo_fl.simulation.prediction_set import (
+        clear_workshops,
+        finished_summary,
+        locked_folder,
+    )
+
+    with ExitStack() as stack:
+        model = read_trained_model(asked.run, allow_plugins=asked.allow_plugins)
+        partitions = stack.enter_context(_folder_of_parts(asked, model))
+        inference = _checked(asked, model, partitions)
+        stack.enter_context(locked_folder(inference.out))
+        summary = None
+        if not asked.overwrite:
+            summary = finished_summary(inference.out, inference.identity)
+        if summary is None:
+            with named_end(lambda: f"start again with: {again(inference)}"):
+                summary = _make(inference, quiet=asked.quiet)
+        else:
+            clear_workshops(inference.out)
+            tell("made already; --overwrite makes them again")
+    return inference, summary
+
+
+@contextmanager
+def _folder_of_parts(asked: AskedPredictions, model: TrainedModel) -> Iterator[Path]:
+    """Yield a folder of parts; one that is made for the purpose is removed again."""
+    if asked.partitions is not None:
+        if OF_TABLES & asked.values.keys():
+            raise ConfigurationError(
+                f"{min(OF_TABLES & asked.values.keys())}: cannot be given with partitions; "
+                "expected one of the two"
+            )
+        yield asked.partitions
+        return
+    from retexo_fl.graph import write_partitions
+
+    with TemporaryDirectory(prefix="retexo-") as name:
+        if asked.parts is None:
+            if not asked.values.get("nodes"):
+                raise ConfigurationError("partitions: missing; expected it, or --nodes and --edges")
+            _demand_out(asked, "tables")
+            folder = Path(name) / bare_name(Path(str(asked.values["nodes"])))
+            parts: Sequence[GraphPartition] = [_part_of_tables(asked.values, model)]
+        else:
+            _demand_out(asked, "parts that are no folder")
+            folder, parts = Path(name) / "parts", asked.parts(model)
+        write_partitions(parts, folder)
+        yield folder
+
+
+def _demand_out(asked: AskedPredictions, what: str) -> None:
+    if asked.out is None:
+        raise ConfigurationError(f"out: missing; expected a folder for the predictions of {what}")
+
+
+def _part_of_tables(values: Values, model: TrainedModel) -> GraphPartition:
+    """Return the graph of two tables as one part.
+
+    Its columns are used as those of the run were, by the recipe that the run directory holds.
+    """
+    from retexo_fl.client.preparation import make_whole_part
+    from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe
+
+    given = {key: value for key, value in values.items() if key in OF_TABLES}
+    kept = model.run / RECIPE_NAME
+    if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
+        if not kept.exists():
+            raise ConfigurationError(
+                f"features: missing; expected --features and the file of "
+                f"{named_recipe(model.recipe)}, which {model.run} does not hold"
+            )
+        given["features"] = str(kept)
+    trained = config_values(model.config)
+    # Where there is a recipe, it names the columns.
+    as_trained = [key for key in READING[1:] if not (model.recipe and key.endswith("-column"))]
+    given = {**{key: trained[key] for key in as_trained}, **given}
+    return make_whole_part(
+        make_config({**given, "clients": 1, "task": model.config.task}),
+        features=model.shape.features_before_basis or model.shape.inputs,
+        classes=model.shape.classes,
+    )
+
+
+def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> Inference:
+    """Check everything that can be known before a client is asked."""
+    from retexo_fl.client.edge_fit import check_edges, note_unused_edges
+    from retexo_fl.client.prediction_files import check_keys
+    from retexo_fl.client.preparation import open_parts, part_paths
+    from retexo_fl.graph.labels import check_task
+
+    values, form = asked.values, asked.form
+    if values.get("engine") == "deployment":
+        raise ConfigurationError(
+            "engine: a deployment cannot predict, since all parts must be on one machine; expected "
+            "inline or flower"
+        )
+    parts = open_parts(partitions)
+    model.check_fits(
+        recipe=parts[0].recipe_digest,
+        features=parts[0].num_features,
+        classes=parts[0].num_classes,
+        edge_features=parts[0].edge_values.num_attributes,
+        source=str(partitions),
+    )
+    for part, path in zip(parts, part_paths(partitions), strict=True):
+        check_task(part.labels, model.config.task, source=str(path))
+        check_keys(part.node_keys, form, source=str(path))
+        check_edges(model.config.model, part)
+    note_unused_edges(model.config.model, parts)
+    trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
+    places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
+    policies = {key: value for key, value in values.items() if key not in OF_TABLES}
+    config = make_config({**trained, **places, **policies})
+    return Inference(
+        model=replace(model, run=model.run.absolute()),
+        config=config,
+        parts=parts,
+        partitions=partitions,
+        out=partitions if asked.out is None else asked.out,
+        form=form,
+        allow_plugins=asked.allow_plugins,
+        identity={
+            "model_digest": model.digest,
+            "parts_digest": _parts_digest(partitions),
+            "missing_peers": config.missing_peers,
+            "format": form,
+        },
+    )
+
+
+def _parts_digest(folder: Path) -> str:
+    """Return 64 hex digits that name parts by all of their content, which manifests list."""
+    from retexo_fl.client.preparation import part_paths
+    from retexo_fl.graph.parts.manifest import MANIFEST_NAME
+
+    digest = hashlib.sha256()
+    for path in part_paths(folder):
+        digest.update(hashlib.sha256((path / MANIFEST_NAME).read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _make(inference: Inference, *, quiet: bool) -> dict[str, Any]:
+    """Make the predictions; return the facts about them."""
+    from retexo_fl.simulation.prediction_set import workshop
+
+    with workshop(inference.out) as place:
+        return _make_in(place, inference, quiet=quiet)
+
+
+def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
+    from retexo_fl.federation.prediction_app import PredictionTask, read_outcome
+    from retexo_fl.progress.prediction import PredictionTable
+
+    config, model = inference.config, inference.model
+    name = inference.partitions.absolute().name
+    table = PredictionTable(partitions=name, model=config.model, engine=config.engine, quiet=quiet)
+    task = PredictionTask(
+        run=str(model.run), folder=str(place.server.absolute()), form=inference.form
+    )
+    if config.engine == "flower":
+        from retexo_fl.api.flower_predict import predict_on_flower
+
+        predict_on_flower(config, task, place, table)
+    else:
+        from retexo_fl.simulation.inline_engine import predict_inline
+
+        with table:
+            predict_inline(
+                config,
+                list(inference.parts),
+                task,
+                predictions=place.clients,
+                listeners=[table.handle],
+            )
+    outcome = read_outcome(place.server)
+    rows = {int(client): nodes for client, nodes in outcome.pop("nodes").items()}
+    summary = {**_facts(inference), "nodes": sum(rows.values()), **outcome}
+    place.settle(summary, rows, inference.form)
+    return summary
+
+
+def _facts(inference: Inference) -> dict[str, Any]:
+    """Return the summary's facts about model and parts."""
+    shape = inference.model.shape
+    return {
+        "run": inference.model.run.name,
+        "model": shape.model,
+        "layers": shape.layers,
+        "features": shape.features,
+        "classes": shape.classes,
+        "dtype": shape.dtype,
+        "partitioning": inference.parts[0].partitioning,
+        "clients": len(inference.parts),
+        "engine": inference.config.engine,
+        **inference.identity,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """All clients' predictions.
+
+    Attributes:
+        folder: Where they are.
+        files: One for each client, in their order.
+        summary: The facts that ``predictions.json`` holds: bytes, counts of right answers, ...
+    """
+
+    folder: Path
+    files: tuple[Path, ...]
+    summary: Mapping[str, Any]
+
+
+def predict_for(
+    run: Path,
+    source: object,
+    *,
+    keys: Mapping[str, object],
+    **how: Unpack[How],
+) -> Predictions:
+    """Predict for a caller in Python; see :meth:`retexo_fl.Run.predict`."""
+    from retexo_fl.client.prediction_files import check_form, predictions_name
+
+    values = values_of(keys)
+    for key in values:
+        if key not in {*OF_TABLES, *POLICIES, "engine"}:
+            raise ConfigurationError(f"{key}: cannot be chosen of a prediction; expected no such")
+    check_form(how["form"])
+    asked = AskedPredictions(run=run, values=values, **_source(source), **how)
+    inference, summary = predict_asked(asked, again=lambda _: "the same call", tell=lambda _: None)
+    names = [predictions_name(client, how["form"]) for client in range(summary["clients"])]
+    return Predictions(
+        folder=inference.out,
+        files=tuple(inference.out / name for name in names),
+        summary=summary,
+    )
+
+
+class How(TypedDict):
+    """What else :class:`AskedPredictions` holds."""
+
+    out: Path | None
+    form: str
+    overwrite: bool
+    allow_plugins: bool
+    quiet: bool
+
+
+def _source(source: object) -> dict[str, Any]:
+    """Return where parts are, or what makes them."""
+    if source is None:
+        return {}
+    if isinstance(source, str | Path):
+        return {"partitions": Path(source)}
+    if isinstance(source, Sequence):
+        return {"parts": lambda _: list(source)}
+
+    def whole(model: TrainedModel) -> list[GraphPartition]:
+        from retexo_fl.api.graph_model import graph_of
+        from retexo_fl.client.preparation import whole_part
+
+        return [whole_part(graph_of(source, model, labels=True))]
+
+    return {"parts": whole}

@@ -1,0 +1,337 @@
+"""A run and its directory as Python sees them, and what is called while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
+
+from retexo_fl.api.rows import Rows
+from retexo_fl.api.settling import Asked, resumed, settled
+from retexo_fl.api.training import (
+    Training,
+    check_plugins,
+    named_end,
+    placed,
+    result_of,
+    what_now,
+)
+from retexo_fl.api.values import Partitions, asked_for, check_importable
+from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
+from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
+from retexo_fl.run_log.result import Result
+
+if TYPE_CHECKING:
+    from retexo_fl.api.graph_model import GraphModel
+    from retexo_fl.api.predicting import Predictions
+
+
+class OnRound(Protocol):
+    """A callback that is called after each round."""
+
+    def on_round(self, event: RoundClosed, /) -> object:
+        """Take a round that is over, and validated."""
+        ...
+
+
+class OnStage(Protocol):
+    """A callback that is called after each stage."""
+
+    def on_stage(self, event: StageClosed, /) -> object:
+        """Take a stage that is trained, and whose best weights are kept."""
+        ...
+
+
+class OnEnd(Protocol):
+    """A callback that is called when a run has finished."""
+
+    def on_end(self, run: Run, /) -> object:
+        """Take the run, whose results are on the disk."""
+        ...
+
+
+#: An object with one or more of these methods, or a function that is called with every event.
+Callback: TypeAlias = OnRound | OnStage | OnEnd | Callable[[Event], object]
+
+_METHODS: Final = ("on_round", "on_stage", "on_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory.
+
+    Attributes:
+        path: The directory.
+        allow_plugins: What its configuration names as ``module:attribute`` may be imported.
+    """
+
+    path: Path
+    allow_plugins: bool = False
+
+    @classmethod
+    def open(cls, folder: str | Path, *, allow_plugins: bool = False) -> Self:
+        """Open a run that was trained before, finished or not.
+
+        Args:
+            folder: Its directory.
+            allow_plugins: Import what its configuration names as ``module:attribute``, which runs
+                code: only where its author is trusted.
+
+        Raises:
+            RunDirectoryError: There is no run.
+        """
+        path = Path(folder).absolute()
+        if not (path / "config.toml").is_file():
+            raise RunDirectoryError(
+                f"{path}: holds no run (config.toml is missing); expected a run directory"
+            )
+        return cls(path, allow_plugins)
+
+    @property
+    def config(self) -> RunConfig:
+        """The whole configuration.
+
+        Raises:
+            ConfigurationError: It cannot be read.
+        """
+        return make_config(read_config_file(self.path / "config.toml"))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.path / "result.json").is_file()
+
+    @property
+    def result(self) -> Result:
+        """How it ended: accuracies, stages, bytes, seconds.
+
+        Raises:
+            RunDirectoryError: It has not finished, or its result is damaged.
+        """
+        if not self.is_finished:
+            raise RunDirectoryError(
+                f"{self.path}: the run has not finished (result.json is missing); expected a "
+                "finished one, or resume()"
+            )
+        return result_of(self.path)
+
+    def history(self) -> Rows[RoundClosed]:
+        """Return the rounds so far, stage by stage, each once.
+
+        Raises:
+            RunDirectoryError: The history is damaged.
+        """
+        from retexo_fl.report.read import read_run
+
+        stages = read_run(self.path).course.stages
+        return Rows((point for stage in stages for point in stage.points), asdict)
+
+    def report(self) -> Path:
+        """Write ``report.html`` again, also of a run that has not finished, and return its path.
+
+        Raises:
+            RunDirectoryError: A file of the run is damaged.
+            CheckpointError: The report could not be written.
+        """
+        from retexo_fl.report import write_report
+
+        return write_report(self.path)
+
+    def model(self) -> GraphModel:
+        """Return the trained layers as a PyTorch module, which is called with a whole graph.
+
+        Raises:
+            RunDirectoryError: The run has not finished, or a file of the model is damaged.
+            PluginError: Its configuration names what may not be imported, or cannot be.
+        """
+        from retexo_fl.api.graph_model import GraphModel
+        from retexo_fl.federation.trained_model import read_trained_model
+
+        return GraphModel(read_trained_model(self.path, allow_plugins=self.allow_plugins))
+
+    def predict(
+        self,
+        source: Partitions | object | None = None,
+        *,
+        out: str | Path | None = None,
+        form: str = "csv",
+        overwrite: bool = False,
+        quiet: bool = False,
+        **keys: object,
+    ) -> Predictions:
+        """Predict as `retexo predict` does: each client its own nodes, to a file of its own.
+
+        Args:
+            source: A folder of parts, all clients' parts, a :class:`retexo_fl.graph.Graph` or a PyG
+                ``Data``; None with ``nodes`` and ``edges``.
+            out: Folder of the predictions; that of the parts if ``source`` is one.
+            form: ``csv``, ``spreadsheet-csv``, ``parquet`` or ``npz``.
+            overwrite: Replace other predictions there; without it those of the same model and parts
+                are returned as they are.
+            quiet: Show no progress.
+            keys: Those of `retexo predict`, in snake case.
+
+        Raises:
+            InputError: Run, parts or tables cannot be used, or do not belong together.
+            RetexoError: Any other named failure.
+        """
+        from retexo_fl.api.predicting import predict_for
+
+        return predict_for(
+            self.path,
+            source,
+            out=None if out is None else Path(out),
+            form=form,
+            overwrite=overwrite,
+            allow_plugins=self.allow_plugins,
+            quiet=quiet,
+            keys=keys,
+        )
+
+    def resume(
+        self,
+        *,
+        graph: object | None = None,
+        partitions: Partitions | None = None,
+        callbacks: Sequence[Callback] = (),
+        quiet: bool = False,
+        **moved: object,
+    ) -> Self:
+        """Go on with an interrupted or failed run, to the bits of an undisturbed one.
+
+        Args:
+            graph: The same as in :func:`run`, where it was handed over there.
+            partitions: Likewise; or the folder, where it has moved.
+            callbacks: As in :func:`run`.
+            quiet: Show no progress.
+            moved: Keys that say where it runs or how long it waits, such as ``engine``.
+
+        Raises:
+            RunDirectoryError: It has finished, or has no checkpoint.
+            RetexoError: As :func:`run`.
+        """
+        asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
+        _train(asked, callbacks, quiet=quiet)
+        return self
+
+
+def run(
+    *,
+    config: str | Path | None = None,
+    profile: str | None = None,
+    graph: object | None = None,
+    partitions: Partitions | None = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    force: bool = False,
+    **keys: object,
+) -> Run:
+    """Train, and return the run: what `retexo run` does with the same keys, to the same bytes.
+
+    Args:
+        config: TOML file of keys, which ``keys`` override.
+        profile: Set of keys that both override; by default that of `retexo run`.
+        graph: Takes the place of ``dataset``: a :class:`retexo_fl.graph.Graph`, a PyG ``Data`` or a
+            NetworkX graph.
+        partitions: Folder of parts, or all clients' parts of one graph.
+        callbacks: Objects with ``on_round``, ``on_stage`` or ``on_end``, or functions that are
+            called with every event. What they raise ends the run, which can be resumed.
+        quiet: Show no progress.
+        force: Train even if memory is not enough.
+        keys: Of the configuration, in snake case: ``retexo run --help`` lists them.
+
+    Raises:
+        InputError: Something cannot be used; nothing was written.
+        Interrupted: Ctrl-C; the message says how to go on.
+        RetexoError: Any other named failure.
+    """
+    asked = asked_for(
+        keys, config=config, profile=profile, graph=graph, partitions=partitions
+    ).of_run()
+    return _train(asked, callbacks, quiet=quiet, force=force)
+
+
+def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: bool = False) -> Run:
+    from retexo_fl.progress import LiveTable
+
+    listeners = _listeners_of(callbacks)
+    config = resumed(asked) if "resume" in asked.values else settled(asked)
+    if config.engine == "deployment":
+        raise ConfigurationError(
+            "engine: deployment is for `retexo run --superlink`; expected inline or flower"
+        )
+    if config.engine == "flower":
+        check_importable(config_values(config), where="engine flower")
+    config, path = placed(config)
+    check_plugins(config)
+    training = Training(
+        config=config, run_path=path, asked=asked, tell=_tell, quiet=quiet, force=force
+    )
+    table = LiveTable(
+        dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
+    )
+    how = f"retexo_fl.Run.open({str(path)!r}).resume()"
+    with _own_threads(), named_end(partial(what_now, path, how)):
+        training.run(table, listeners)
+    made = Run(path, allow_plugins=True)
+    _call_at_end(callbacks, made)
+    return made
+
+
+def _listeners_of(callbacks: Iterable[Callback]) -> list[Callable[[Event], None]]:
+    """Return what is called with every event of a run.
+
+    Raises:
+        ConfigurationError: One of them is no callback.
+    """
+    return [_listener(callback) for callback in callbacks]
+
+
+def _call_at_end(callbacks: Iterable[Callback], run: Run) -> None:
+    """Call what is called when a run has finished."""
+    for callback in callbacks:
+        if (on_end := getattr(callback, "on_end", None)) is not None:
+            on_end(run)
+
+
+def _listener(callback: Callback) -> Callable[[Event], None]:
+    methods = {name: getattr(callback, name, None) for name in _METHODS}
+    on_round, on_stage = methods["on_round"], methods["on_stage"]
+    # With methods of these names it is no function, though it may be callable.
+    of_all = callback if callable(callback) and not any(methods.values()) else None
+    if of_all is None and not any(methods.values()):
+        raise ConfigurationError(
+            f"callbacks: got {type(callback).__name__}; expected an object with on_round, on_stage "
+            "or on_end, or a function of an event"
+        )
+
+    def listen(event: Event) -> None:
+        if of_all is not None:
+            of_all(event)
+        elif isinstance(event, RoundClosed) and on_round is not None:
+            on_round(event)
+        elif isinstance(event, StageClosed) and on_stage is not None:
+            on_stage(event)
+
+    return listen
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"retexo: {sentence}\n")
+
+
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """Leave the caller's number of threads as it is."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,394 @@
+"""Many trainings, their results as one table: resumable, each in a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from retexo_fl.api.rows import Rows
+from retexo_fl.api.training import result_of
+from retexo_fl.api.values import check_importable, values_of
+from retexo_fl.config import Scalar, check_value, default_values, profile_values
+from retexo_fl.config.keys import widened
+from retexo_fl.errors import CheckpointError, ConfigurationError, Interrupted, RetexoError
+from retexo_fl.files import read_toml, write_whole
+from retexo_fl.run_log.result import Result
+
+#: The table in a sweep's folder.
+TABLE_NAME: Final = "sweep.csv"
+#: A set of keys, chosen like one of them.
+_PROFILE: Final = "profile"
+#: What a sweep decides for its runs.
+_OWN_KEYS: Final = ("out", "resume")
+_POLL_S: Final = 0.05
+#: A run that was interrupted writes its state down; one that does not end is killed.
+_END_S: Final = 60.0
+_DIGITS: Final = 10
+_LONGEST_LABEL: Final = 60
+_ERROR: Final = "retexo: error: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One run of a sweep.
+
+    Attributes:
+        keys: What was chosen for it, as `config.toml` names it, and ``profile``.
+        path: Its run directory, which a run without any round has not.
+        error: What it failed by; empty of a run that finished.
+        result: How it ended; None of a run that failed.
+    """
+
+    keys: Mapping[str, Scalar]
+    path: Path
+    error: str = ""
+    result: Result | None = None
+
+    def cells(self) -> dict[str, Any]:
+        """Return it as cells of a table; a figure that a run does not have is None."""
+        result = self.result
+        found: dict[str, Any] = {**self.keys, "state": "failed" if self.error else "finished"}
+        found |= dict.fromkeys(("metric", "validation", "test", "payload_bytes", "seconds"))
+        if result is not None:
+            metric, last = result.metric, result.stages[-1].metric
+            found["metric"] = "accuracy" if metric is None else metric.name
+            found["validation"] = result.val_accuracy if last is None else last.value
+            found["test"] = result.test_accuracy if metric is None else metric.value
+            found["payload_bytes"] = result.volumes["payload"]["total"]
+            found["seconds"] = result.seconds["total"]
+        return {**found, "error": self.error, "run": str(self.path)}
+
+
+def sweep(
+    configs: Iterable[Mapping[str, object]] = (),
+    *,
+    out: str | Path,
+    jobs: int = 1,
+    quiet: bool = False,
+    **base: object,
+) -> Rows[SweepRow]:
+    """Train many configurations and return their results as one table, in their order.
+
+    Called again with the same folder it goes on: a run that has finished is not trained again, one
+    that was interrupted or failed is resumed. A run that fails does not end the others.
+
+    Args:
+        configs: Keys of each run, in snake case, and ``profile``; without any there is one.
+        out: Folder of the run directories, and of ``sweep.csv``, the same table.
+        jobs: How many are trained at once, each in a process of its own.
+        quiet: Do not say how runs end.
+        base: Keys of all runs, which ``configs`` override.
+
+    In both a list or a range stands for one run with each of its values, combined with those of
+    other lists.
+
+    Raises:
+        ConfigurationError: A key is unknown or its value not allowed, two runs are the same, or the
+            folder cannot be used.
+        Interrupted: Ctrl-C. Runs that were under way can be resumed, as above.
+    """
+    runs = [_checked(keys) for keys in expanded(base, [*configs])]
+    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else _tell)
+
+
+def sweep_in(file: Path) -> list[dict[str, Scalar]]:
+    """Return the runs of a TOML file with a table ``base`` and any number of tables ``run``.
+
+    Raises:
+        ConfigurationError: It cannot be read, or holds something else.
+    """
+    found = read_toml(file)
+    base, runs = found.pop("base", {}), found.pop("run", [])
+    is_list = isinstance(runs, list) and all(isinstance(one, dict) for one in runs)
+    if found or not isinstance(base, dict) or not is_list or not (base or runs):
+        odd = f"; got {min(found)!r}" if found else ""
+        raise ConfigurationError(f"{file}: expected a table [base], tables [[run]], or both{odd}")
+    try:
+        return [_checked(keys) for keys in expanded(base, runs)]
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from error
+
+
+def expanded(
+    base: Mapping[str, object], configs: Sequence[Mapping[str, object]]
+) -> list[dict[str, object]]:
+    """Return the keys of each run: those of all and its own, with every combination of lists."""
+    runs = []
+    for config in configs or [{}]:
+        keys = {**base, **config}
+        axes = [[*v] if isinstance(v, list | range) else [v] for v in keys.values()]
+        runs += [dict(zip(keys, values, strict=True)) for values in itertools.product(*axes)]
+    return runs
+
+
+def sweep_of(
+    runs: Sequence[Mapping[str, Scalar]],
+    out: Path,
+    *,
+    jobs: int,
+    tell: Callable[[str], None],
+) -> Rows[SweepRow]:
+    """Train what :func:`sweep_in` returned; see :func:`sweep`.
+
+    Args:
+        runs: Keys of each run.
+        out: Folder of the sweep.
+        jobs: Runs at once.
+        tell: Is handed a sentence when a run ends.
+    """
+    if jobs < 1:
+        raise ConfigurationError(f"jobs: got {jobs}; expected a whole number from 1")
+    places = _places(runs, out)
+    rows: dict[int, SweepRow] = {}
+
+    def settle(number: int, error: str) -> None:
+        rows[number] = row = _row(runs[number], places[number], error)
+        _write([rows[n] for n in sorted(rows)], out)
+        tell(f"{len(rows)} of {len(runs)}: {_label(row.keys, runs)}: {_told(row)}")
+
+    waiting = []
+    for number, place in enumerate(places):
+        if (place / "result.json").is_file():
+            settle(number, "")
+        else:
+            waiting.append(number)
+    try:
+        with _Children() as children:
+            while waiting or children.running:
+                while waiting and len(children.running) < jobs:
+                    number = waiting.pop(0)
+                    if error := children.start(number, runs[number], places[number]):
+                        settle(number, error)
+                for number, error in children.ended():
+                    settle(number, error)
+                time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; {len(rows)} of {len(runs)} runs have ended, the same sweep goes on with "
+            f"the others in {out}"
+        ) from None
+    return Rows((rows[number] for number in range(len(runs))), SweepRow.cells)
+
+
+# ---- what is trained ----------------------------------------------------------------------------
+
+
+def _checked(keys: Mapping[str, object]) -> dict[str, Scalar]:
+    """Return keys of a run as a configuration has them, each of them one that is allowed.
+
+    Whether they go together is found out by the run.
+    """
+    keys = dict(keys)
+    profile = keys.pop(_PROFILE, None)
+    values = values_of(keys)
+    for key, value in values.items():
+        if key in _OWN_KEYS:
+            raise ConfigurationError(f"{key}: is the sweep's to choose; expected no such key")
+        values[key] = _one_form(key, value)
+    check_importable(values, where="a sweep")
+    if profile is not None:
+        profile_values(str(profile))
+        values[_PROFILE] = str(profile)
+    return values
+
+
+def _one_form(key: str, value: Scalar) -> Scalar:
+    """Return an allowed value in one form: 1.0 for 1, where both train the same."""
+    wanted = widened(value, type(default_values()[key]))
+    check_value(key, wanted)
+    assert isinstance(wanted, Scalar)
+    return wanted
+
+
+def _places(runs: Sequence[Mapping[str, Scalar]], out: Path) -> list[Path]:
+    """Return the run directory of each run, named by all of its keys; make the folder of the sweep.
+
+    A directory of the same keys is found again, whatever the other runs are.
+    """
+    digests = [_digest(keys) for keys in runs]
+    for number, digest in enumerate(digests):
+        if (first := digests.index(digest)) < number:
+            raise ConfigurationError(
+                f"configs: run {number + 1} is run {first + 1} again; expected each once"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        there = {path.name.rpartition("-")[2]: path for path in out.iterdir() if path.is_dir()}
+    except OSError as error:
+        raise ConfigurationError(f"out: {out} cannot be used ({error.strerror})") from error
+    return [
+        there.get(digest, out / f"{_file_name(_label(keys, runs))}-{digest}").absolute()
+        for keys, digest in zip(runs, digests, strict=True)
+    ]
+
+
+def _digest(keys: Mapping[str, Scalar]) -> str:
+    text = json.dumps(keys, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _label(keys: Mapping[str, Scalar], runs: Sequence[Mapping[str, Scalar]]) -> str:
+    """Return in what a run differs from others."""
+    differing = [k for k, v in keys.items() if any(run.get(k) != v for run in runs)]
+    return ", ".join(f"{key} {_text(keys[key])}" for key in differing) or "run"
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label)[:_LONGEST_LABEL].strip("-.")
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    stderr: Any
+    place: Path
+
+
+class _Children:
+    """Runs under way, each a `retexo run`; none outlives the context."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, _Child] = {}
+
+    def __enter__(self) -> _Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.running.values():
+            child.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + _END_S
+        for child in self.running.values():
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            child.stderr.close()
+
+    def start(self, number: int, keys: Mapping[str, Scalar], place: Path) -> str:
+        """Start a run, or resume it; return why it cannot be started, empty where it was."""
+        if (place / "checkpoint.safetensors").is_file():
+            arguments = [f"--resume={place}"]
+        else:
+            if error := _clear(place):
+                return error
+            chosen = (f"--{key}={_text(value)}" for key, value in keys.items())
+            arguments = [*chosen, f"--out={place}"]
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the run has ended
+        process = subprocess.Popen(  # noqa: S603 - our own command, each argument an option
+            [sys.executable, "-m", "retexo_fl", "run", "--quiet", *arguments],
+            # What this process imports, they may name.
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+        self.running[number] = _Child(process=process, stderr=stderr, place=place)
+        return ""
+
+    def ended(self) -> Iterator[tuple[int, str]]:
+        """Yield runs that have ended, with what they failed by."""
+        for number, child in [*self.running.items()]:
+            code = child.process.poll()
+            if code is None:
+                continue
+            del self.running[number]
+            child.stderr.seek(0)
+            lines = child.stderr.read().decode(errors="replace").splitlines()
+            child.stderr.close()
+            yield number, _failure(code, lines, child.place)
+
+
+def _failure(code: int, lines: Sequence[str], place: Path) -> str:
+    """Return what a run failed by; empty if it finished."""
+    if code == 0 and (place / "result.json").is_file():
+        return ""
+    told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    if told:
+        return told[0]
+    last = f": {lines[-1]}" if lines else ""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}{last}"
+    return f"ended with exit code {code}{last}"
+
+
+def _clear(place: Path) -> str:
+    """Remove what a run left that ended before its first checkpoint; return why that cannot be."""
+    from retexo_fl.federation.file_lock import lock_run
+
+    if not (place / "config.toml").is_file():
+        return ""
+    try:
+        lock_run(place / "config.toml").close()
+    except RetexoError as error:
+        return str(error)
+    shutil.rmtree(place, ignore_errors=True)
+    return ""
+
+
+# ---- the table ----------------------------------------------------------------------------------
+
+
+def _row(keys: Mapping[str, Scalar], place: Path, error: str) -> SweepRow:
+    if error:
+        return SweepRow(keys=keys, path=place, error=error)
+    try:
+        return SweepRow(keys=keys, path=place, result=result_of(place))
+    except RetexoError as damage:
+        return SweepRow(keys=keys, path=place, error=str(damage))
+
+
+def _write(rows: Sequence[SweepRow], out: Path) -> None:
+    cells = [row.cells() for row in rows]
+    # Keys first; a run may lack some of another's.
+    names = dict.fromkeys(itertools.chain(*(row.keys for row in rows), *cells))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(cells)
+    try:
+        write_whole(out / TABLE_NAME, [text.getvalue().encode(errors="backslashreplace")])
+    except OSError as error:
+        raise CheckpointError(
+            f"{out / TABLE_NAME}: could not be written ({error.strerror})"
+        ) from error
+
+
+def _told(row: SweepRow) -> str:
+    if row.error:
+        return f"failed: {row.error}"
+    cells = row.cells()
+    figures = [
+        f"{use} {cells[use]:.4f}" for use in ("validation", "test") if cells[use] is not None
+    ]
+    return ", ".join([cells["metric"], *figures])
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"retexo: {sentence}\n")
+
+
+def _silent(_: str) -> None:
+    pass

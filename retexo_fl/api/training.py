@@ -1,0 +1,188 @@
+"""One training on this machine: where it goes, what it needs, its engine, and how it ends early."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retexo_fl.api.settling import Asked, fitted
+from retexo_fl.config import RunConfig, config_values, make_config
+from retexo_fl.errors import Interrupted, PluginError, RetexoError
+
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
+    from retexo_fl.progress import LiveTable
+    from retexo_fl.run_log.events import Event
+    from retexo_fl.run_log.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training that is about to start on this machine.
+
+    Attributes:
+        config: From :func:`placed`.
+        run_path: Its run directory.
+        asked: What the user asked for, by which the rest is fitted to the graph.
+        tell: Is handed sentences for the user, one at a time.
+        quiet: Tell nothing but of devices, and show no progress.
+        force: Train even if memory is not enough.
+    """
+
+    config: RunConfig
+    run_path: Path
+    asked: Asked
+    tell: Callable[[str], None]
+    quiet: bool = False
+    force: bool = False
+
+    def run(self, table: LiveTable, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
+        """Train to the end.
+
+        Args:
+            table: Shows the events.
+            listeners: Called with every event.
+
+        Raises:
+            RetexoError: Any named failure.
+        """
+        listeners = [table.handle, *listeners]
+        if self.config.engine == "flower":
+            from retexo_fl.api.flower_run import run_on_flower
+
+            self._tell_devices()
+            run_on_flower(self.run_path, self._fitted, table, listeners)
+            return
+        from retexo_fl.client.preparation import keep_recipe
+        from retexo_fl.client.run_memory import GraphSize, check_memory, memory_sentence
+        from retexo_fl.simulation.inline_engine import run_inline
+
+        foreseen = GraphSize.foreseen(self.config)
+        if foreseen is not None and not self.force:
+            check_memory(self.config, foreseen)
+        config, parts = self._fitted()
+        size = GraphSize.of(parts)
+        if not self.force:
+            check_memory(config, size)
+        if not self.quiet:
+            self.tell(memory_sentence(config, size))
+        self._tell_devices()
+        with table:
+            run_inline(config, parts, listeners)
+        keep_recipe(parts[0].recipe, self.run_path)
+
+    def _fitted(self) -> tuple[RunConfig, list[GraphPartition]]:
+        """Return all parts, and the configuration with what nobody chose fitted to them."""
+        parts = self.asked.load(self.config, quiet=self.quiet)
+        config, told = fitted(self.config, parts, self.asked)
+        if told and not self.quiet:
+            self.tell(told)
+        return config, parts
+
+    def _tell_devices(self) -> None:
+        """Say what of the devices is here, where the clients are."""
+        if self.config.devices != "cpu":
+            from retexo_fl.training.client_devices import ClientDevices
+
+            self.tell(ClientDevices.of(self.config).settled.sentence)
+
+
+def placed(config: RunConfig, *, made_here: bool = True) -> tuple[RunConfig, Path]:
+    """Return the configuration with an absolute run directory, and that.
+
+    Args:
+        config: Names the directory, or a run to resume.
+        made_here: The directory is made on this machine; in a deployment, where the SuperLink runs.
+
+    Raises:
+        RunDirectoryError: The directory holds something already, or cannot be made.
+    """
+    from retexo_fl.federation.run_directory import check_free, default_path
+
+    if config.resume:
+        path = Path(config.resume).absolute()
+        return make_config({**config_values(config), "resume": str(path)}), path
+    path = Path(config.out).absolute() if config.out else default_path(config)
+    if made_here or os.path.exists(path):  # noqa: PTH110 - never raises
+        check_free(path)
+    return make_config({**config_values(config), "out": str(path)}), path
+
+
+def check_plugins(config: RunConfig) -> None:
+    """Find what the configuration names while nothing is written yet.
+
+    Raises:
+        InputError: It is not there, or is none of its kind.
+    """
+    from retexo_fl.federation.aggregators import make_aggregator
+    from retexo_fl.layers.named import layer_class
+    from retexo_fl.simulation.links import read_links
+    from retexo_fl.training.recipe import Recipe
+
+    Recipe.of(config)
+    try:
+        layer_class(config.model)
+    except PluginError as error:
+        raise PluginError(f"model: {error}") from error
+    make_aggregator(config.aggregator).check_clients(config.min_clients or config.clients)
+    read_links(config.links, clients=config.clients)
+    _check_devices(config)
+
+
+def _check_devices(config: RunConfig) -> None:
+    """Check what a text's form does not show."""
+    from retexo_fl.devices.names import parse_devices
+
+    parse_devices(config.devices)
+    if config.sampler != "none":
+        from retexo_fl.training.sampler_choice import SamplerChoice
+
+        SamplerChoice.of(config, client=0)
+
+
+@contextmanager
+def named_end(what_now: Callable[[], str]) -> Iterator[None]:
+    """Have failures of the body, and Ctrl-C, end with a sentence on what can be done now.
+
+    Raises:
+        Interrupted: The user stopped it.
+        RetexoError: Of the class that the body raised.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {what_now()}") from None
+    except RetexoError as error:
+        if error.exit_code != 1:
+            raise
+        raise type(error)(f"{error}; {what_now()}") from error
+
+
+def what_now(run_path: Path, resume: str) -> str:
+    """Say what can be done with a run on this machine that ended early.
+
+    Args:
+        run_path: Its directory, which may not have been made.
+        resume: What resumes it.
+    """
+    if (run_path / "result.json").exists():
+        return f"the training is finished; its results are in {run_path}"
+    if (run_path / "checkpoint.safetensors").exists():
+        return f"go on with: {resume}"
+    return "there is no checkpoint to resume from"
+
+
+def result_of(run_path: Path) -> Result:
+    """Return the result of a finished run.
+
+    Raises:
+        RunDirectoryError: It is damaged.
+    """
+    from retexo_fl.run_log.result import read_result
+
+    path = run_path / "result.json"
+    return read_result(path.read_text(encoding="utf-8"), str(path))

@@ -1,0 +1,123 @@
+"""Configuration keys as Python writes them: in snake case, with paths, lists and classes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from retexo_fl.api.settling import Asked
+from retexo_fl.config import Scalar, field_of, key_of
+from retexo_fl.errors import ConfigurationError, PluginError
+from retexo_fl.plugins import load_plugin
+
+if TYPE_CHECKING:
+    from retexo_fl.graph import GraphPartition
+
+#: A folder of parts, or all parts of one graph.
+Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
+
+#: What stands between the items of a list, by key.
+_SEPARATORS: Final = MappingProxyType({"fanouts": "/", "devices": ",", "class-weights": ","})
+#: Known to one process alone.
+_MAIN: Final = "__main__:"
+
+
+def values_of(keys: Mapping[str, object]) -> dict[str, Scalar]:
+    """Return keys as a configuration has them.
+
+    Args:
+        keys: Names in snake or kebab case; None stands for a key that is not given. Values may also
+            be paths, NumPy scalars, lists of ``fanouts``, ``devices`` and ``class_weights``, and
+            classes or functions where ``module:attribute`` may stand.
+
+    Raises:
+        ConfigurationError: There is no such key, or it takes no such value.
+    """
+    values = {}
+    for name, value in keys.items():
+        key = key_of(name)
+        field_of(key)
+        if value is not None:
+            values[key] = _scalar(key, value)
+    return values
+
+
+def asked_for(
+    keys: Mapping[str, object],
+    *,
+    config: str | Path | None = None,
+    profile: str | None = None,
+    graph: object | None = None,
+    partitions: Partitions | None = None,
+) -> Asked:
+    """Return what a caller asks for; see :func:`retexo_fl.run`.
+
+    Raises:
+        ConfigurationError: There is no such key, or it takes no such value.
+    """
+    parts: Sequence[GraphPartition] | None = None
+    if isinstance(partitions, str | Path):
+        keys = {**keys, "partitions": partitions}
+    else:
+        parts = partitions
+    return Asked(
+        values=values_of(keys),
+        file=None if config is None else Path(config),
+        profile=profile,
+        graph=graph,
+        parts=parts,
+    )
+
+
+def check_importable(values: Mapping[str, Scalar], *, where: str) -> None:
+    """Refuse what another process cannot import: classes and functions of this script or notebook.
+
+    Args:
+        values: From :func:`values_of`.
+        where: What takes place in other processes, for the error.
+
+    Raises:
+        ConfigurationError: Names the key.
+    """
+    for key, value in values.items():
+        if isinstance(value, str) and value.startswith(_MAIN):
+            raise ConfigurationError(
+                f"{key}: {value.removeprefix(_MAIN)} is known to this process alone, and {where} "
+                "takes others; expected it in a module that can be imported"
+            )
+
+
+def _scalar(key: str, value: object) -> Scalar:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple) and key in _SEPARATORS:
+        return _SEPARATORS[key].join(str(_scalar("", item)) for item in value)
+    if isinstance(value, type) or inspect.isroutine(value):
+        return _importable(key, value)
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        return _scalar(key, item())
+    raise ConfigurationError(
+        f"{key}: got {type(value).__name__}; expected text, a number, true or false, a path, or a "
+        "class or function where module:attribute may stand"
+    )
+
+
+def _importable(key: str, found: Any) -> str:
+    """Return the name of a class or function by which this process finds it again."""
+    text = f"{found.__module__}:{found.__qualname__}"
+    try:
+        is_found = load_plugin(key, text) is found
+    except PluginError:
+        is_found = False
+    if not is_found:
+        raise ConfigurationError(
+            f"{key}: {found.__qualname__} cannot be found by its name; expected a class or "
+            "function at the top level of a module, script or notebook"
+        )
+    return text

@@ -1,0 +1,78 @@
+"""What `retexo plan` shows beside its own tables: profiles, and the time on links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from retexo_fl.api.plan_network import message_s
+from retexo_fl.api.plan_profiles import MESSAGE_S
+from retexo_fl.cli.tables import figures
+from retexo_fl.simulation.deployment_time import OPENED
+from retexo_fl.units import UNKNOWN, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PROFILE_NOTE: Final = (
+    "Payload and messages if no stage ends before its last round, with the options\n"
+    f"given here. Deployed, a message takes {MESSAGE_S[0]} to {MESSAGE_S[1]} s of polling."
+)
+
+
+def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
+    """Return what each profile comes to; None does not go with the options."""
+    table = figures("profile", "rounds", "payload, at most", "messages", "deployed, minutes")
+    for name, one in facts.items():
+        if one is None:
+            table.add_row(name, *[UNKNOWN] * 4)
+            continue
+        least, most = one["deployed_minutes"]
+        table.add_row(
+            name,
+            format_count(one["rounds"]),
+            format_bytes(one["payload_at_most"]),
+            format_count(one["messages"]),
+            f"{least:.0f} to {most:.0f}",
+        )
+    return table
+
+
+def network_table(network: dict[str, Any]) -> Table:
+    """Return what `links` adds: the network time of a deployment."""
+    table = figures("network time", "times", "bytes", "seconds each", "seconds")
+    for one in network["exchanges"]:
+        size = format_bytes(one["payload_bytes"])
+        known = size if one["is_exact"] else f"<= {size}"
+        _add(table, f"exchange {one['stage']}", one["count"], known, (one["seconds"],))
+    for one in network["messages"]:
+        moved = (one["down_bytes"] or 0) + (one["up_bytes"] or 0)
+        is_first_round = one["first"] and one["purpose"] == "train"
+        name = "first" if is_first_round else one["purpose"]
+        name += "" if one["stage"] < 0 else f" {one['stage']}"
+        each = (message_s(one, OPENED[0]), message_s(one, OPENED[-1]))
+        _add(table, name, one["count"], format_bytes(moved), each)
+    total = network["seconds"]
+    sums = (total["all"], total["exchanges"] + total["messages_most"])
+    table.add_row("all", "", "", "", _range(sums), style="bold")
+    return table
+
+
+NETWORK_NOTE: Final = (
+    "Network time of a deployment on these links: for exchanges that of the slowest\n"
+    "pair, for Flower's messages that of the slowest client. Expect the lower times\n"
+    "if a ClientApp answers within 4 s. Flower closes connections after 5 s idle;\n"
+    "the higher times are for messages that each open a new one. First is a stage's\n"
+    "first round together with its exchange. Few bits a value take those bytes at\n"
+    "most; a stage that patience ends has fewer rounds. Computing, Flower's sleeps\n"
+    "and packet loss are not included (docs/links.md)."
+)
+
+
+def _add(table: Table, name: str, count: int, size: str, each_s: tuple[float, ...]) -> None:
+    table.add_row(name, str(count), size, _range(each_s), _range([count * s for s in each_s]))
+
+
+def _range(seconds: Sequence[float]) -> str:
+    shown = [f"{one:.2f}" for one in (seconds[0], seconds[-1])]
+    return shown[0] if shown[0] == shown[1] else " to ".join(shown)

@@ -1,0 +1,175 @@
+"""Sweeps: many trainings as one table, which goes on where it was stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retexo_fl
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.layers.sage import SageLayer
+from tests.support.cli import PROGRAM, CommandLine, environment
+from tests.support.runs import model_bytes, result_of
+
+KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2}
+SLOW = '[base]\nclients = 2\nhidden = 8\nprofile = "retexo"\nrounds = 700\nseed = [0, 1]\n'
+
+
+@pytest.fixture
+def retexo(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capfd)
+
+
+def table_of(out: Path) -> list[dict[str, str]]:
+    with (out / "sweep.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_that_fails_does_not_end_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = {**KEYS, "algorithm": ["lazy", "central", "drop"]}
+    rows = retexo_fl.sweep(out=tmp_path / "sweep", jobs=2, **keys)
+    assert [row.keys["algorithm"] for row in rows] == ["lazy", "central", "drop"]
+    lazy, central, drop = rows
+    assert central.error.startswith("clients: ")
+    assert (central.result, central.path.exists()) == (None, False)
+    alone = retexo_fl.run(out=tmp_path / "run", quiet=True, **{**keys, "algorithm": "lazy"})
+    assert model_bytes(lazy.path) == model_bytes(alone.path)
+    assert lazy.result is not None
+    assert lazy.result.test_accuracy == alone.result.test_accuracy
+    assert lazy.cells()["validation"] == alone.result.val_accuracy
+    told = capfd.readouterr().err
+    assert "algorithm central: failed: clients: " in told
+    assert f"algorithm lazy: accuracy, validation {alone.result.val_accuracy:.4f}, test" in told
+    assert [row["state"] for row in table_of(tmp_path / "sweep")] == [
+        *("finished", "failed", "finished")
+    ]
+    # Called again, and for one more: what has finished is not trained again.
+    before = [(row.path, (row.path / "result.json").stat().st_mtime_ns) for row in (lazy, drop)]
+    more = [{"algorithm": name} for name in ("standard", "drop", "lazy")]
+    again = retexo_fl.sweep(more, out=tmp_path / "sweep", quiet=True, **KEYS)
+    assert [(row.path, (row.path / "result.json").stat().st_mtime_ns) for row in again[:0:-1]] == (
+        before
+    )
+    assert [row.error for row in again] == ["", "", ""]
+    assert len(table_of(tmp_path / "sweep")) == 3
+
+
+def until(happens: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for something that a sweep's processes do."""
+    deadline = time.monotonic() + 100
+    while not happens():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def has_checkpoint(run: Path) -> bool:
+    return (run / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.system
+def test_what_was_killed_or_interrupted_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "SWEEP.toml").write_text(SLOW)
+    command = [*PROGRAM, "sweep", "SWEEP.toml", "--out", "sweep"]
+
+    def start(*more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, *more],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    out = tmp_path / "sweep"
+    process = start("--jobs", "2")
+    until(lambda: sum(map(has_checkpoint, out.glob("seed-*"))) == 2, process)
+    (first,) = out.glob("seed-0-*")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    victim = next(
+        pid for pid in children if str(first).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(int(victim), signal.SIGKILL)
+    until((out / "sweep.csv").exists, process)
+    assert table_of(out)[0]["error"] == "ended by SIGKILL"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert told.splitlines()[-1].startswith("retexo: interrupted; 1 of 2 runs have ended, the same")
+    assert not list(out.glob("*/result.json"))
+    process = start("--json")
+    stdout, told = process.communicate(timeout=200)
+    assert process.returncode == 0, told
+    for seed, row in enumerate(json.loads(stdout)):
+        run = Path(row["run"])
+        assert (row["seed"], result_of(run)["attempts"]) == (seed, 2)
+        assert row["test"] == result_of(run)["test_accuracy"]
+    alone = retexo_fl.run(
+        clients=2, hidden=8, profile="retexo", rounds=700, out=tmp_path / "run", quiet=True
+    )
+    assert model_bytes(first) == model_bytes(alone.path)
+
+
+def test_the_command_shows_in_what_runs_differ(tmp_path: Path, retexo: CommandLine) -> None:
+    file = tmp_path / "SWEEP.toml"
+    file.write_text(
+        '[base]\nclients = 2\nhidden = 8\nrounds = 2\n\n[[run]]\nmodel = "gcn"\n\n'
+        '[[run]]\nalgorithm = "central"\nseed = 3\n'
+    )
+    ended = retexo("sweep", file, "--out", tmp_path / "sweep", "--quiet")
+    assert ended.code == 1
+    assert ended.err == ""
+    lines = [line.split() for line in ended.out.splitlines()]
+    figures = ["metric", "validation", "test", "payload", "time"]
+    assert lines[0] == ["run", "model", "algorithm", "seed", *figures]
+    assert lines[1][:4] == ["1", "gcn", "-", "-"]
+    assert lines[2][:4] == ["2", "-", "central", "3"]
+    assert "run 2: clients: " in ended.out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected a table"),
+        ("[bas]\nrounds = 1\n", "expected a table .*; got 'bas'"),
+        ("run = 3\n", "expected a table"),
+        ("[base]\nhiden = 1\n", "hiden: unknown configuration key"),
+        ("[base]\nrounds = [1, 0]\n", "rounds: got 0; expected"),
+        ('[base]\nprofile = "best"\n', "profile: got 'best'"),
+        ('[base]\nout = "runs"\n', "out: is the sweep's to choose"),
+        ("[base]\nseed = [1, 1]\n", "run 2 is run 1 again"),
+    ],
+)
+def test_bad_sweeps_are_refused_whole(
+    tmp_path: Path, retexo: CommandLine, text: str, told: str
+) -> None:
+    file = tmp_path / "SWEEP.toml"
+    file.write_text(text)
+    sentence = retexo.refused("sweep", file, "--out", tmp_path / "sweep")
+    assert re.search(told, sentence), sentence
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_python_refuses_what_other_processes_cannot_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SageLayer, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "SageLayer", SageLayer, raising=False)
+    with pytest.raises(ConfigurationError, match="model: SageLayer is known to this process"):
+        retexo_fl.sweep(model=SageLayer, out=tmp_path / "sweep")
+    with pytest.raises(ConfigurationError, match="jobs: got 0"):
+        retexo_fl.sweep(out=tmp_path / "sweep", jobs=0)
