@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import random
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from retexo_fl.graph import find_partitions, open_partition
 from retexo_fl.graph.recipes import read_recipe
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.cli import CommandLine
+from tests.support.commands import ROOT
 from tests.support.runs import model_bytes
 
 HEAD = ("account", "fraud", "branch", "age", "balance", "country", "note")
@@ -105,6 +108,24 @@ def _make_local(retexo: CommandLine, client: int, *more: str, out: str = "local"
     inner = ("--nodes", f"{branch}.csv", "--edges", f"{branch}-edges.csv")
     boundary = ("--boundary", f"{branch}-boundary.csv", "--name", f"client-{client}")
     retexo.done("partition", "local", *inner, *boundary, *more, "--out", out)
+
+
+def test_the_pages_commands_make_one_recipe_of_the_table_and_of_two_summaries(
+    retexo: CommandLine,
+) -> None:
+    south = [row for row in _bank().accounts if row["branch"] != "north"]
+    _write_accounts(Path("south.csv"), south)
+    page = (ROOT / "docs" / "feature-recipes.md").read_text(encoding="utf-8")
+    whole, table, summaries = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    recipes = []
+    for block in (whole, table, summaries):
+        for line in block.splitlines():
+            retexo.done(*shlex.split(line)[1:])
+        if block is not whole:
+            recipes.append(Path("recipe.toml").read_bytes())
+            Path("recipe.toml").unlink()
+    assert recipes[0] == recipes[1]
+    assert find_partitions(Path("parts"))
 
 
 def test_three_clients_fit_the_recipe_of_the_whole_table_byte_for_byte(retexo: CommandLine) -> None:

@@ -69,6 +69,22 @@ def test_guide_trains_on_whole_graphs(
     assert (result["dataset"], result["clients"]) == ("clubs:karate", 2)
 
 
+def test_guide_trains_on_directed_transfers(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = (DOCS / "your-own-graph.md").read_text(encoding="utf-8")
+    text = guide.partition("## Directions")[2].partition("\n## ")[0]
+    (command,) = re.findall(r"^```sh\n(.*)\n```$", text, re.MULTILINE)
+    nodes = [f"n{at},{at % 2},{at % 7}" for at in range(60)]
+    Path("nodes.csv").write_text("\n".join(["key,label,x0", *nodes, ""]))
+    # Loops, repeated transfers and some in both directions, as accounts have them.
+    transfers = [f"n{at % 60},n{at * at % 59}" for at in range(300)]
+    Path("transfers.csv").write_text("\n".join(["source,target", *transfers, ""]))
+    CommandLine(capfd).done(*shlex.split(command)[1:], "--rounds", "3", "--quiet")
+    assert json.loads(Path("runs/transfers/result.json").read_text())["model"] == "dir-sage"
+
+
 def test_guide_trains_on_a_synthetic_graph(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What README tells a newcomer to type first is what CI does, to the letter."""
+"""What README tells a newcomer to type first is what CI does; pages name what there is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import re
 
 import pytest
 
+import retexo_fl
+from retexo_fl import errors
 from tests.support.commands import ROOT, readme_blocks
 
 HEADLINE_BLOCKS = 2
 
 
 def test_readme_first_commands_are_lines_of_ci() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
     commands = readme_blocks()[:HEADLINE_BLOCKS]
     assert "retexo run" in commands[0]
     assert commands[1].endswith("pytest")
@@ -25,6 +28,13 @@ def test_links_lead_to_files(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_api_reference_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = {name.rpartition(".")[2] for name in re.findall(r"^::: ([\w.]+)$", text, re.M)}
+    public = {name for name in retexo_fl.__all__ if not name.startswith("_")}
+    assert public - listed - set(vars(errors)) == set()
 
 
 def test_glossary_has_thirty_words_at_most() -> None:
