@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from retexo_fl.api.training import (
     named_end,
     placed,
     result_of,
+    say,
     what_now,
 )
 from retexo_fl.api.values import Partitions, asked_for, check_importable
@@ -67,7 +67,7 @@ class Run:
 
     Attributes:
         path: The directory.
-        allow_plugins: What its configuration names as ``module:attribute`` may be imported.
+        allow_plugins: The model may import what the configuration names as ``module:attribute``.
     """
 
     path: Path
@@ -79,8 +79,8 @@ class Run:
 
         Args:
             folder: Its directory.
-            allow_plugins: Import what its configuration names as ``module:attribute``, which runs
-                code: only where its author is trusted.
+            allow_plugins: :meth:`model` and :meth:`predict` import what its configuration names as
+                ``module:attribute``, which runs code: only where its author is trusted.
 
         Raises:
             RunDirectoryError: There is no run.
@@ -270,7 +270,7 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
     config, path = placed(config)
     check_plugins(config)
     training = Training(
-        config=config, run_path=path, asked=asked, tell=_tell, quiet=quiet, force=force
+        config=config, run_path=path, asked=asked, tell=say, quiet=quiet, force=force
     )
     table = LiveTable(
         dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
@@ -319,10 +319,6 @@ def _listener(callback: Callback) -> Callable[[Event], None]:
             on_stage(event)
 
     return listen
-
-
-def _tell(sentence: str) -> None:
-    sys.stderr.write(f"retexo: {sentence}\n")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.api.rows import Rows
-from retexo_fl.api.training import result_of
+from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, values_of
 from retexo_fl.config import Scalar, check_value, default_values, profile_values
 from retexo_fl.config.keys import widened
@@ -103,7 +103,7 @@ def sweep(
         Interrupted: Ctrl-C. Runs that were under way can be resumed, as above.
     """
     runs = [_checked(keys) for keys in expanded(base, [*configs])]
-    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else _tell)
+    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else say)
 
 
 def sweep_in(file: Path) -> list[dict[str, Scalar]]:
@@ -384,10 +384,6 @@ def _told(row: SweepRow) -> str:
         f"{use} {cells[use]:.4f}" for use in ("validation", "test") if cells[use] is not None
     ]
     return ", ".join([cells["metric"], *figures])
-
-
-def _tell(sentence: str) -> None:
-    sys.stderr.write(f"retexo: {sentence}\n")
 
 
 def _silent(_: str) -> None:

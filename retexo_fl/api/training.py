@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,3 +187,8 @@ def result_of(run_path: Path) -> Result:
 
     path = run_path / "result.json"
     return read_result(path.read_text(encoding="utf-8"), str(path))
+
+
+def say(sentence: str) -> None:
+    """Tell a user of Python something: one line on standard error, as the command has it."""
+    sys.stderr.write(f"retexo: {sentence}\n")
