@@ -112,7 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 @cache
 def _command() -> click.Command:
-    """Return what the options make, once a process: it takes longer than most of what is refused."""
+    """Return what the options make; once, since it takes longer than most of what is refused."""
     return typer.main.get_command(app)
 
 
