@@ -12,7 +12,8 @@ HEADLINE_BLOCKS = 2
 
 
 def test_readme_first_commands_are_lines_of_ci() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    lines = [line.strip() for line in script.splitlines()]
     commands = readme_blocks()[:HEADLINE_BLOCKS]
     assert "retexo run" in commands[0]
     assert commands[1].endswith("pytest")
