@@ -17,7 +17,6 @@ from retexo_fl.layers.dropout import splitmix
 #: After so many draws that hit an edge, the pair is looked up instead.
 _MOST_DRAWS: Final = 64
 _HALF: Final = np.uint64(32)
-_SIGN: Final = np.uint64(63)
 _LOW: Final = np.uint64(2**32 - 1)
 
 
@@ -28,15 +27,9 @@ class NonEdges:
         nodes: N, inner nodes.
         columns: N + B, these and the boundary nodes.
         codes: (e,) ``row * columns + column`` of each edge, as stored: ascending.
-        seeks_peers: Half of the draws end at a boundary node, if there is one. Where clients are
-            communities, few of the nodes that a client knows are of others, and it would learn
-            little of pairs across.
     """
 
-    def __init__(
-        self, nodes: int, columns: int, codes: np.ndarray, *, seeks_peers: bool = False
-    ) -> None:
-        self._seeks_peers = seeks_peers and columns > nodes
+    def __init__(self, nodes: int, columns: int, codes: np.ndarray) -> None:
         self._nodes = nodes
         self._columns = columns
         self._codes = codes
@@ -71,7 +64,7 @@ class NonEdges:
     def draw(
         self, keys: np.ndarray, count: int, place: str, *, first: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw so many pairs for each of n edges, uniformly but for ``seeks_peers``.
+        """Draw so many pairs for each of n edges, uniformly.
 
         Args:
             keys: (n,) uint64 of the edges.
@@ -108,10 +101,6 @@ class NonEdges:
     ) -> tuple[np.ndarray, np.ndarray]:
         drawn = state[places]
         others = ((drawn & _LOW) % np.uint64(self._columns)).astype(np.int64)
-        if self._seeks_peers:
-            again = splitmix(drawn)
-            boundary = (again & _LOW) % np.uint64(self._columns - self._nodes)
-            others = np.where(again >> _SIGN, self._nodes + boundary.astype(np.int64), others)
         if first is not None:
             return np.repeat(first, count)[places], others
         return ((drawn >> _HALF) % np.uint64(self._nodes)).astype(np.int64), others

@@ -100,7 +100,7 @@ class LinkSplit:
             part=_with_edges(part, is_read),
             pairs=pairs,
             known=NonEdges(part.num_inner, columns, codes),
-            unseen=NonEdges(part.num_inner, columns, codes[is_read], seeks_peers=True),
+            unseen=NonEdges(part.num_inner, columns, codes[is_read]),
         )
 
     @classmethod

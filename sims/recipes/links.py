@@ -86,7 +86,7 @@ def run(setting: Setting) -> Outcome:
         },
         rows=rows,
         checks=tuple(checks_from(figures_of(rows), quick=setting.quick)),
-        published=tuple(cells_from(figures_of(rows), graphs)),
+        published=tuple(published_beside(figures_of(rows))),
         draw=lambda axes: _draw(axes, found),
     )
 
@@ -154,8 +154,9 @@ def checks_from(figures: Figures, *, quick: bool) -> list[Check]:
     return lines
 
 
-def cells_from(figures: Figures, graphs: tuple[str, ...] = GRAPHS) -> list[Cell]:
+def published_beside(figures: Figures) -> list[Cell]:
     """Return the published figures beside ours."""
+    graphs = [g for g in GRAPHS if _named("AUC", Case(g, "one client")) in figures]
     return [
         Cell(
             name=f"{metric}, {graph}, {method}",

@@ -32,16 +32,6 @@ def test_every_pair_without_an_edge_is_as_likely() -> None:
     assert (np.abs(counts[possible] - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_half_of_the_pairs_of_a_training_end_at_a_peers_node() -> None:
-    keys = np.arange(20_000, dtype=np.uint64)
-    _, second = NonEdges(30, 32, np.array([1]), seeks_peers=True).draw(keys, 1, "train")
-    # The other half is uniform, so that some of it is among peers' nodes, too.
-    assert (second >= 30).mean() == pytest.approx(0.5 + 0.5 * 2 / 32, abs=0.02)
-    assert (second == 30).mean() == pytest.approx((second == 31).mean(), abs=0.02)
-    _, inner = NonEdges(30, 30, np.array([1]), seeks_peers=True).draw(keys, 1, "train")
-    assert (np.bincount(inner.reshape(-1), minlength=30) > 500).all()
-
-
 def test_pairs_begin_with_the_edges_own_end_where_they_are_ranked_beside_it() -> None:
     non_edges = NonEdges(3, 3, np.array([1, 3]))
     ends = np.array([0, 2, 2])
