@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +15,14 @@ import typer
 
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
+from retexo_fl.cli.settling import deployed_values, deployment_address
 from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted, RetexoError
 from retexo_fl.files import bare_name
 from retexo_fl.units import format_bytes, format_counted
 
 if TYPE_CHECKING:
+    from retexo_fl.cli.superlink import Address
     from retexo_fl.federation.trained_model import TrainedModel
     from retexo_fl.graph import GraphPartition
     from retexo_fl.simulation.prediction_set import Workshop
@@ -29,8 +31,10 @@ _HELP = """Predict the nodes of partitioned graphs with the model of a finished 
 
 Clients exchange vectors once for each layer; then each client writes its predictions to \
 predictions-CLIENT.csv beside its part: key, class, and the probability of each class. DIR may \
-hold other parts than those of the training, with new nodes and edges. RUN is not changed; modules \
-that its configuration names are imported only with --allow-plugins.
+hold other parts than those of the training, with new nodes and edges. With --superlink agents \
+predict on their own parts and keep the files, where their owners let them; RUN/predictions gets \
+counts. Else RUN is not changed. Modules that its configuration names are imported only with \
+--allow-plugins.
 """
 _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
@@ -38,7 +42,9 @@ _EXAMPLES = examples(
     "retexo predict runs/bank --nodes accounts.csv --edges transfers.csv --out predicted",
     "retexo predict runs/march --nodes accounts.csv --edges transfers.csv "
     "--edges-before 2024-04-01 --out april",
+    "retexo predict runs/first --superlink 203.0.113.10:8000 --root-certificates ca.crt",
 )
+_DEPLOYMENT: Final = "Deployment"
 #: How tables are read: as they were for the run, where nothing else is said.
 _READING: Final = (
     *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
@@ -57,6 +63,8 @@ _OF_TRAINING: Final = frozenset(
 )
 
 
+#: Of these, what a deployment predicts by, too.
+_OF_PEERS: Final = frozenset({"introductions", "relay"})
 #: What takes the place of a folder of parts.
 _OF_TABLES: Final = frozenset(_PANELS["Tables instead of parts"])
 
@@ -125,15 +133,68 @@ def _predict(  # noqa: PLR0913 - so many options
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="Have the clients of this SuperLink predict on their own parts.",
+            metavar="HOST:PORT",
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
+        ),
+    ] = False,
+    clients: Annotated[
+        int,
+        typer.Option(
+            help="How many clients there are, if not as many as RUN had.",
+            min=0,
+            metavar="N",
+            show_default=False,
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = 0,
 ) -> None:
     from retexo_fl.federation.trained_model import read_trained_model
     from retexo_fl.simulation.prediction_set import (
+        SUMMARY_NAME,
         clear_workshops,
         finished_summary,
-        locked_folder,
+        owned_folder,
     )
 
     form = _form(form, spreadsheet_safe)
+    address = deployment_address(superlink, root_certificates, insecure=insecure)
+    if address is not None:
+        if partitions is not None or _OF_TABLES & values.keys():
+            name = min(
+                {*(() if partitions is None else ("partitions",)), *_OF_TABLES & values.keys()}
+            )
+            raise ConfigurationError(
+                f"{name}: cannot be given with superlink; clients predict on their own parts"
+            )
+        model = read_trained_model(run, allow_plugins=allow_plugins)
+        words = _options(values, out, form, allow_plugins=allow_plugins, overwrite=overwrite)
+        place = run / "predictions" if out is None else out
+        _predict_in_place(
+            _config_in_place(deployed_values(values), model, clients),
+            {"run": str(run.absolute()), "folder": str(place.absolute()), "form": form},
+            address,
+            again=f"retexo predict {shlex.join([str(run), *words])} {address.options()}"
+            + (f" --clients {clients}" if clients else ""),
+            overwrite=overwrite,
+            quiet=quiet,
+        )
+        return
+    if clients:
+        raise ConfigurationError("clients: expected only with --superlink HOST:PORT")
     with ExitStack() as stack:
         model = read_trained_model(run, allow_plugins=allow_plugins)
         if partitions is None:
@@ -145,7 +206,7 @@ def _predict(  # noqa: PLR0913 - so many options
                 "of the two"
             )
         inference = _checked(values, model, partitions, out, form, allow_plugins=allow_plugins)
-        stack.enter_context(locked_folder(inference.out))
+        stack.enter_context(owned_folder(inference.out))
         summary = None if overwrite else finished_summary(inference.out, inference.identity)
         if summary is None:
             again = _command(inference, values, overwrite=overwrite)
@@ -153,7 +214,59 @@ def _predict(  # noqa: PLR0913 - so many options
         else:
             clear_workshops(inference.out)
             tell("made already; --overwrite makes them again")
-    _tell(inference, summary)
+    places = (
+        f"predictions     {inference.out / f'predictions-*{_ending(form)}'}",
+        f"summary         {inference.out / SUMMARY_NAME}",
+    )
+    _tell(model.config.task, summary, places)
+
+
+def _predict_in_place(
+    config: RunConfig,
+    task: Mapping[str, str],
+    address: Address,
+    *,
+    again: str,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Have clients predict on their own parts, and say how that went."""
+    from retexo_fl.cli.deployed_predict import predict_deployed
+    from retexo_fl.federation.prediction_in_place import InPlaceTask
+
+    with _startable_again(again):
+        place, summary = predict_deployed(
+            config, InPlaceTask(**task, overwrite=overwrite), address=address, quiet=quiet
+        )
+    if summary is None:
+        tell(f"summary         {place} where the SuperLink runs")
+        return
+    kept = f"{summary['set']}/predictions-CLIENT{_ending(summary['format'])}"
+    places = (
+        f"predictions     {kept} below each client's own folder",
+        f"summary         {place}",
+    )
+    _tell(config.task, summary, places)
+
+
+def _config_in_place(values: Values, model: TrainedModel, clients: int) -> RunConfig:
+    """Return the configuration of the run, for clients that have their parts."""
+    of_training = (_OF_TRAINING - _OF_PEERS) | {"partitions"}
+    trained = {k: v for k, v in config_values(model.config).items() if k not in of_training}
+    return make_config({**trained, "clients": clients or model.config.clients, **values})
+
+
+@contextmanager
+def _startable_again(command: str) -> Iterator[None]:
+    """Say how to start again what is interrupted, or fails with a name."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; start again with: {command}") from None
+    except RetexoError as error:
+        if error.exit_code != 1:
+            raise
+        raise type(error)(f"{error}; start again with: {command}") from error
 
 
 def _parts_of_tables(values: Values, model: TrainedModel, out: Path | None, folder: Path) -> Path:
@@ -220,8 +333,8 @@ def _checked(
 
     if values.get("engine") == "deployment":
         raise ConfigurationError(
-            "engine: a deployment cannot predict, since all parts must be on one machine; expected "
-            "inline or flower"
+            "engine: a deployment predicts where its clients' parts are; expected inline or "
+            "flower, or --superlink HOST:PORT in place of partitions"
         )
     parts = open_parts(partitions)
     model.check_fits(
@@ -276,15 +389,8 @@ def _make(inference: Inference, again: str, *, quiet: bool) -> dict[str, Any]:
     """
     from retexo_fl.simulation.prediction_set import workshop
 
-    try:
-        with workshop(inference.out) as place:
-            return _make_in(place, inference, quiet=quiet)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; start again with: {again}") from None
-    except RetexoError as error:
-        if error.exit_code != 1:
-            raise
-        raise type(error)(f"{error}; start again with: {again}") from error
+    with _startable_again(again), workshop(inference.out) as place:
+        return _make_in(place, inference, quiet=quiet)
 
 
 def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str, Any]:
@@ -336,28 +442,31 @@ def _facts(inference: Inference) -> dict[str, Any]:
     }
 
 
-def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
+def _ending(form: str) -> str:
     from retexo_fl.client.prediction_files import predictions_name
+
+    return Path(predictions_name(0, form)).suffix
+
+
+def _tell(task: str, summary: Mapping[str, Any], places: Sequence[str]) -> None:
+    """Print what was predicted, how good it is, and ``places``: lines of where it is."""
     from retexo_fl.graph.labels import LINKS, REGRESSION
-    from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     payload = summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
-    ending = Path(predictions_name(0, inference.form)).suffix
     judged = ["validation", "test"] if summary["labelled"]["validation"]["nodes"] else ["test"]
     what = ""
-    if inference.model.config.task == LINKS:
+    if task == LINKS:
         judged, what = [], "the likeliest links of "
     # There are no right answers of numbers.
-    counts_right = inference.model.config.task != REGRESSION
+    counts_right = task != REGRESSION
     lines = [
         f"predicted       {what}{nodes} of {clients}",
         *(line for use in judged for line in _figures(summary, use, counts_right=counts_right)),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
-        f"predictions     {inference.out / f'predictions-*{ending}'}",
-        f"summary         {inference.out / SUMMARY_NAME}",
+        *places,
     ]
     if summary["missing_rows"]:
         missing = format_counted(summary["missing_rows"], "vector")
@@ -382,19 +491,28 @@ def _figures(summary: Mapping[str, Any], use: str, *, counts_right: bool) -> lis
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     """Return the command that makes these predictions."""
-    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
-
     words = ["retexo", "predict", str(inference.model.run)]
     if not _OF_TABLES & values.keys():
         words += ["--partitions", str(inference.partitions)]
-    if inference.out != inference.partitions:
-        words += ["--out", str(inference.out)]
-    if inference.form == SPREADSHEET_CSV:
+    out = None if inference.out == inference.partitions else inference.out
+    options = _options(
+        values, out, inference.form, allow_plugins=inference.allow_plugins, overwrite=overwrite
+    )
+    return shlex.join([*words, *options])
+
+
+def _options(
+    values: Values, out: Path | None, form: str, *, allow_plugins: bool, overwrite: bool
+) -> list[str]:
+    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
+
+    words = [] if out is None else ["--out", str(out)]
+    if form == SPREADSHEET_CSV:
         words += ["--spreadsheet-safe"]
-    elif inference.form != "csv":
-        words += ["--format", inference.form]
-    if inference.allow_plugins:
+    elif form != "csv":
+        words += ["--format", form]
+    if allow_plugins:
         words.append("--allow-plugins")
     for key, value in values.items():
         words += [f"--{key}", str(value)]
-    return shlex.join([*words, "--overwrite"] if overwrite else words)
+    return [*words, "--overwrite"] if overwrite else words
