@@ -33,6 +33,7 @@ _MAKE_EXAMPLES = examples(
     "--out parts",
     "retexo partition make --nodes accounts.csv --edges transfers.csv --features auto "
     "--key-column account --label-column fraud --out parts",
+    "retexo partition make --nodes new.csv --edges edges.csv --unlabelled 2 --out new-parts",
     "retexo run --partitions parts",
 )
 _CHECK_EXAMPLES = examples("retexo partition check parts/part-*")
@@ -57,13 +58,24 @@ def _make(
     values: Values,
     *,
     out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
+    unlabelled: Annotated[
+        int,
+        typer.Option(
+            help="Parts to predict on, without labels, for a model of so many classes (or labels; "
+            "1 for numbers and links).",
+            min=1,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
 ) -> None:
-    from retexo_fl.client.preparation import make_parts
+    from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
     from retexo_fl.graph.recipes import RECIPE_NAME
 
-    parts = make_parts(settled(values, None))
+    config = settled(values, None)
+    parts = make_unlabelled_parts(config, unlabelled) if unlabelled else make_parts(config)
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
+from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.remote import RemoteClient
-from retexo_fl.client.api import PredictedRequest, Ticket
+from retexo_fl.client.api import PredictedRequest, PredictRequest, Ticket
 from retexo_fl.client.preparation import open_parts
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import (
@@ -38,24 +39,44 @@ CLIENTS = 3
 SETTINGS = {**PERMISSIVE, "predictions": "predictions"}
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run on a small graph, whose parts lie in ``parts``."""
-    write_small(tmp_path / "small.npz")
-    keys = {**SMALL, "data_dir": tmp_path, "clients": CLIENTS}
-    cut(tmp_path / "parts", **keys)
-    return train(tmp_path / "run", **keys, rounds=3, hidden=8, metric="macro-f1")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train on a small graph, whose parts lie in ``parts`` beside the run."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_small(folder / "small.npz")
+    keys = {**SMALL, "data_dir": folder, "clients": CLIENTS}
+    cut(folder / "parts", **keys)
+    return train(folder / "run", **keys, rounds=3, hidden=8, metric="macro-f1")
+
+
+@pytest.fixture(scope="module")
+def parts(trained: Path) -> list[GraphPartition]:
+    return open_parts(trained.with_name("parts"))
+
+
+@pytest.fixture(scope="module")
+def started(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[list[AgentProcess]]:
+    with agents(tmp_path_factory.mktemp("agents"), parts, settings=SETTINGS) as made:
+        yield made
 
 
 @pytest.fixture
-def parts(run: Path) -> list[GraphPartition]:
-    return open_parts(run.with_name("parts"))
+def run(trained: Path) -> Path:
+    """A run that nothing was predicted with."""
+    shutil.rmtree(trained / "predictions", ignore_errors=True)
+    shutil.rmtree(trained.with_name("here"), ignore_errors=True)
+    return trained
 
 
 @pytest.fixture
-def made(tmp_path: Path, parts: list[GraphPartition]) -> Iterator[list[AgentProcess]]:
-    with agents(tmp_path / "agents", parts, settings=SETTINGS) as started:
-        yield started
+def made(started: list[AgentProcess]) -> list[AgentProcess]:
+    """Agents that have predicted nothing."""
+    for agent in started:
+        shutil.rmtree(agent.folder / "predictions", ignore_errors=True)
+        (agent.folder / "predictions").unlink(missing_ok=True)
+    return started
 
 
 def config_of(run: Path, **more: Any) -> RunConfig:
@@ -141,7 +162,7 @@ def test_a_complete_set_is_made_again_only_with_overwrite(
     assert again["job"] != first["job"]
     assert not {*marks(made, run)} & {*before}
     # Of another model: beside it. In another form, for the same folder of the server: refused.
-    keys = {**SMALL, "data_dir": tmp_path, "clients": CLIENTS}
+    keys = {**SMALL, "data_dir": run.parent, "clients": CLIENTS}
     other = train(tmp_path / "other", **keys, rounds=1, hidden=8, seed=1)
     predict_in_place_with(made, config_of(other), task_of(other))
     with pytest.raises(ConfigurationError, match=r"^out: .*format 'csv', not 'npz'.*--overwrite$"):
@@ -153,18 +174,20 @@ def test_a_complete_set_is_made_again_only_with_overwrite(
     assert [kept(agent, run).read_bytes() for agent in made] == contents
 
 
-def test_predictions_of_an_earlier_part_are_made_again(
-    run: Path, made: list[AgentProcess], parts: list[GraphPartition]
-) -> None:
-    first = predict_in_place_with(made, config_of(run), task_of(run))
-    folder = made[0].folder.parent / "parts" / "part-0"
-    manifest = folder / "manifest.json"
-    # The same content, described in other words: for the note it is another part.
-    text = manifest.read_text()
-    manifest.write_text(text.replace("{", "{ ", 1))
-    made[0].stop()
-    made[0].start()
-    assert predict_in_place_with(made, config_of(run), task_of(run))["job"] != first["job"]
+def test_what_was_predicted_of_an_earlier_part_counts_as_missing(run: Path, tmp_path: Path) -> None:
+    parts = run.with_name("parts")
+    sets = PredictionSets.of(tmp_path, 0, parts / "part-0")
+    ticket, name = Ticket(job="predict-000000000000", attempt=1), "0" * 16
+    asked = PredictedRequest(ticket=ticket, form="csv", set_name=name)
+    assert not sets.is_there(asked)
+    (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / name / "predictions-0.csv").write_text("key,class\n")
+    sets.note(PredictRequest(ticket=ticket, weights=np.zeros(0), form="csv", set_name=name))
+    assert sets.is_there(asked)
+    assert not PredictionSets.of(tmp_path, 0, parts / "part-1").is_there(asked)
+    assert not sets.is_there(replace(asked, ticket=replace(ticket, job="predict-000000000001")))
+    (tmp_path / name / "predictions-0.csv").write_text("key,class\n1,2\n")
+    assert not sets.is_there(asked)
 
 
 def test_without_a_folder_an_agent_makes_no_predictions_and_says_so(
@@ -244,7 +267,7 @@ def test_a_set_that_is_cut_off_leaves_the_one_before_readable(
 
 
 def test_a_client_that_is_away_is_named_when_the_time_is_over(
-    run: Path, made: list[AgentProcess], parts: list[GraphPartition]
+    run: Path, made: list[AgentProcess]
 ) -> None:
     config = config_of(run, **{"message-timeout-s": 2.0})
     with pytest.raises(RoundIncomplete, match=r"connected: 2 of 3 .*; missing: client 2$"):
@@ -287,5 +310,3 @@ def test_a_run_is_no_folder_for_the_server(run: Path, made: list[AgentProcess]) 
     with pytest.raises(ConfigurationError, match=r"^out: .*/run is a run; expected another"):
         predict_in_place_with(made, config_of(run), task_of(run, folder=str(run)))
     assert files_in(run) == before
-    assert os.listdir(run.parent / "agents")  # noqa: PTH208
-    shutil.rmtree(run / "predictions", ignore_errors=True)
