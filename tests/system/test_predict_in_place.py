@@ -44,7 +44,7 @@ class Deployed:
         place = self.deployment
         return [
             *("predict", self.run, "--superlink", place.superlink_address),
-            *("--root-certificates", place.root_certificates),
+            *("--root-certificates", place.root_certificates, "--quiet"),
         ]
 
     def kept(self) -> dict[str, bytes]:
@@ -90,9 +90,8 @@ def test_clients_predict_in_place_what_one_process_predicts(deployed: Deployed) 
 @pytest.mark.deployed
 def test_the_same_command_finishes_after_server_and_agent_were_killed(deployed: Deployed) -> None:
     deployment, place = deployed.deployment, deployed.run / "again"
-    command = [program("retexo"), *deployed.command, "--out", place, "--overwrite"]
-    deployment._start("predict", "server", command)
-    status, part = place / "status.json", deployment["predict"]
+    command = (*deployed.command, "--out", place, "--overwrite")
+    part, status = deployment.start_command("predict", *command), place / "status.json"
     wait_until(status.exists, "no prediction has begun", part=part, within_s=200.0)
     time.sleep(1.0)
     deployment.kill("agent-1")
@@ -101,7 +100,7 @@ def test_the_same_command_finishes_after_server_and_agent_were_killed(deployed: 
     deployment.restart("superlink")
     deployment.restart("agent-1")
     deployment.wait_for_supernodes(within_s=200.0)
-    deployment.retexo(*deployed.command, "--out", place, "--overwrite", timeout_s=500.0)
+    deployment.retexo(*command, timeout_s=500.0)
     assert deployed.kept() == deployed.expected
     assert json.loads(status.read_text())["state"] == "finished"
 
