@@ -59,15 +59,14 @@ def _make(
     *,
     out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
     unlabelled: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="Parts to predict on, without labels, for a model of so many classes (or labels; "
             "1 for numbers and links).",
             min=1,
             metavar="N",
-            show_default=False,
         ),
-    ] = 0,
+    ] = None,
 ) -> None:
     from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
     from retexo_fl.graph import write_partitions
@@ -75,7 +74,10 @@ def _make(
     from retexo_fl.graph.recipes import RECIPE_NAME
 
     config = settled(values, None)
-    parts = make_unlabelled_parts(config, unlabelled) if unlabelled else make_parts(config)
+    if unlabelled is None:
+        parts = make_parts(config)
+    else:
+        parts = make_unlabelled_parts(config, unlabelled)
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()

@@ -317,3 +317,28 @@ def test_a_run_is_no_folder_for_the_server(run: Path, made: list[AgentProcess]) 
     with pytest.raises(ConfigurationError, match=r"^out: .*/run is a run; expected another"):
         predict_in_place_with(made, config_of(run), task_of(run, folder=str(run)))
     assert files_in(run) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--partitions", "x"), "partitions: cannot be given with superlink; clients predict on "),
+        (("--nodes", "x"), "nodes: cannot be given with superlink; clients predict on their own"),
+        (("--engine", "flower"), "engine: 'flower' does not go with --superlink; "),
+        (("--format", "xlsx"), "format: got 'xlsx'; expected one of csv, "),
+    ],
+)
+def test_options_that_contradict_a_superlink_are_refused(
+    run: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, str], told: str
+) -> None:
+    command = ("predict", run, "--superlink", "127.0.0.1:1", "--insecure")
+    assert CommandLine(capfd).refused(*command, *options).startswith(told)
+    assert not (run / "predictions").exists()
+
+
+def test_clients_are_counted_for_a_superlink_alone(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ("predict", run, "--partitions", run.with_name("parts"), "--clients", "2")
+    told = CommandLine(capfd).refused(*command)
+    assert told == "clients: expected only with --superlink HOST:PORT"

@@ -101,6 +101,8 @@ def test_how_many_outputs_a_model_has_is_checked(tmp_path: Path, retexo: Command
     make = ("partition", "make", "--dataset", "small", "--data-dir", tmp_path, "--clients", "2")
     told = retexo.refused(*make, "--task", "regression", "--unlabelled", "2", "--out", "new")
     assert told == "unlabelled: got 2; expected 1 with task regression"
+    assert "unlabelled" in retexo.refused(*make, "--unlabelled", "0", "--out", "new")
+    retexo.done(*make, "--split", SMALL["split"], "--out", "labelled")
     retexo.done(*make, "--unlabelled", "5", "--out", "new")
     run = train(tmp_path / "run", **SMALL, data_dir=tmp_path, clients=2, rounds=1, hidden=4)
     told = retexo.refused("predict", run, "--partitions", "new")

@@ -49,7 +49,7 @@ class Deployed:
 
     def kept(self) -> dict[str, bytes]:
         """Return what clients keep, by name of the file."""
-        found = {}
+        found: dict[str, bytes] = {}
         for client in range(CLIENTS):
             folder = self.deployment.client_folder(client) / "predictions"
             found |= {Path(name).name: text for name, text in files_in(folder).items()}
