@@ -74,10 +74,7 @@ def _make(
     from retexo_fl.graph.recipes import RECIPE_NAME
 
     config = settled(values, None)
-    if unlabelled is None:
-        parts = make_parts(config)
-    else:
-        parts = make_unlabelled_parts(config, unlabelled)
+    parts = make_parts(config) if unlabelled is None else make_unlabelled_parts(config, unlabelled)
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()
