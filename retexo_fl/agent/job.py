@@ -14,13 +14,17 @@ from retexo_fl.agent import wire
 from retexo_fl.agent.admission import Questions
 from retexo_fl.agent.gate import JobGate
 from retexo_fl.agent.peer_traffic import PeerTrafficBook
+from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
 from retexo_fl.client.api import (
+    PREDICTION_PREFIX,
     CollectAnswer,
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    PredictAnswer,
+    PredictRequest,
     PublishAnswer,
     PublishRequest,
     Traffic,
@@ -43,8 +47,6 @@ from retexo_fl.training.rounds import Steps
 
 Answer = TypeVar("Answer")
 
-#: How a job is called that predicts with trained layers.
-PREDICTION_PREFIX: Final = "predict-"
 #: In rounds that exchange, the account of peers is written so often at most.
 _WRITE_EVERY_S: Final = 5.0
 
@@ -68,12 +70,12 @@ class JobFolders:
     Attributes:
         store: Folder of what its client keeps.
         traffic: File of its bytes by peer.
-        predictions: Folder for predictions, None where the client makes none.
+        predictions: Of the client; None where it makes none.
     """
 
     store: Path
     traffic: Path
-    predictions: Path | None
+    predictions: PredictionSets | None
 
 
 class AgentJob:
@@ -110,6 +112,7 @@ class AgentJob:
         kept = FolderStore(folders.store, durable=True)
         self.attempt = kept.attempt()
         predicts = name.startswith(PREDICTION_PREFIX)
+        self._sets = folders.predictions if predicts else None
         self._end_to_end = config.traits.end_to_end and not predicts
         self.client: GraphClient = client_class(config, end_to_end=self._end_to_end)(
             partition,
@@ -119,7 +122,7 @@ class AgentJob:
             store=kept,
             # Whoever has the job drops it, once its last answer is on disk.
             on_forget=lambda: None,
-            predictions=folders.predictions if predicts else None,
+            predictions=None if self._sets is None else self._sets.folder,
         )
         note_unused_edges(config.model, [partition])
         self.client.watch_exchanges(self._enter_block)
@@ -188,6 +191,8 @@ class AgentJob:
                 return self._publish(asked)
             case CollectRequest() as asked:
                 return self.collect(asked)
+            case PredictRequest() as asked:
+                return self._predict(asked)
             case asked:
                 return self.client.ask(asked)
 
@@ -200,6 +205,12 @@ class AgentJob:
         """Keep an answer for repeats; what has arrived is looked up anew each time."""
         if request.message != "collect":
             self._kept[request.message] = (request.identity, parts)
+
+    def _predict(self, request: PredictRequest) -> PredictAnswer:
+        answer = self.client.predict(request)
+        if self._sets is not None and request.set_name:
+            self._sets.note(request)
+        return answer
 
     def _publish(self, request: PublishRequest) -> PublishAnswer:
         answer = self.client.publish(request)

@@ -18,15 +18,24 @@ from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
-from retexo_fl.agent.job import PREDICTION_PREFIX, AgentJob, JobDepot, JobFolders
+from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
-from retexo_fl.client.api import EvaluateRequest, PredictRequest
+from retexo_fl.agent.predictions import PredictionSets
+from retexo_fl.client.api import (
+    MODEL_DIGITS,
+    PREDICTION_PREFIX,
+    EvaluateRequest,
+    PredictedAnswer,
+    PredictedRequest,
+    PredictRequest,
+)
 from retexo_fl.client.log_lines import line
 from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
     CheckpointError,
+    ConfigurationError,
     LocalProtocolError,
     RetexoError,
     StaleAttempt,
@@ -38,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 #: As the server names jobs; nothing else may become a folder.
 _NAME: Final = re.compile(r"(job|predict)-[0-9a-f]{12}")
+#: Jobs that predict with one model have names which begin alike.
+_OF_MODEL: Final = len(PREDICTION_PREFIX) + MODEL_DIGITS
 _MOST_JOBS: Final = 16
 #: Exchanges may be open for weeks, and a client with all of its vectors is not asked meanwhile.
 _MOST_IDLE_S: Final = 60 * 86_400.0
@@ -59,7 +70,7 @@ class AgentJobs:
         partition: The client's part.
         depot: Its blocks.
         state: Folder for everything that is kept.
-        predictions: Folder for predictions, None where the client makes none.
+        predictions: Where predictions go; None where the client makes none.
         limits: What a run may ask.
         carrier: Lets jobs exchange in another way than by blocks.
     """
@@ -70,7 +81,7 @@ class AgentJobs:
         depot: AgentDepot,
         *,
         state: Path,
-        predictions: Path | None = None,
+        predictions: PredictionSets | None = None,
         limits: Limits,
         carrier: CarrierPath | None = None,
     ) -> None:
@@ -134,6 +145,16 @@ class AgentJobs:
         os.utime(self._file(name))
         return job
 
+    def predicted(self, request: PredictedRequest) -> PredictedAnswer:
+        """Return whether what a job predicted is there.
+
+        Raises:
+            ConfigurationError: The client makes no predictions.
+            LocalProtocolError: The form is none, or the name of the set.
+        """
+        is_there = self._prediction_sets().is_there(request)
+        return PredictedAnswer(client=self._partition.client, is_there=is_there)
+
     def end(self, job: AgentJob, request: wire.Request, parts: wire.Parts) -> None:
         """Keep an answer; if it is the job's last, drop everything else of the job.
 
@@ -181,6 +202,9 @@ class AgentJobs:
                 f"client {self._partition.client}: job {name} is unknown here; expected hello "
                 "first; resume the run with `retexo run --resume`"
             )
+        if name.startswith(PREDICTION_PREFIX):
+            self._prediction_sets()
+            self._forget_earlier(name)
         if self._ended(name) is not None:
             seen = int(self._facts(name)["attempt"])
             if ticket.attempt <= seen:
@@ -208,6 +232,20 @@ class AgentJobs:
             )
         )
         return job
+
+    def _prediction_sets(self) -> PredictionSets:
+        if self._predictions is None:
+            raise ConfigurationError(
+                f"client {self._partition.client}: makes no predictions; expected a folder for "
+                "them, predictions, in its agent.toml, where its owner wants that"
+            )
+        return self._predictions
+
+    def _forget_earlier(self, name: str) -> None:
+        """Drop earlier predictions with the same model: their server ended, or has begun again."""
+        for path in self._folder().glob(f"{name[:_OF_MODEL]}*/job.json"):
+            if path.parent.name != name:
+                self.forget(path.parent.name)
 
     def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
         return AgentJob(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from retexo_fl.agent import wire
 from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
@@ -21,9 +22,10 @@ from retexo_fl.agent.meter import Meter
 from retexo_fl.agent.network_facts import by_peer, strangers
 from retexo_fl.agent.notify import Notifier
 from retexo_fl.agent.peer_finding import Peering
-from retexo_fl.agent.service import AgentService
+from retexo_fl.agent.predictions import PredictionSets
+from retexo_fl.agent.service import AgentService, Outcome
 from retexo_fl.agent.settings import AgentSettings, host_and_port
-from retexo_fl.agent.socket_server import Controller, SocketServer
+from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
 from retexo_fl.agent.transports import own_transports
 from retexo_fl.channels.addresses import DATAGRAM_SCHEMES, scheme_of
@@ -156,7 +158,7 @@ class _Agent:
                 part,
                 depot,
                 state=state,
-                predictions=Path(settings.predictions) if settings.predictions else None,
+                predictions=_prediction_sets(settings, part.client),
                 limits=settings,
                 carrier=carrier,
             ),
@@ -175,7 +177,8 @@ class _Agent:
             self.jobs, self.compute, arrivals, peering=Peering(self.introductions, self.relay)
         )
         answer = _controller(self, service)
-        server = SocketServer(Path(self.settings.socket), service.answer, answer)
+        ask = _without_places(service.answer, self.settings)
+        server = SocketServer(Path(self.settings.socket), ask, answer)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -276,6 +279,33 @@ class _Agent:
             "datagrams": None if self.carrier is None else self.carrier.facts(),
             "flower": flower,
         }
+
+
+def _prediction_sets(settings: AgentSettings, client: int) -> PredictionSets | None:
+    if not settings.predictions:
+        return None
+    return PredictionSets.of(Path(settings.predictions), client, Path(settings.partition))
+
+
+def _without_places(answer: Answerer, settings: AgentSettings) -> Answerer:
+    """Have errors, which go to the server, name settings in place of what they say: paths."""
+    named = {name: getattr(settings, name) for name in ("partition", "state", "predictions")}
+    # Of folders in each other, the inner one first.
+    places = sorted(((p, n) for n, p in named.items() if p), key=lambda pair: -len(pair[0]))
+
+    async def answer_without(request: wire.Request) -> Outcome:
+        try:
+            return await answer(request)
+        except RetexoError as error:
+            sentence = str(error)
+            for place, name in places:
+                sentence = sentence.replace(str(Path(place)), name)
+            if sentence == str(error):
+                raise
+            logger.warning(line("failed", message=request.message, reason=str(error)))
+            raise type(error)(sentence) from error
+
+    return answer_without
 
 
 def _controller(agent: _Agent, service: AgentService) -> Controller:

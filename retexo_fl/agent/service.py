@@ -29,6 +29,7 @@ from retexo_fl.client.api import (
     HelloRequest,
     IntroduceRequest,
     PeerTraffic,
+    PredictedRequest,
     RecipeRequest,
     RelayRequest,
     SummaryRequest,
@@ -125,6 +126,9 @@ class AgentService:
                 f"{request.message}: the agent of a client that has its part shares no summary; "
                 "expected `retexo features share` in its place"
             )
+        if isinstance(asked := request.asked, PredictedRequest):
+            told = await self._compute.run(lambda: self._jobs.predicted(asked))
+            return Outcome(parts=wire.encode_answer(told))
         running = self._running.get(request.ticket.job)
         if running is None or running.request.identity != request.identity:
             _check_not_older(request.ticket, running)

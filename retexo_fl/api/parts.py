@@ -63,14 +63,23 @@ def partition(*, out: str | Path, graph: object | None = None, **keys: object) -
     return Path(out)
 
 
-def cut(asked: Asked, out: Path) -> list[GraphPartition]:
-    """Write the parts that are asked for, and what clients make such parts by; return the parts."""
-    from retexo_fl.client.preparation import make_parts
+def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[GraphPartition]:
+    """Write the parts that are asked for, and what clients make such parts by; return the parts.
+
+    Args:
+        asked: What is asked for.
+        out: New folder.
+        unlabelled: Outputs of the model that the parts are predicted by; None to train on them.
+    """
+    from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
     from retexo_fl.graph.recipes import RECIPE_NAME
 
-    parts = make_parts(settled(asked), graph=asked.graph)
+    if unlabelled is None:
+        parts = make_parts(settled(asked), graph=asked.graph)
+    else:
+        parts = make_unlabelled_parts(settled(asked), unlabelled)
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()

@@ -32,6 +32,8 @@ _OF_TRAINING: Final = frozenset(
     | {"edges-before", "partitioner", "split", "links"}
     | {"introductions", "relay", "min-clients", "round-deadline-s"}
 )
+#: Of these, what a deployment predicts by, too.
+_OF_PEERS: Final = frozenset({"introductions", "relay"})
 
 #: What takes the place of a folder of parts.
 OF_TABLES: Final = frozenset({"nodes", "edges", *READING, "edges-before"})
@@ -113,14 +115,14 @@ def predict_asked(
     from retexo_fl.simulation.prediction_set import (
         clear_workshops,
         finished_summary,
-        locked_folder,
+        owned_folder,
     )
 
     with ExitStack() as stack:
         model = read_trained_model(asked.run, allow_plugins=asked.allow_plugins)
         partitions = stack.enter_context(_folder_of_parts(asked, model))
         inference = _checked(asked, model, partitions)
-        stack.enter_context(locked_folder(inference.out))
+        stack.enter_context(owned_folder(inference.out))
         summary = None
         if not asked.overwrite:
             summary = finished_summary(inference.out, inference.identity)
@@ -203,8 +205,8 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
     values, form = asked.values, asked.form
     if values.get("engine") == "deployment":
         raise ConfigurationError(
-            "engine: a deployment cannot predict, since all parts must be on one machine; expected "
-            "inline or flower"
+            "engine: a deployment predicts where its clients' parts are; expected inline or "
+            "flower, or --superlink HOST:PORT in place of partitions"
         )
     parts = open_parts(partitions)
     model.check_fits(
@@ -238,6 +240,13 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
             "format": form,
         },
     )
+
+
+def config_in_place(values: Values, model: TrainedModel, clients: int) -> RunConfig:
+    """Return the configuration of a run, for clients that have their parts; 0 for as many."""
+    of_training = (_OF_TRAINING - _OF_PEERS) | {"partitions"}
+    trained = {k: v for k, v in config_values(model.config).items() if k not in of_training}
+    return make_config({**trained, "clients": clients or model.config.clients, **values})
 
 
 def _parts_digest(folder: Path) -> str:

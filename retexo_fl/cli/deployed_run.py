@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,10 @@ from retexo_fl.cli.superlink import Address, RunState, SuperLink
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.errors import ConfigurationError, EngineFailed, RunDirectoryError
 from retexo_fl.progress import LiveTable
+from retexo_fl.run_log.events import EVENTS, Event
 
 if TYPE_CHECKING:
+    from retexo_fl.progress.prediction import PredictionTable
     from retexo_fl.simulation.flower_bundle import BundleApps
 
 #: Between looks at the run directory, and between questions to the SuperLink.
@@ -34,6 +36,22 @@ _LOG_LINES: Final = 40
 #: Flower ends a ServerApp in the same way when its SuperLink does not answer any longer.
 _STOPPED: Final = "the run was stopped, or its SuperLink ended"
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFile:
+    """Where a ServerApp writes what happens.
+
+    Attributes:
+        name: Of the file, in the folder that the ServerApp writes.
+        kinds: Of its events, by name.
+    """
+
+    name: str
+    kinds: Mapping[str, type[Event]]
+
+
+_HISTORY: Final = EventFile(name="metrics.jsonl", kinds=EVENTS)
 
 
 def run_deployed(
@@ -70,11 +88,12 @@ def run_deployed(
 def run_apps(
     config: RunConfig,
     run_path: Path,
-    table: LiveTable,
+    table: LiveTable | PredictionTable,
     *,
     address: Address,
     quiet: bool = False,
     apps: BundleApps | None = None,
+    events: EventFile = _HISTORY,
 ) -> bool:
     """Have a SuperLink run a bundle, and watch it; as :func:`run_deployed`.
 
@@ -85,6 +104,7 @@ def run_apps(
         address: Of the SuperLink.
         quiet: Show nothing.
         apps: Source of its components; None for those that train.
+        events: That it writes there.
     """
     from retexo_fl.simulation.flower_bundle import write_bundle
 
@@ -95,7 +115,14 @@ def run_apps(
         before = mark_of(run_path / "status.json")
         run_id = superlink.submit(bundle)
         with ExitStack() as stack:
-            watch = _Watch(run_path=run_path, before=before, table=table, quiet=quiet, stack=stack)
+            watch = _Watch(
+                run_path=run_path,
+                before=before,
+                table=table,
+                quiet=quiet,
+                stack=stack,
+                events=events,
+            )
             log = stack.enter_context((folder / "run.log").open("wb"))
             stream = superlink.follow_log(run_id, log)
             stack.callback(_end, stream)
@@ -140,25 +167,29 @@ class _Watch:
 
     run_path: Path
     before: object
-    table: LiveTable
+    table: LiveTable | PredictionTable
     quiet: bool
     stack: ExitStack
+    events: EventFile = _HISTORY
     is_here: bool = False
     _failed: bool = False
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
-    _events: Callable[[], None] = field(init=False)
+    _look_at_events: Callable[[], None] = field(init=False)
     _log: Callable[[], None] = field(init=False, default=lambda: None)
     _streams: Callable[[], bool] = field(init=False, default=lambda: False)
 
     def __post_init__(self) -> None:
         from retexo_fl.federation.checkpoints import read_checkpoint
 
-        history, checkpoint = (
-            self.run_path / name for name in ("metrics.jsonl", "checkpoint.safetensors")
-        )
+        checkpoint = self.run_path / "checkpoint.safetensors"
         # A resumed run cuts its history back to the checkpoint before it continues.
         begin = read_checkpoint(checkpoint).facts["metrics_bytes"] if checkpoint.exists() else 0
-        self._events = follow(history, self.table.handle, begin=int(begin))
+        self._look_at_events = follow(
+            self.run_path / self.events.name,
+            self.table.handle,
+            kinds=self.events.kinds,
+            begin=int(begin),
+        )
 
     @property
     def log(self) -> str:
@@ -189,7 +220,7 @@ class _Watch:
             self.is_here = True
             self.stack.enter_context(self.table)
         if self.is_here:
-            self._events()
+            self._look_at_events()
 
     @property
     def expects_more(self) -> bool:

@@ -58,8 +58,17 @@ def _make(
     values: Values,
     *,
     out: Annotated[Path, typer.Option(help="New folder for the parts.", metavar="DIR")],
+    unlabelled: Annotated[
+        int | None,
+        typer.Option(
+            help="Parts to predict on, without labels, for a model of so many classes (or labels; "
+            "1 for numbers and links).",
+            min=1,
+            metavar="N",
+        ),
+    ] = None,
 ) -> None:
-    parts = cut(Asked(values=values), out)
+    parts = cut(Asked(values=values), out, unlabelled=unlabelled)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

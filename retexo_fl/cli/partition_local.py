@@ -28,6 +28,8 @@ _EXAMPLES = examples(
     "--peers peers.toml --name hospital-a --out parts",
     "retexo partition local --nodes nodes.csv --edges edges.csv --boundary boundary.csv "
     "--features recipe.toml --peers peers.toml --name hospital-a --out parts",
+    "retexo partition local --nodes new.csv --edges edges.csv --boundary boundary.csv "
+    "--unlabelled --peers peers.toml --name hospital-a --out new-parts",
 )
 
 
@@ -84,6 +86,12 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
             metavar="SPEC",
         ),
     ] = "",
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled", help="The nodes have no labels: the part is to be predicted on."
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(help="Seed of the split; the same for all clients.", min=0, metavar="N")
     ] = 0,
@@ -110,6 +118,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
 ) -> None:
     from retexo_fl.graph import EdgeRules
+    from retexo_fl.graph.labels import LINKS
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
@@ -121,6 +130,11 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         read_node_table,
     )
 
+    if unlabelled and (label_column or split):
+        raise ConfigurationError(
+            f"{'label-column' if label_column else 'split'}: cannot be given with unlabelled; "
+            "expected one of the two"
+        )
     rules = EdgeRules(before=Moment.of(edges_before) if edges_before else None)
     agreed = read_peers(peers)
     client = agreed.index_of(name)
@@ -128,13 +142,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     check_new_folder(folder)
     recipe = _recipe(features)
     agreed.check_recipe(recipe)
+    table = read_node_table(
+        nodes,
+        NodeColumns(key=key_column, label=label_column, recipe=recipe),
+        num_features=agreed.num_features,
+        task=LINKS if unlabelled else agreed.task,
+    )
     tables = ClientTables(
-        nodes=read_node_table(
-            nodes,
-            NodeColumns(key=key_column, label=label_column, recipe=recipe),
-            num_features=agreed.num_features,
-            task=agreed.task,
-        ),
+        nodes=table.without_labels(agreed.task, agreed.num_classes) if unlabelled else table,
         edges=None if edges is None else read_edge_table(edges, rules=rules),
         boundary=None if boundary is None else read_boundary_table(boundary, rules=rules),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,10 +16,13 @@ from retexo_fl.api.predicting import (
     READING,
     AskedPredictions,
     Inference,
+    config_in_place,
     predict_asked,
 )
+from retexo_fl.api.training import named_end
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
+from retexo_fl.cli.superlink import Address, deployed_values, deployment_address
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_bytes, format_counted
 
@@ -27,8 +30,10 @@ _HELP = """Predict the nodes of partitioned graphs with the model of a finished 
 
 Clients exchange vectors once for each layer; then each client writes its predictions to \
 predictions-CLIENT.csv beside its part: key, class, and the probability of each class. DIR may \
-hold other parts than those of the training, with new nodes and edges. RUN is not changed; modules \
-that its configuration names are imported only with --allow-plugins.
+hold other parts than those of the training, with new nodes and edges. With --superlink agents \
+predict on their own parts and keep the files, where their owners let them; RUN/predictions gets \
+counts. Else RUN is not changed. Modules that its configuration names are imported only with \
+--allow-plugins.
 """
 _EXAMPLES = examples(
     "retexo predict runs/first --partitions parts",
@@ -36,7 +41,9 @@ _EXAMPLES = examples(
     "retexo predict runs/bank --nodes accounts.csv --edges transfers.csv --out predicted",
     "retexo predict runs/march --nodes accounts.csv --edges transfers.csv "
     "--edges-before 2024-04-01 --out april",
+    "retexo predict runs/first --superlink 203.0.113.10:8000 --root-certificates ca.crt",
 )
+_DEPLOYMENT: Final = "Deployment"
 _PANELS = {
     "Tables instead of parts": ("nodes", "edges", *READING, "edges-before"),
     "Faults and time": POLICIES,
@@ -84,6 +91,34 @@ def _predict(  # noqa: PLR0913 - so many options
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="Have the clients of this SuperLink predict on their own parts.",
+            metavar="HOST:PORT",
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
+        ),
+    ] = False,
+    clients: Annotated[
+        int,
+        typer.Option(
+            help="How many clients there are, if not as many as RUN had.",
+            min=0,
+            metavar="N",
+            show_default=False,
+            rich_help_panel=_DEPLOYMENT,
+        ),
+    ] = 0,
 ) -> None:
     asked = AskedPredictions(
         run=run,
@@ -95,9 +130,63 @@ def _predict(  # noqa: PLR0913 - so many options
         allow_plugins=allow_plugins,
         quiet=quiet,
     )
+    address = deployment_address(superlink, root_certificates, insecure=insecure)
+    if address is not None:
+        _predict_in_place(asked, address, clients)
+        return
+    if clients:
+        raise ConfigurationError("clients: expected only with --superlink HOST:PORT")
+    from retexo_fl.simulation.prediction_set import SUMMARY_NAME
+
     again = partial(_command, values=values, overwrite=overwrite)
     inference, summary = predict_asked(asked, again=again, tell=tell)
-    _tell(inference, summary)
+    places = (
+        f"predictions     {inference.out / f'predictions-*{_ending(asked.form)}'}",
+        f"summary         {inference.out / SUMMARY_NAME}",
+    )
+    _tell(inference.model.config.task, summary, places)
+
+
+def _predict_in_place(asked: AskedPredictions, address: Address, clients: int) -> None:
+    """Have clients predict on their own parts, and say how that went."""
+    given = {*(() if asked.partitions is None else ("partitions",)), *OF_TABLES & {*asked.values}}
+    if given:
+        raise ConfigurationError(
+            f"{min(given)}: cannot be given with superlink; clients predict on their own parts"
+        )
+    from retexo_fl.cli.deployed_predict import predict_deployed
+    from retexo_fl.federation.prediction_in_place import InPlaceTask
+    from retexo_fl.federation.trained_model import read_trained_model
+
+    model = read_trained_model(asked.run, allow_plugins=asked.allow_plugins)
+    config = config_in_place(deployed_values(dict(asked.values)), model, clients)
+    place = asked.run / "predictions" if asked.out is None else asked.out
+    task = InPlaceTask(
+        run=str(asked.run.absolute()),
+        folder=str(place.absolute()),
+        form=asked.form,
+        overwrite=asked.overwrite,
+    )
+    words = _options(
+        dict(asked.values),
+        asked.out,
+        asked.form,
+        allow_plugins=asked.allow_plugins,
+        overwrite=asked.overwrite,
+    )
+    command = f"retexo predict {shlex.join([str(asked.run), *words])} {address.options()}"
+    command += f" --clients {clients}" if clients else ""
+    with named_end(lambda: f"start again with: {command}"):
+        path, summary = predict_deployed(config, task, address=address, quiet=asked.quiet)
+    if summary is None:
+        tell(f"summary         {path} where the SuperLink runs")
+        return
+    kept = f"{summary['set']}/predictions-CLIENT{_ending(summary['format'])}"
+    places = (
+        f"predictions     {kept} below each client's own folder",
+        f"summary         {path}",
+    )
+    _tell(config.task, summary, places)
 
 
 def _form(form: str, spreadsheet_safe: bool) -> str:
@@ -111,28 +200,31 @@ def _form(form: str, spreadsheet_safe: bool) -> str:
     return SPREADSHEET_CSV
 
 
-def _tell(inference: Inference, summary: Mapping[str, Any]) -> None:
+def _ending(form: str) -> str:
     from retexo_fl.client.prediction_files import predictions_name
+
+    return Path(predictions_name(0, form)).suffix
+
+
+def _tell(task: str, summary: Mapping[str, Any], places: Sequence[str]) -> None:
+    """Print what was predicted, how good it is, and ``places``: lines of where it is."""
     from retexo_fl.graph.labels import LINKS, REGRESSION
-    from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     payload = summary["bytes"]["payload"]
     nodes = format_counted(summary["nodes"], "node")
     clients = format_counted(summary["clients"], "client")
-    ending = Path(predictions_name(0, inference.form)).suffix
     judged = ["validation", "test"] if summary["labelled"]["validation"]["nodes"] else ["test"]
     what = ""
-    if inference.model.config.task == LINKS:
+    if task == LINKS:
         judged, what = [], "the likeliest links of "
     # There are no right answers of numbers.
-    counts_right = inference.model.config.task != REGRESSION
+    counts_right = task != REGRESSION
     lines = [
         f"predicted       {what}{nodes} of {clients}",
         *(line for use in judged for line in _figures(summary, use, counts_right=counts_right)),
         f"bytes moved     {format_bytes(payload['total'])}, "
         f"of which between clients {format_bytes(payload['boundary'])}",
-        f"predictions     {inference.out / f'predictions-*{ending}'}",
-        f"summary         {inference.out / SUMMARY_NAME}",
+        *places,
     ]
     if summary["missing_rows"]:
         missing = format_counted(summary["missing_rows"], "vector")
@@ -157,19 +249,28 @@ def _figures(summary: Mapping[str, Any], use: str, *, counts_right: bool) -> lis
 
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     """Return the command that makes these predictions."""
-    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
-
     words = ["retexo", "predict", str(inference.model.run)]
     if not OF_TABLES & values.keys():
         words += ["--partitions", str(inference.partitions)]
-    if inference.out != inference.partitions:
-        words += ["--out", str(inference.out)]
-    if inference.form == SPREADSHEET_CSV:
+    out = None if inference.out == inference.partitions else inference.out
+    options = _options(
+        values, out, inference.form, allow_plugins=inference.allow_plugins, overwrite=overwrite
+    )
+    return shlex.join([*words, *options])
+
+
+def _options(
+    values: Values, out: Path | None, form: str, *, allow_plugins: bool, overwrite: bool
+) -> list[str]:
+    from retexo_fl.client.prediction_files import SPREADSHEET_CSV
+
+    words = [] if out is None else ["--out", str(out)]
+    if form == SPREADSHEET_CSV:
         words += ["--spreadsheet-safe"]
-    elif inference.form != "csv":
-        words += ["--format", inference.form]
-    if inference.allow_plugins:
+    elif form != "csv":
+        words += ["--format", form]
+    if allow_plugins:
         words.append("--allow-plugins")
     for key, value in values.items():
         words += [f"--{key}", str(value)]
-    return shlex.join([*words, "--overwrite"] if overwrite else words)
+    return [*words, "--overwrite"] if overwrite else words

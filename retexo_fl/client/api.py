@@ -22,7 +22,12 @@ from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 10
+MESSAGE_VERSION = 11
+
+#: How a job is called that predicts with trained layers.
+PREDICTION_PREFIX: Final = "predict-"
+#: After that, its name begins with so many digits of the model's digest.
+MODEL_DIGITS: Final = 6
 
 #: Sums of a metric: of a ranking of 64 classes.
 MOST_SUMS: Final = 2**19
@@ -387,12 +392,15 @@ class PredictRequest(Request["PredictAnswer"]):
         weights: (P,) of the last stage.
         form: Form of the file: ``csv``, ``parquet`` or ``npz``.
         label_facts: Of a regression, mean and scale of the labels that it was trained on.
+        set_name: 16 hex digits that name the folder, below the client's own, which the file goes
+            to; empty for the client's own.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray
     form: str
     label_facts: tuple[float, ...] = ()
+    set_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,6 +421,28 @@ class PredictAnswer:
     test_correct: int
     validation_metric: Sums = field(default_factory=Sums)
     test_metric: Sums = field(default_factory=Sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRequest(Request["PredictedAnswer"]):
+    """Say whether what a job predicted is still there, whole, and of the client's present part.
+
+    Attributes:
+        ticket: Names the job.
+        form: As in :class:`PredictRequest`; likewise ``set_name``.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    form: str
+    set_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedAnswer:
+    """Which client this is, and whether it has the file."""
+
+    client: int
+    is_there: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,6 +566,7 @@ COLLECT: Final = _question("collect", "query.collect", CollectRequest, CollectAn
 TRAIN: Final = _question("train_layer", "train.layer", TrainRequest, TrainAnswer)
 EVALUATE: Final = _question("evaluate_layer", "evaluate.layer", EvaluateRequest, EvaluateAnswer)
 PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAnswer)
+PREDICTED: Final = _question("predicted", "query.predicted", PredictedRequest, PredictedAnswer)
 SUMMARY: Final = _question("summary", "query.summary", SummaryRequest, SummaryAnswer)
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 
@@ -545,7 +576,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         question.name: question
         for question in (
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
-            *(GRAM, TRAIN, EVALUATE, PREDICT),
+            *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, RECIPE),
         )
     }

@@ -26,6 +26,8 @@ _NEEDS_QUOTES: Final = re.compile(r'[,"\r\n]|^\s|\s$|^$')
 _STARTS_FORMULA: Final = re.compile(r"\s*[=+\-@]|[\t\r]")
 #: The form ``csv`` with keys that no spreadsheet takes for a formula.
 SPREADSHEET_CSV: Final = "spreadsheet-csv"
+#: Of a folder for predictions of one model.
+_SET_NAME: Final = re.compile(r"[0-9a-f]{16}")
 #: The earliest time that zip files know, for all: equal predictions are equal bytes.
 _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -111,6 +113,29 @@ def predictions_name(client: int, form: str) -> str:
     return f"predictions-{client}.{form.removeprefix('spreadsheet-')}"
 
 
+def set_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a set of predictions below ``folder``, made if it is not there.
+
+    Args:
+        folder: Of all predictions of a client.
+        name: 16 hex digits; empty for ``folder`` itself, which is not made.
+
+    Raises:
+        LocalProtocolError: It is no such name.
+        CheckpointError: The folder could not be made.
+    """
+    if not name:
+        return folder
+    if not _SET_NAME.fullmatch(name):
+        raise LocalProtocolError(f"set of predictions {name[:40]!r}: expected 16 hex digits")
+    place = folder / name
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{place}: could not be made ({error.strerror})") from error
+    return place
+
+
 def check_form(form: str) -> None:
     """Check that predictions can be written in a form.
 
@@ -144,23 +169,35 @@ def check_keys(keys: np.ndarray, form: str, *, source: str) -> None:
             key.decode()
         except UnicodeDecodeError as error:
             raise PartitionError(
-                f"{source}: node_keys: row {row} is {key!r}, which is not UTF-8; expected text, "
-                "or the format npz, which holds any bytes"
+                # Without the key: the error may go to the server.
+                f"{source}: node_keys: row {row} is not UTF-8; expected text, or the format npz, "
+                "which holds any bytes"
             ) from error
+
+
+def check_written_form(form: str) -> None:
+    """Check the form that a server asks for.
+
+    Raises:
+        LocalProtocolError: There is none of this name.
+        ConfigurationError: It needs what is not installed.
+    """
+    if form not in _WRITERS:
+        raise LocalProtocolError(
+            f"format of predictions: got {form[:40]!r}; expected one of {', '.join(_WRITERS)}"
+        )
+    check_form(form.removeprefix("spreadsheet-"))
 
 
 def write_predictions(folder: Path, client: int, predictions: Table, form: str) -> None:
     """Write a client's predictions to its file in an existing folder, as a whole.
 
     Raises:
-        LocalProtocolError: There is no such form.
+        LocalProtocolError: There is no such form; likewise ``ConfigurationError``.
         PartitionError: A node key is not text, which the form demands.
         CheckpointError: The folder is missing, or the file could not be written.
     """
-    if form not in _WRITERS:
-        raise LocalProtocolError(
-            f"format of predictions: got {form!r}; expected one of {', '.join(_WRITERS)}"
-        )
+    check_written_form(form)
     for keys in predictions.texts.values():
         check_keys(keys, form, source=f"client {client}")
     path = folder / predictions_name(client, form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import LINKS, check_task, labelled
+from retexo_fl.graph.labels import LINKS, REGRESSION, check_task, labelled, unknown_labels
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
     RECIPE_NAME,
@@ -99,6 +100,36 @@ def given_graph(graph: object, config: RunConfig) -> Graph:
             "NetworkX graph"
         )
     return made
+
+
+def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartition]:
+    """Cut a graph into parts that are predicted, and not trained on; its labels are not read.
+
+    Args:
+        config: Names the graph, how to cut it, and the task of the model.
+        outputs: Of the model: classes, labels, or one number.
+
+    Raises:
+        DatasetError: The graph is unknown.
+        TableError: Its tables cannot be read, or contradict each other.
+        ConfigurationError: It cannot be cut as asked, or ``outputs`` is not that of the task, or
+            of the recipe's classes.
+    """
+    if config.task in {LINKS, REGRESSION} and outputs != 1:
+        raise ConfigurationError(f"unlabelled: got {outputs}; expected 1 with task {config.task}")
+    graph = _load_graph(replace(config, task=LINKS), quiet=False)
+    classes = () if graph.recipe is None else graph.recipe.classes
+    if classes and len(classes) != outputs:
+        raise ConfigurationError(
+            f"unlabelled: got {outputs}; expected {len(classes)}, the classes of the recipe"
+        )
+    labels = unknown_labels(config.task, graph.num_nodes, outputs)
+    graph = replace(graph, labels=labels, num_classes=outputs)
+    assignment = assign_nodes(
+        graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
+    )
+    none = np.zeros(graph.num_nodes, dtype=bool)
+    return cut_graph(graph, assignment, Split(train=none, val=none, test=none))
 
 
 def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Split:

@@ -32,6 +32,17 @@ def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:
     return make_prediction_app(PredictionTask(run=run, folder=folder, form=form))
 
 
+def make_prediction_in_place_app(**task: Any) -> ServerApp:
+    """Return the ServerApp of an inference whose clients keep what they predict.
+
+    Args:
+        task: Fields of :class:`~retexo_fl.federation.prediction_in_place.InPlaceTask`.
+    """
+    from retexo_fl.federation import prediction_in_place as in_place
+
+    return in_place.make_prediction_in_place_app(in_place.InPlaceTask(**task))
+
+
 def make_recipe_app(**task: Any) -> ServerApp:
     """Return the ServerApp that makes a feature recipe of clients' summaries.
 
@@ -54,4 +65,10 @@ def make_client_app(predictions: str = "") -> ClientApp:
     return client_app.make_client_app(predictions)
 
 
-__all__ = ["make_client_app", "make_prediction_app", "make_recipe_app", "make_server_app"]
+__all__ = [
+    "make_client_app",
+    "make_prediction_app",
+    "make_prediction_in_place_app",
+    "make_recipe_app",
+    "make_server_app",
+]

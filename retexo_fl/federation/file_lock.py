@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from retexo_fl.errors import RunDirectoryError
+from retexo_fl.errors import ConfigurationError, RunDirectoryError
 
 _LOOK_S: Final = 0.05
 
@@ -22,21 +25,53 @@ def lock_run(path: Path, *, within_s: float = 0.0) -> BinaryIO:
     Raises:
         RunDirectoryError: Another process holds it.
     """
-    deadline = time.monotonic() + within_s
     file = path.open("rb")
+    if not _lock(file.fileno(), within_s):
+        file.close()
+        raise RunDirectoryError(
+            f"resume: another process is using the run in {path.parent}{_holder(path)}; "
+            "expected none"
+        )
+    return file
+
+
+@contextmanager
+def locked_folder(out: Path, *, within_s: float = 0.0) -> Iterator[None]:
+    """Hold an existing folder of predictions.
+
+    Args:
+        out: The folder.
+        within_s: How long to wait for another process to release it.
+
+    Raises:
+        ConfigurationError: It cannot be used, or another process is making predictions in it.
+    """
+    try:
+        handle = os.open(out, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigurationError(f"out: {out} cannot be used ({error.strerror})") from error
+    try:
+        if not _lock(handle, within_s):
+            raise ConfigurationError(
+                f"out: another process is making predictions in {out}; expected none"
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, within_s: float) -> bool:
+    """Lock an open file or folder; return whether that was possible in time."""
+    deadline = time.monotonic() + within_s
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
-                continue
-            file.close()
-            raise RunDirectoryError(
-                f"resume: another process is using the run in {path.parent}{_holder(path)}; "
-                "expected none"
-            ) from error
-        return file
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+        else:
+            return True
 
 
 def _holder(path: Path) -> str:

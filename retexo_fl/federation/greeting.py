@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
-from retexo_fl.errors import PartitionError
+from retexo_fl.errors import PartitionError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
+from retexo_fl.units import clients_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +115,18 @@ def _ask_all(
     replies = messenger.ask_whoever_comes(
         HelloRequest(ticket=ticket), count=clients, purpose="hello"
     )
-    for node, reply in replies:
-        with named(records.said(reply, "client")):
-            answer = records.read_answer(HelloAnswer, reply)
-        if answer.client in found:
-            raise PartitionError(
-                f"two nodes are client {answer.client}; expected one node for each part"
-            )
-        found[answer.client] = (node, answer)
+    try:
+        for node, reply in replies:
+            with named(records.said(reply, "client")):
+                answer = records.read_answer(HelloAnswer, reply)
+            if answer.client in found:
+                raise PartitionError(
+                    f"two nodes are client {answer.client}; expected one node for each part"
+                )
+            found[answer.client] = (node, answer)
+    except RoundIncomplete as error:
+        missing = tuple(sorted({*range(clients)} - found.keys()))
+        raise RoundIncomplete(f"{error}; missing: {clients_named(missing)}") from error
     return found
 
 

@@ -11,6 +11,7 @@ The server gets counts. What is predicted, of which node, stays with the client.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -19,13 +20,27 @@ from typing import Any, Final
 
 from flwr.serverapp import Grid
 
-from retexo_fl.client.api import PredictAnswer, PredictRequest, Ticket
+from retexo_fl.client.api import (
+    MODEL_DIGITS,
+    PREDICTION_PREFIX,
+    PredictAnswer,
+    PredictRequest,
+    Ticket,
+)
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
+from retexo_fl.federation.asking import (
+    Ask,
+    Messenger,
+    OpenExchange,
+    Silence,
+    WaitPolicy,
+    Watch,
+)
 from retexo_fl.federation.greeting import greet
 from retexo_fl.federation.rounds.checked_answers import check_predicted, checked_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
+from retexo_fl.federation.rounds.introduction import introduce
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
@@ -39,6 +54,9 @@ from retexo_fl.run_log.events import (
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import Score, add_answer
 from retexo_fl.training.tally import Tally
+from retexo_fl.units import clients_named, lacks_named
+
+logger = logging.getLogger(__name__)
 
 #: An event for each answer would be most of the work with many clients.
 _BETWEEN_EVENTS_S: Final = 0.1
@@ -49,6 +67,7 @@ class PredictionOutcome:
     """The server's result of an inference.
 
     Attributes:
+        job: Name of the job, which clients note beside their files.
         answers: What each client wrote, by client index.
         missing: Vectors that exchanges were closed without.
         ledger: Bytes that moved.
@@ -57,6 +76,7 @@ class PredictionOutcome:
             accuracy: None where there are no such nodes, or they leave it undefined.
     """
 
+    job: str
     answers: Mapping[int, PredictAnswer]
     missing: int
     ledger: TrafficLedger
@@ -96,6 +116,8 @@ class PredictionLoop:
         model: The trained layers.
         form: What clients write: ``csv``, ``parquet`` or ``npz``.
         tell: Callback for every event.
+        set_name: Of the folder that each client writes to, below its own for predictions; empty for
+            that itself.
     """
 
     grid: Grid
@@ -103,6 +125,7 @@ class PredictionLoop:
     model: TrainedModel
     form: str
     tell: Callable[[Event], None]
+    set_name: str = ""
     _ledger: TrafficLedger = field(init=False, default_factory=TrafficLedger)
     _step: tuple[int, str] = field(init=False, default=(-1, ""))
     _answers: int = field(init=False, default=0)
@@ -122,8 +145,10 @@ class PredictionLoop:
             ledger=self._ledger,
             policy=WaitPolicy.for_all(self.config),
             on_answer=self._note_answer,
+            on_silence=_note_silence,
         )
-        job = f"predict-{secrets.token_hex(6)}"
+        digits = self.model.digest[:MODEL_DIGITS]
+        job = f"{PREDICTION_PREFIX}{digits}{secrets.token_hex(6 - MODEL_DIGITS // 2)}"
         hello = Ticket(job=job, attempt=1)
         federation = greet(messenger, hello, clients=self.config.clients, to_train=False)
         self.model.check_fits(
@@ -133,6 +158,8 @@ class PredictionLoop:
             edge_features=federation.edge_features,
             source="clients",
         )
+        if self.config.introductions:
+            messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)
         stages = self.model.shape.stages
         self.tell(
@@ -145,6 +172,7 @@ class PredictionLoop:
         nodes = sum(answer.nodes for answer in answers.values())
         self.tell(Predicted(nodes=nodes, bytes_payload=self._moved_bytes))
         return PredictionOutcome(
+            job=job,
             answers=answers,
             missing=missing,
             ledger=self._ledger,
@@ -155,7 +183,8 @@ class PredictionLoop:
     def _exchange(self, messenger: Messenger, clients: Clients, job: str, stage: int) -> int:
         """Run the exchange of a stage; return how many vectors it was closed without."""
         request = self.model.publish_request(job, stage)
-        exchanged = messenger.run(exchange_rows(clients, request, config=self.config))
+        watch = Watch(on_wait=_note_open)
+        exchanged = messenger.run(exchange_rows(clients, request, config=self.config, watch=watch))
         self.tell(
             ExchangeClosed(
                 stage=stage,
@@ -175,6 +204,7 @@ class PredictionLoop:
             weights=self.model.weights[last],
             form=self.form,
             label_facts=self.model.label_facts,
+            set_name=self.set_name,
         )
         asked = Ask.of(clients.hellos, request, stage=last, purpose="predict")
         answers: dict[int, PredictAnswer] = {}
@@ -223,3 +253,11 @@ class PredictionLoop:
     @property
     def _moved_bytes(self) -> int:
         return self._ledger.sum().payload
+
+
+def _note_silence(silence: Silence) -> None:
+    logger.warning("%s waits for %s", silence.question.purpose, clients_named(silence.clients))
+
+
+def _note_open(exchange: OpenExchange) -> None:
+    logger.warning("exchange %d waits for %s", exchange.stage, lacks_named(exchange.lacks))

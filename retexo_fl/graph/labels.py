@@ -57,6 +57,17 @@ def labelled(labels: np.ndarray) -> np.ndarray:
     return np.asarray(known.any(axis=1)) if task == MULTI_LABEL else known
 
 
+def unknown_labels(task: str, nodes: int, outputs: int) -> np.ndarray:
+    """Return the labels of so many unlabelled nodes, for a model with so many outputs."""
+    match task:
+        case "regression":
+            return np.full(nodes, np.nan)
+        case "multi-label":
+            return np.full((nodes, outputs), -1, dtype=np.int8)
+        case _:
+            return np.full(nodes, -1)
+
+
 def check_label_form(checks: ArrayChecks, name: str, labels: HasForm) -> None:
     """Check dtype and shape of labels, or of what a header says."""
     task, shape = task_of(labels), labels.shape

@@ -14,6 +14,7 @@ from retexo_fl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from retexo_fl.federation.prediction_app import PredictionTask
+    from retexo_fl.federation.prediction_in_place import InPlaceTask
     from retexo_fl.federation.recipe_app import RecipeTask
 
 Scalar = bool | int | float | str
@@ -50,10 +51,8 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
         task: What the server predicts with.
         predictions: Existing folder that the clients write to.
     """
-    server = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
     return BundleApps(
-        server="from retexo_fl.federation import make_prediction_app\n"
-        f"app = make_prediction_app({server})\n",
+        server=_component("prediction", task),
         client="from retexo_fl.federation import make_client_app\n"
         f"app = make_client_app(predictions={predictions!r})\n",
     )
@@ -61,11 +60,18 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
 
 def recipe_apps(task: RecipeTask) -> BundleApps:
     """Return the components of a run that makes a feature recipe; clients answer as ever."""
-    server = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
-    return BundleApps(
-        server="from retexo_fl.federation import make_recipe_app\n"
-        f"app = make_recipe_app({server})\n"
-    )
+    return BundleApps(server=_component("recipe", task))
+
+
+def in_place_apps(task: InPlaceTask) -> BundleApps:
+    """Return the components of an inference whose clients keep what they predict."""
+    return BundleApps(server=_component("prediction_in_place", task))
+
+
+def _component(kind: str, task: PredictionTask | RecipeTask) -> str:
+    """Return the source of a ServerApp that is made with the fields of a task."""
+    given = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
+    return f"from retexo_fl.federation import make_{kind}_app\napp = make_{kind}_app({given})\n"
 
 
 def write_bundle(

@@ -7,7 +7,6 @@ in a hidden folder beside it; what a killed process left there is removed by the
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from retexo_fl.client.prediction_files import FORMS, predictions_name
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.federation.file_lock import locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 
@@ -94,7 +94,7 @@ class Workshop:
 
 
 @contextmanager
-def locked_folder(out: Path) -> Iterator[None]:
+def owned_folder(out: Path) -> Iterator[None]:
     """Hold the folder of a set for this process; make it if needed, remove it if left empty.
 
     Raises:
@@ -105,34 +105,22 @@ def locked_folder(out: Path) -> Iterator[None]:
     is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        handle = os.open(out, os.O_RDONLY)
     except OSError as error:
         raise ConfigurationError(f"out: {out} cannot be used ({error.strerror})") from error
     try:
-        _lock(handle, out)
-        yield
+        with locked_folder(out):
+            yield
     finally:
-        os.close(handle)
         if is_new:
             with suppress(OSError):  # where something came of it, it is not empty
                 out.rmdir()
-
-
-def _lock(handle: int, out: Path) -> None:
-    """Lock an open folder; the system unlocks it when the process ends."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigurationError(
-            f"out: another process is making predictions in {out}; expected none"
-        ) from error
 
 
 def finished_summary(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the summary of the set in ``out`` if it is whole and of this identity.
 
     Args:
-        out: Folder of the set; held by :func:`locked_folder`.
+        out: Folder of the set; held by :func:`owned_folder`.
         identity: What a summary must hold for the set to be the one that is asked for.
 
     Returns:
@@ -171,7 +159,7 @@ def workshop(out: Path) -> Iterator[Workshop]:
     """Make a fresh place to make a set in, then remove those that killed processes left.
 
     Args:
-        out: Folder of the set; held by :func:`locked_folder`.
+        out: Folder of the set; held by :func:`owned_folder`.
     """
     # A name of its own: a process of a killed simulation that lives on for a moment does not find
     # its folder any more, and cannot write into this one.

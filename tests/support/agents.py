@@ -17,6 +17,7 @@ from retexo_fl.channels.roster import Member
 from retexo_fl.config import DATA_PATH_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.federation import make_client_app
+from retexo_fl.federation.prediction_in_place import InPlaceTask, predict_in_place
 from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome
 from retexo_fl.federation.server_app import Listener, run_training
 from retexo_fl.federation.trained_model import read_trained_model
@@ -182,6 +183,17 @@ def predict_with(agents: Sequence[AgentProcess], config: RunConfig, run: Path) -
     return PredictionLoop(
         grid=grid, config=deployed, model=model, form="npz", tell=lambda event: None
     ).run()
+
+
+def predict_in_place_with(
+    agents: Sequence[AgentProcess],
+    config: RunConfig,
+    task: InPlaceTask,
+    listeners: Sequence[Listener] = (),
+) -> dict[str, Any]:
+    """Predict as the ServerApp of ``retexo predict --superlink`` does; return its summary."""
+    grid, deployed = _grid(agents, config)
+    return predict_in_place(grid, deployed, task, listeners)
 
 
 def _grid(agents: Sequence[AgentProcess], config: RunConfig) -> tuple[ThreadGrid, RunConfig]:

@@ -188,9 +188,11 @@ class Deployment(Places):
 
     def start_run(self, out: Path, *options: str) -> Part:
         """Begin a training and return its command, which runs."""
-        name = f"run-{out.name}"
-        command: Command = [program("retexo"), *self.run_arguments(out, *options)]
-        self._start(name, SERVER, command)
+        return self.start_command(f"run-{out.name}", *self.run_arguments(out, *options))
+
+    def start_command(self, name: str, *arguments: str | Path) -> Part:
+        """Begin ``retexo`` on the server's host and return it as the part ``name``, which runs."""
+        self._start(name, SERVER, [program("retexo"), *arguments])
         return self[name]
 
     def retexo(self, *arguments: str | Path, host: str = SERVER, timeout_s: float = 60.0) -> str:

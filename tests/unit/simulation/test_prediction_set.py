@@ -14,7 +14,7 @@ from retexo_fl.simulation.prediction_set import (
     Workshop,
     clear_workshops,
     finished_summary,
-    locked_folder,
+    owned_folder,
     workshop,
 )
 
@@ -56,7 +56,7 @@ def test_what_fails_before_settling_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "new" / "deep"
 
     def failing() -> None:
-        with locked_folder(out), workshop(out) as place:
+        with owned_folder(out), workshop(out) as place:
             fill(place)
             raise KeyboardInterrupt
 
@@ -135,9 +135,9 @@ def test_folder_is_held_against_other_processes(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from retexo_fl.errors import ConfigurationError\n"
-        "from retexo_fl.simulation.prediction_set import locked_folder\n"
+        "from retexo_fl.simulation.prediction_set import owned_folder\n"
         "try:\n"
-        "    with locked_folder(Path(sys.argv[1])):\n"
+        "    with owned_folder(Path(sys.argv[1])):\n"
         "        print('free')\n"
         "except ConfigurationError as error:\n"
         "    print(error)\n"
@@ -148,7 +148,7 @@ def test_folder_is_held_against_other_processes(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.strip()
 
-    with locked_folder(tmp_path):
+    with owned_folder(tmp_path):
         assert re.fullmatch(rf"out: another process .*{re.escape(str(tmp_path))}; .*", told())
     assert told() == "free"
     assert tmp_path.is_dir()
@@ -162,12 +162,12 @@ def test_places_that_are_none_are_refused(tmp_path: Path) -> None:
         (folder / name).write_text("")
         with (
             pytest.raises(ConfigurationError, match=f"is {out}; expected another folder"),
-            locked_folder(folder),
+            owned_folder(folder),
         ):
             pass
     for out_path in (tmp_path / "file", tmp_path / "file" / "below"):
         with (
             pytest.raises(ConfigurationError, match=r"^out: .*(cannot be written to|cannot be)"),
-            locked_folder(out_path),
+            owned_folder(out_path),
         ):
             pass

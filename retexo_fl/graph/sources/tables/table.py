@@ -12,6 +12,7 @@ import numpy as np
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
+from retexo_fl.graph.labels import unknown_labels
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.tables.source import Complaints
@@ -75,6 +76,12 @@ class NodeTable(Table):
     split: Split | None
     attributes: Mapping[str, np.ndarray]
     recipe: FeatureRecipe | None = None
+
+    def without_labels(self, task: str, outputs: int) -> NodeTable:
+        """Return the same nodes unlabelled, for a model of so many outputs."""
+        none = np.zeros(len(self.keys), dtype=bool)
+        labels = unknown_labels(task, len(self.keys), outputs)
+        return replace(self, labels=labels, split=Split(train=none, val=none, test=none))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
