@@ -24,8 +24,6 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 HOME, SHARED = Path("/home/pi"), Path("/mnt")
 #: pip finds what it needs in this environment, and asks nobody ("0" switches isolation off).
 _PIP = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_FIND_LINKS": ""}
-#: Flower's programs look for work as often as in our units; on the pages by hand every 3 s.
-_FLOWER = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 #: $1: empty folder for the copy; $2: folder that becomes /mnt; $3: folder that becomes the home;
 #: $4: places that may lie on disks of their own; then the command to run there.
 COPY = """
@@ -124,7 +122,7 @@ class MachineCopy:
         enter = ["nsenter", f"--target={self._keeper.pid}", "--mount", "--net", "--root", "--wd"]
         done = subprocess.run(
             [*enter, "bash", "-euo", "pipefail", "-c", f"cd\n{script}"],
-            env={**environment(_PIP | _FLOWER), "HOME": str(HOME), "PATH": _path()},
+            env={**environment(_PIP), "HOME": str(HOME), "PATH": _path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
