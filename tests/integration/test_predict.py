@@ -328,9 +328,7 @@ def test_keys_that_are_no_text_are_told_for_csv_and_kept_in_npz(
     keys = np.array([b'a,"b\n%d' % row for row in range(10, 49)] + [b"z\xff"])
     write_partitions([replace(part, node_keys=keys, node_hashes=hash_keys(keys))], tmp_path / "odd")
     told = retexo.refused("predict", small_run, "--partitions", "odd")
-    assert re.fullmatch(
-        r"odd/part-0: node_keys: row 39 is not UTF-8; expected text, .*npz.*", told
-    )
+    assert re.fullmatch(r"odd/part-0: node_keys: row 39 is not UTF-8; expected text, .*npz.*", told)
     assert not list((tmp_path / "odd").glob("*predictions*"))
     retexo.done("predict", small_run, "--partitions", "odd", "--format", "npz")
     assert read_npz(tmp_path / "odd").keys == keys.tolist()
