@@ -255,6 +255,7 @@ def test_a_box_of_pis_trains(machines: Machines) -> None:
     assert result_of(server.home / "federation" / "runs" / "box")["clients"] == 2
 
 
+@pytest.mark.slow
 def test_two_pis_train_after_one_script_each(machines: Machines) -> None:
     server, *pis = machines(2)
     addresses = {"PI0": pis[0].host.address, "PI1": pis[1].host.address}

@@ -88,6 +88,7 @@ def test_clients_predict_in_place_what_one_process_predicts(deployed: Deployed) 
 
 
 @pytest.mark.deployed
+@pytest.mark.slow
 def test_the_same_command_finishes_after_server_and_agent_were_killed(deployed: Deployed) -> None:
     deployment, place = deployed.deployment, deployed.run / "again"
     command = (*deployed.command, "--out", place, "--overwrite")

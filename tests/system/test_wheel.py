@@ -18,7 +18,7 @@ import pytest
 from tests.support.commands import ROOT, environment, run_command
 
 #: Of the library's files: Python, the report's page, and the programs for the kernel.
-_SUFFIXES = {".py", ".css", ".js", ".c", ".h", ".o"}
+_SUFFIXES = {".py", ".css", ".js", ".c", ".h", ".o", ".npz"}
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
