@@ -21,7 +21,7 @@ from retexo_fl.client.stage_rows import read_rows, with_coordinates
 from retexo_fl.errors import DatasetError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, Graph, GraphPartition, from_pyg, normalise_features
-from retexo_fl.graph.labels import MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import unknown_labels
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis, BasisForm
@@ -150,7 +150,9 @@ def graph_of(graph: Any, trained: TrainedModel, *, labels: bool) -> Graph:
     names = ["edge_index", "x", *_OF_EDGES, *((_LABELS, *_MASKS) if labels else ())]
     held = {name: getattr(graph, name, None) for name in names}
     if held.get(_LABELS) is None:
-        held |= {_LABELS: _unknown(len(graph.x), trained), **dict.fromkeys(_MASKS)}
+        config, outputs = trained.config, trained.shape.classes
+        labels_of_none = unknown_labels(config.task, len(graph.x), outputs)
+        held |= {_LABELS: labels_of_none, **dict.fromkeys(_MASKS)}
     return from_pyg(
         SimpleNamespace(**held),
         name="graph",
@@ -158,16 +160,6 @@ def graph_of(graph: Any, trained: TrainedModel, *, labels: bool) -> Graph:
         rules=replace(edge_rules(trained.config), before=None),
         task=trained.config.task,
     )
-
-
-def _unknown(nodes: int, trained: TrainedModel) -> np.ndarray:
-    """Return labels of the model's task, none of which is known."""
-    match trained.config.task:
-        case task if task == REGRESSION:
-            return np.full(nodes, np.nan)
-        case task if task == MULTI_LABEL:
-            return np.full((nodes, trained.shape.classes), -1, dtype=np.int8)
-    return np.full(nodes, -1)
 
 
 def _stage(trained: TrainedModel, layer: int) -> StageModel:

@@ -302,14 +302,8 @@ def _make_in(place: Workshop, inference: Inference, *, quiet: bool) -> dict[str,
 
 def _facts(inference: Inference) -> dict[str, Any]:
     """Return the summary's facts about model and parts."""
-    shape = inference.model.shape
     return {
-        "run": inference.model.run.name,
-        "model": shape.model,
-        "layers": shape.layers,
-        "features": shape.features,
-        "classes": shape.classes,
-        "dtype": shape.dtype,
+        **inference.model.facts(),
         "partitioning": inference.parts[0].partitioning,
         "clients": len(inference.parts),
         "engine": inference.config.engine,

@@ -11,7 +11,13 @@ from typer.core import TyperGroup
 
 from retexo_fl.cli.options import examples
 from retexo_fl.cli.sentences import complain, tell
-from retexo_fl.cli.superlink import Address, deployment_address
+from retexo_fl.cli.superlink import (
+    DEPLOYMENT,
+    Address,
+    Insecure,
+    RootCertificates,
+    deployment_address,
+)
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.files import write_whole
@@ -31,7 +37,6 @@ _FIT_TABLE: Final = (
     "retexo features fit accounts.csv --key-column account --label-column fraud --drop branch "
     "--out recipe.toml"
 )
-_DEPLOYMENT: Final = "Deployment"
 _SHARE: Final = "retexo features share north.json --config agent.toml --out recipe.toml"
 _FIT_DEPLOYED: Final = (
     "retexo features fit --superlink 203.0.113.10:8000 --root-certificates tls/ca.crt --clients 2 "
@@ -174,23 +179,15 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         typer.Option(
             help="Ask the clients of this SuperLink, which run `retexo features share`.",
             metavar="HOST:PORT",
-            rich_help_panel=_DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
-        ),
-    ] = False,
+    root_certificates: RootCertificates = None,
+    insecure: Insecure = False,
     clients: Annotated[
         int,
         typer.Option(
-            help="How many clients there are.", min=0, metavar="N", rich_help_panel=_DEPLOYMENT
+            help="How many clients there are.", min=0, metavar="N", rich_help_panel=DEPLOYMENT
         ),
     ] = 0,
     wait_s: Annotated[
@@ -200,7 +197,7 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             help="How long clients are waited for.",
             min=1,
             metavar="SECS",
-            rich_help_panel=_DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = 3600.0,
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],

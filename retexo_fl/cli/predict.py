@@ -22,7 +22,14 @@ from retexo_fl.api.predicting import (
 from retexo_fl.api.training import named_end
 from retexo_fl.cli.options import Values, config_command, examples
 from retexo_fl.cli.sentences import printable, tell
-from retexo_fl.cli.superlink import Address, deployed_values, deployment_address
+from retexo_fl.cli.superlink import (
+    DEPLOYMENT,
+    Address,
+    Insecure,
+    RootCertificates,
+    deployed_values,
+    deployment_address,
+)
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_bytes, format_counted
 
@@ -43,7 +50,6 @@ _EXAMPLES = examples(
     "--edges-before 2024-04-01 --out april",
     "retexo predict runs/first --superlink 203.0.113.10:8000 --root-certificates ca.crt",
 )
-_DEPLOYMENT: Final = "Deployment"
 _PANELS = {
     "Tables instead of parts": ("nodes", "edges", *READING, "edges-before"),
     "Faults and time": POLICIES,
@@ -96,19 +102,11 @@ def _predict(  # noqa: PLR0913 - so many options
         typer.Option(
             help="Have the clients of this SuperLink predict on their own parts.",
             metavar="HOST:PORT",
-            rich_help_panel=_DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
-        ),
-    ] = False,
+    root_certificates: RootCertificates = None,
+    insecure: Insecure = False,
     clients: Annotated[
         int,
         typer.Option(
@@ -116,7 +114,7 @@ def _predict(  # noqa: PLR0913 - so many options
             min=0,
             metavar="N",
             show_default=False,
-            rich_help_panel=_DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = 0,
 ) -> None:

@@ -22,7 +22,14 @@ from retexo_fl.api.training import (
 from retexo_fl.cli.imports import imports_uncollected
 from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
 from retexo_fl.cli.sentences import complain, printable, tell
-from retexo_fl.cli.superlink import Address, deployed_values, deployment_address
+from retexo_fl.cli.superlink import (
+    DEPLOYMENT,
+    Address,
+    Insecure,
+    RootCertificates,
+    deployed_values,
+    deployment_address,
+)
 from retexo_fl.config import FITTED, RunConfig, panels
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import format_bytes, format_duration
@@ -36,8 +43,6 @@ Without options it trains on handwritten digits, a graph that comes with the ins
 split over five clients, by `--profile lean`; `--profile retexo` is the paper's schedule. Stop it \
 with Ctrl-C; continue it with `--resume`.
 """
-#: Heading of the options of a deployment, which are no keys: they say where to train, once.
-_DEPLOYMENT = "Deployment"
 _EXAMPLES = examples(
     "retexo run --out runs/first",
     "retexo run --data-dir DIR --dataset cora --clients 2 --model gcn",
@@ -76,19 +81,11 @@ def _run(  # noqa: PLR0913 - each is an option
         typer.Option(
             help="Train with the clients of this SuperLink (engine deployment).",
             metavar="HOST:PORT",
-            rich_help_panel=_DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=_DEPLOYMENT),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=_DEPLOYMENT
-        ),
-    ] = False,
+    root_certificates: RootCertificates = None,
+    insecure: Insecure = False,
 ) -> None:
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:

@@ -12,13 +12,26 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import tomli_w
+import typer
 
 from retexo_fl.cli.options import Values
 from retexo_fl.errors import ConfigurationError, EngineFailed
 
+#: Heading of the options of a deployment, which are no keys: they say where to go, once.
+DEPLOYMENT: Final = "Deployment"
+RootCertificates = Annotated[
+    Path | None,
+    typer.Option(help="CA of the SuperLink.", metavar="FILE", rich_help_panel=DEPLOYMENT),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Connect to the SuperLink without TLS.", rich_help_panel=DEPLOYMENT
+    ),
+]
 #: Name of the connection in Flower's configuration file.
 _CONNECTION: Final = "retexo"
 #: Longest time that one of Flower's commands may take; starting a run uploads the bundle.
@@ -46,7 +59,7 @@ class Address:
     insecure: bool = False
 
     def options(self) -> str:
-        """Return the options of `retexo run` that name it."""
+        """Return the options that name it."""
         words = f"--superlink {self.superlink}"
         if self.insecure:
             return f"{words} --insecure"

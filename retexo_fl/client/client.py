@@ -47,7 +47,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
-from retexo_fl.client.prediction_files import Table, set_folder, write_predictions
+from retexo_fl.client.prediction_files import Table, make_folder, set_folder, write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.client.stage_rows import (
     layer_inputs,
@@ -414,6 +414,8 @@ class GraphClient(Answering):
                 "stage, and a folder to write them to"
             )
         folder = set_folder(self._predictions, request.set_name)
+        if request.set_name:
+            make_folder(folder)
         predictions, answer = self._predicted(trainer, request)
         write_predictions(folder, self._partition.client, predictions, request.form)
         self._forget()

@@ -108,32 +108,36 @@ class LinkPredictions:
 Table: TypeAlias = Predictions | LinkPredictions
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of a set, if it is not there.
+
+    Raises:
+        CheckpointError: It could not be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: could not be made ({error.strerror})") from error
+
+
 def predictions_name(client: int, form: str) -> str:
     """Return the name of a client's file."""
     return f"predictions-{client}.{form.removeprefix('spreadsheet-')}"
 
 
 def set_folder(folder: Path, name: str) -> Path:
-    """Return the folder of a set of predictions below ``folder``, made if it is not there.
+    """Return the folder of a set of predictions below ``folder``.
 
     Args:
         folder: Of all predictions of a client.
-        name: 16 hex digits; empty for ``folder`` itself, which is not made.
+        name: 16 hex digits; empty for ``folder`` itself.
 
     Raises:
         LocalProtocolError: It is no such name.
-        CheckpointError: The folder could not be made.
     """
-    if not name:
-        return folder
-    if not _SET_NAME.fullmatch(name):
+    if name and not _SET_NAME.fullmatch(name):
         raise LocalProtocolError(f"set of predictions {name[:40]!r}: expected 16 hex digits")
-    place = folder / name
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{place}: could not be made ({error.strerror})") from error
-    return place
+    return folder / name
 
 
 def check_form(form: str) -> None:

@@ -27,7 +27,7 @@ from retexo_fl.federation.checkpoints import replace_file
 from retexo_fl.federation.file_lock import locked_folder
 from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask
 from retexo_fl.federation.prediction_loop import PredictionLoop
-from retexo_fl.federation.trained_model import TrainedModel, read_trained_model
+from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.progress.prediction import PredictionTable
 from retexo_fl.run_log.events import Event, event_values
@@ -161,7 +161,7 @@ def _predict(
     facts = outcome.facts()
     summary = {
         "version": _SUMMARY_VERSION,
-        **_model_facts(model),
+        **model.facts(),
         "clients": config.clients,
         "engine": config.engine,
         **identity,
@@ -172,18 +172,6 @@ def _predict(
     }
     replace_file(path, f"{json.dumps(summary, indent=1)}\n".encode())
     return summary
-
-
-def _model_facts(model: TrainedModel) -> dict[str, Any]:
-    shape = model.shape
-    return {
-        "run": model.run.name,
-        "model": shape.model,
-        "layers": shape.layers,
-        "features": shape.features,
-        "classes": shape.classes,
-        "dtype": shape.dtype,
-    }
 
 
 def _known(path: Path, identity: Mapping[str, str]) -> dict[str, Any] | None:

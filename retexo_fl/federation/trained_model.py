@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +83,18 @@ class TrainedModel:
         for weights in (*([] if self.basis is None else [self.basis]), *self.weights):
             digest.update(weights.tobytes())
         return digest.hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a summary of predictions says of the model, as JSON has it."""
+        shape = self.shape
+        return {
+            "run": self.run.name,
+            "model": shape.model,
+            "layers": shape.layers,
+            "features": shape.features,
+            "classes": shape.classes,
+            "dtype": shape.dtype,
+        }
 
     def ticket(self, job: str, stage: int) -> Ticket:
         """Name a stage of ``job``; the digest names the weights of all stages before it."""

@@ -6,8 +6,9 @@ AISTATS 2017, for several local steps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import torch
@@ -26,60 +27,32 @@ __all__ = ["LayerTrainer", "NodeSets", "StageTrainer"]
 _PLAIN: Final = Recipe()
 
 
-class StageTrainer(Protocol):
-    """Trains one stage on one client."""
+class StageTrainer(ABC):
+    """Trains one stage on one client; what a pass is over is its subclasses' to say.
 
-    @property
-    def num_weights(self) -> int:
-        """P."""
-        ...
+    Args:
+        stage: Index.
+        seed: Of the training.
+        recipe: Loss, metric and local steps.
+    """
 
-    def update(
-        self,
-        weights: np.ndarray,
-        *,
-        round_number: int,
-        dropout: float,
-        correction: np.ndarray | None = None,
-    ) -> LayerUpdate:
-        """Validate the incoming weights, then train from them."""
-        ...
-
-    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
-        """Judge weights on what is of one use, without dropout."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held outside this process."""
-        ...
-
-
-class LayerTrainer:
-    """Holds what is fixed in a stage: the aggregated input and its batches."""
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        stage: int,
-        inputs: StageInput,
-        nodes: NodeSets,
-        *,
-        seed: int,
-        recipe: Recipe = _PLAIN,
-    ) -> None:
+    def __init__(self, stage: int, *, seed: int, recipe: Recipe) -> None:
         self._stage = stage
         self._seed = seed
         self._recipe = recipe
-        self._num_nodes = inputs.num_nodes
-        model = StageModel(shape, stage)
-        self._facts = StageFacts(model, model.layer.prepare(inputs), recipe)
-        self._nodes = nodes
-        self._pass = StagePass(self._facts, nodes)
 
     @property
+    @abstractmethod
     def num_weights(self) -> int:
         """P."""
-        return self._facts.flat.size
+
+    @abstractmethod
+    def evaluate(self, weights: np.ndarray, which: str) -> Tally:
+        """Judge (P,) weights on ``train``, ``validation`` or ``test``, without dropout."""
+
+    @abstractmethod
+    def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
+        """Return the gradient at (P,) ``weights``."""
 
     def update(
         self,
@@ -109,13 +82,48 @@ class LayerTrainer:
             weights,
             sums,
             keyed,
-            nodes=len(self._nodes.train),
+            nodes=sums.train.count,
             sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
             correction=correction,
         )
         return LayerUpdate(
             update_sum=run_alone(update), train=sums.train, validation=sums.validation
         )
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what is held outside this process."""
+
+    def _begun(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
+        """Return the gradient at the incoming weights, and their validation."""
+        sums = self._sums(weights, place)
+        sums.validation = self.evaluate(weights, "validation")
+        return sums
+
+
+class LayerTrainer(StageTrainer):
+    """Holds what is fixed in a stage: the aggregated input and its batches."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        stage: int,
+        inputs: StageInput,
+        nodes: NodeSets,
+        *,
+        seed: int,
+        recipe: Recipe = _PLAIN,
+    ) -> None:
+        super().__init__(stage, seed=seed, recipe=recipe)
+        self._num_nodes = inputs.num_nodes
+        model = StageModel(shape, stage)
+        self._facts = StageFacts(model, model.layer.prepare(inputs), recipe)
+        self._nodes = nodes
+        self._pass = StagePass(self._facts, nodes)
+
+    @property
+    def num_weights(self) -> int:
+        """P."""
+        return self._facts.flat.size
 
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
         """Count over the ``train``, ``validation`` or ``test`` nodes, without dropout."""
@@ -129,20 +137,15 @@ class LayerTrainer:
         """Return the (N, C) logits of all inner nodes."""
         return self._all_rows(weights, lambda batch: self._facts.model.classify(batch, None))
 
-    def close(self) -> None:
-        """Release what is held outside this process: nothing."""
-
-    def _begun(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        """Return the gradient at the incoming weights, and their validation."""
+    def _begun(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
+        """See :class:`StageTrainer`."""
         if self._facts.in_one_pass:
-            return self._pass.sums(borrowed(weights), dropout, validate=True)
-        sums = self._sums(weights, dropout)
-        sums.validation = self.evaluate(weights, "validation")
-        return sums
+            return self._pass.sums(borrowed(weights), place, validate=True)
+        return super()._begun(weights, place)
 
-    def _sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
-        """Return the gradient at ``weights``."""
-        return self._pass.sums(borrowed(weights), dropout, validate=False)
+    def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
+        """See :class:`StageTrainer`."""
+        return self._pass.sums(borrowed(weights), place, validate=False)
 
     @torch.no_grad()
     def _all_rows(

@@ -24,13 +24,12 @@ from retexo_fl.config import RunConfig
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.base import RowBatch, Rows, StageInput, compact_rows, select_rows
 from retexo_fl.layers.dropout import KeyedDropout
+from retexo_fl.training.layer_trainer import StageTrainer
 from retexo_fl.training.linear_step import all_finite
 from retexo_fl.training.link_split import LinkSplit, Pairs
-from retexo_fl.training.local_steps import take_steps
 from retexo_fl.training.recipe import Recipe
-from retexo_fl.training.rounds import run_alone, without_exchange
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel, borrowed
-from retexo_fl.training.tally import LayerUpdate, PassSums, Tally, tally
+from retexo_fl.training.tally import PassSums, Tally, tally
 
 #: Pairs scored at once where no gradient is wanted.
 _PAIRS_PER_BATCH: Final = 2**17
@@ -55,7 +54,7 @@ class _Drawn:
     labels: torch.Tensor
 
 
-class LinkTrainer:
+class LinkTrainer(StageTrainer):
     """Holds what is fixed in a stage: what its layer reads of own nodes and of peers'.
 
     Args:
@@ -80,9 +79,7 @@ class LinkTrainer:
         recipe: Recipe,
         negatives: int = 1,
     ) -> None:
-        self._stage = stage
-        self._seed = seed
-        self._recipe = recipe
+        super().__init__(stage, seed=seed, recipe=recipe)
         self._split = split
         self._negatives = negatives
         self._model = StageModel(shape, stage - 1)
@@ -98,34 +95,6 @@ class LinkTrainer:
     def num_weights(self) -> int:
         """P."""
         return self._flat.size
-
-    def update(
-        self,
-        weights: np.ndarray,
-        *,
-        round_number: int,
-        dropout: float,
-        correction: np.ndarray | None = None,
-    ) -> LayerUpdate:
-        """Validate the incoming weights, then train from them; see :meth:`.LayerTrainer.update`."""
-        keyed = KeyedDropout(
-            rate=dropout, seed=self._seed, stage=self._stage, round=round_number, step=0
-        )
-        sums = self._sums(weights, keyed)
-        update = take_steps(
-            self._recipe.local,
-            weights,
-            sums,
-            keyed,
-            nodes=sums.train.count,
-            sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
-            correction=correction,
-        )
-        return LayerUpdate(
-            update_sum=run_alone(update),
-            train=sums.train,
-            validation=self.evaluate(weights, "validation"),
-        )
 
     @torch.no_grad()
     def evaluate(self, weights: np.ndarray, which: str) -> Tally:
@@ -173,9 +142,6 @@ class LinkTrainer:
             found.append((first, best.indices.numpy()[kept], best.values.numpy()[kept]))
         self._flat.release()
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
-
-    def close(self) -> None:
-        """Release what is held outside this process: nothing."""
 
     def _sums(self, weights: np.ndarray, place: KeyedDropout) -> PassSums:
         """Return the gradient at (P,) weights, of pairs drawn for this round and step."""

@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.errors import RetexoError
-from retexo_fl.graph import BoundaryPlan, open_partition
+from retexo_fl.graph import BoundaryPlan, GraphPartition, open_partition
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, lazy_volume
@@ -71,47 +71,37 @@ def test_links_do_not_depend_on_the_partition(
         assert found["test_accuracy"] == expected["test_accuracy"]
 
 
+def names_of(part: GraphPartition) -> np.ndarray:
+    return np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
+
+
+def edges_of(part: GraphPartition) -> set[tuple[bytes, bytes]]:
+    """Return the edges of a part, from each of its nodes."""
+    rows = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    return {*zip(part.node_keys[rows].tolist(), names_of(part)[part.indices].tolist(), strict=True)}
+
+
 def test_every_edge_is_counted_once_and_held_out_at_both_ends(folder: Path, tmp_path: Path) -> None:
-    config = configured(tmp_path, **keys_of(folder, clients=3))
-    parts = make_parts(config)
+    parts = make_parts(configured(tmp_path, **keys_of(folder, clients=3)))
     splits = [LinkSplit.of(p, split="random:0.5/0.2/0.2", seed=0) for p in parts]
-    counted: dict[str, set[frozenset[bytes]]] = {}
-    total = 0
-    for part, split in zip(parts, splits, strict=True):
-        names = np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
-        for use, pairs in split.pairs.items():
-            ends = {frozenset(e) for e in zip(names[pairs.first], names[pairs.second], strict=True)}
-            assert not counted.setdefault(use, set()) & ends
-            counted[use] |= ends
-            total += len(pairs)
-    everywhere = {
-        frozenset((part.node_keys[u], names[v]))
-        for part in parts
-        for names in [
-            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
-        ]
-        for u in range(part.num_inner)
-        for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
-    }
-    assert total == sum(map(len, counted.values()))
-    union = set().union(*counted.values())
-    assert union <= everywhere
+    counted = [
+        (use, frozenset(ends))
+        for part, split in zip(parts, splits, strict=True)
+        for use, pairs in split.pairs.items()
+        for ends in zip(part.node_keys[pairs.first], names_of(part)[pairs.second], strict=True)
+    ]
+    uses = {ends: use for use, ends in counted}
+    assert len(uses) == len(counted)
+    everywhere = {frozenset(ends) for part in parts for ends in edges_of(part)}
+    assert uses.keys() <= everywhere
     # What is none of the three is read; what is held out is not, at either of its ends.
-    read = {
-        frozenset((split.part.node_keys[u], names[v]))
-        for split in splits
-        for part in [split.part]
-        for names in [
-            np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
-        ]
-        for u in range(part.num_inner)
-        for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
-    }
-    assert read == everywhere - counted["validation"] - counted["test"]
-    shares = {use: len(ends) / len(everywhere) for use, ends in counted.items()}
+    for part, split in zip(parts, splits, strict=True):
+        read = {e for e in edges_of(part) if uses.get(frozenset(e)) in {None, "train"}}
+        assert edges_of(split.part) == read
+    shares = {use: list(uses.values()).count(use) / len(everywhere) for use in uses.values()}
     assert shares["train"] == pytest.approx(0.5, abs=0.12)
     assert shares["test"] == pytest.approx(0.2, abs=0.12)
-    assert everywhere - union
+    assert len(uses) < len(everywhere)
 
 
 def test_the_ledger_is_the_closed_form(folder: Path, tmp_path: Path) -> None:
@@ -207,12 +197,7 @@ def test_suggested_links_are_the_likeliest_that_are_not_there(
         lines = (tmp_path / "text" / f"predictions-{client}.csv").read_text().splitlines()
         assert lines[0] == "key,other,p"
         assert lines[1].split(",")[:2] == [key[0].decode(), other[0].decode()]
-        names = np.concatenate([part.node_keys.astype("S9"), part.boundary_keys.astype("S9")])
-        edges = {
-            (part.node_keys[u], names[v])
-            for u in range(part.num_inner)
-            for v in part.indices[part.indptr[u] : part.indptr[u + 1]]
-        }
+        edges = edges_of(part)
         suggested = [*zip(key, other, strict=True)]
         assert not edges & {*suggested}
         assert len({*suggested}) == len(suggested) == 10 * part.num_inner

@@ -22,6 +22,7 @@ from retexo_fl.errors import IdentityError
 from retexo_fl.exchange import block_decoding, decode_block, encode_block, frames, to_dense
 from retexo_fl.exchange.frames import FrameHeader
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
+from tests.support.loopback import free_ports
 from tests.support.peer_networks import (
     QUICK,
     Client,
@@ -29,7 +30,6 @@ from tests.support.peer_networks import (
     World,
     arrive,
     frames_of,
-    free_ports,
     header_of,
     run,
     running,

@@ -96,7 +96,8 @@ def kept(agent: AgentProcess, run: Path, form: str = "csv") -> Path:
 
 
 def marks(made: list[AgentProcess], run: Path) -> list[int]:
-    return [kept(agent, run).stat().st_ino for agent in made]
+    """Return when each file was written: the number of one that is gone may be another's."""
+    return [kept(agent, run).stat().st_mtime_ns for agent in made]
 
 
 def running(made: list[AgentProcess], run: Path) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,13 +19,23 @@ from retexo_fl.channels.roster import Member, Roster
 _START_S = 30.0
 
 
+#: Below those from which the system takes a port for a connection that goes out.
+_PORTS = range(10_000, 32_000)
+#: Processes that test side by side begin at places of their own, and take each port once.
+_candidates = itertools.chain(
+    range(_PORTS.start + os.getpid() * 211 % len(_PORTS), _PORTS.stop), itertools.cycle(_PORTS)
+)
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of the loopback interface that nobody uses."""
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in found]
+    found: list[int] = []
+    while len(found) < count:
+        port = next(_candidates)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
 
 
 def make_members(

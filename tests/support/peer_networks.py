@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.channels.transports.tcp import TcpTransport
 from retexo_fl.errors import PeerRefused
 from retexo_fl.exchange import BlockHeader, encode_block
+from tests.support.loopback import free_ports
 
 JOB = "job-1"
 #: Short enough for a test, long enough for a machine that is busy with others.
@@ -74,15 +74,6 @@ class Plan:
 @cache
 def _keys(folder: Path, client: int) -> Identity:
     return make_identity(folder / f"key-{client}", client)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return as many different ports that nobody listens at."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.cli import PROGRAM
 from tests.support.commands import FLOWER_ENVIRONMENT, ROOT, environment, program, search_path
+from tests.support.loopback import free_ports
 from tests.support.runs import events_of, model_bytes, train
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
@@ -29,7 +30,7 @@ WAIT_S = 180.0
 @pytest.fixture
 def superlink(tmp_path: Path) -> Iterator[str]:
     """Run a SuperLink and SuperNodes whose clients cut the graph themselves; return its address."""
-    port = free_port()
+    port = free_ports(1)[0]
     with ExitStack() as stack:
         command = [program("flower-superlink"), "--insecure", "--port", str(port)]
         stack.enter_context(running(tmp_path, "superlink", command))
@@ -37,7 +38,7 @@ def superlink(tmp_path: Path) -> Iterator[str]:
         for client in range(CLIENTS):
             command = [
                 *(program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"),
-                *("--port", str(free_port())),
+                *("--port", str(free_ports(1)[0])),
                 *("--node-config", f"partition-id={client} num-partitions={CLIENTS}"),
             ]
             stack.enter_context(running(tmp_path, f"supernode-{client}", command))
@@ -70,13 +71,6 @@ def running(folder: Path, name: str, command: list[str]) -> Iterator[subprocess.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def answers(port: int) -> bool:
@@ -129,7 +123,7 @@ def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
 
 
 def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:
-    with start(f"127.0.0.1:{free_port()}", *KEYS, "--out", str(tmp_path / "run")) as process:
+    with start(f"127.0.0.1:{free_ports(1)[0]}", *KEYS, "--out", str(tmp_path / "run")) as process:
         _, told = process.communicate(timeout=60)
     assert process.returncode == 2
     assert told.count("\n") == 1

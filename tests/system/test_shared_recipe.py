@@ -13,8 +13,9 @@ import tomli_w
 
 from tests.support.cli import PROGRAM, CommandLine
 from tests.support.commands import environment, program
+from tests.support.loopback import free_ports
 from tests.support.recipes import NAMES, write_sites
-from tests.system.test_deployed_run import WAIT_S, answers, free_port, running, wait_for
+from tests.system.test_deployed_run import WAIT_S, answers, running, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
 
@@ -24,7 +25,7 @@ CHOICE = ("--log", "balance", "--min-count", "5")
 @pytest.fixture
 def superlink(tmp_path: Path) -> Iterator[str]:
     """Run a SuperLink and a SuperNode for each client, whose agents are not there yet."""
-    port = free_port()
+    port = free_ports(1)[0]
     with ExitStack() as stack:
         command = [program("flower-superlink"), "--insecure", "--port", str(port)]
         stack.enter_context(running(tmp_path, "superlink", command))
@@ -32,7 +33,7 @@ def superlink(tmp_path: Path) -> Iterator[str]:
         for name in NAMES:
             command = [
                 *(program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"),
-                *("--port", str(free_port())),
+                *("--port", str(free_ports(1)[0])),
                 *("--node-config", f'agent="{tmp_path / name}.sock"'),
             ]
             stack.enter_context(running(tmp_path, f"supernode-{name}", command))
