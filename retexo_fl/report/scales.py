@@ -87,8 +87,9 @@ def tight_axis(low: float, high: float, quantity: Quantity) -> Axis:
     return Axis(low=low, high=high if high > low else low + 1, quantity=quantity)
 
 
-#: Least width of a section of a broken axis, in shares of an equal one.
+#: Least width of a section of a broken axis, in shares of an equal one; and below which it breaks.
 _LEAST_SECTION: Final = 0.5
+_TOO_NARROW: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +136,9 @@ def sectioned_axis(starts: Sequence[float], end: float, quantity: Quantity) -> A
     """
     bounds = (*starts, end)
     lengths = [high - low for low, high in pairwise(bounds)]
-    least = _LEAST_SECTION / len(lengths)
-    if min(lengths) <= 0 or min(lengths) >= least * sum(lengths):
+    if min(lengths) <= 0 or min(lengths) >= _TOO_NARROW * sum(lengths) / len(lengths):
         return tight_axis(bounds[0], end, quantity)
+    least = _LEAST_SECTION / len(lengths)
     wide = [max(length / sum(lengths), least) for length in lengths]
     # What narrow ones are given is taken from the others, in proportion to what these are over.
     over = sum(wide) - 1
