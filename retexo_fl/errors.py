@@ -136,3 +136,7 @@ class Interrupted(RetexoError):
     """The user stopped the run; it can be resumed."""
 
     exit_code: ClassVar[int] = 130
+
+
+class SecureAggregationRefused(RetexoError):
+    """A client would tell more than a sum over enough clients, or a key cannot be believed."""

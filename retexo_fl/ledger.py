@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final, Self
 
 #: What a byte was moved for.
-KINDS: Final = ("boundary", "updates_up", "weights_down", "control")
+KINDS: Final = ("boundary", "updates_up", "weights_down", "masks", "control")
 #: Of a number in a ledger's text; sums of such numbers still are float64 in a report.
 _MOST_DIGITS: Final = 19
 MEASURES: Final = ("raw", "payload", "wire")

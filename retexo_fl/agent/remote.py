@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.agent import wire
-from retexo_fl.client.api import AnswerT, Request, question_of
+from retexo_fl.client.api import AnswerT, Request, answer_class
 from retexo_fl.config import Scalar
 from retexo_fl.errors import AgentUnreachable, RemoteProtocolError
 
@@ -68,7 +68,7 @@ class RemoteClient:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                answer: AnswerT = wire.decode_answer(question_of(request).answer, head, body)
+                answer = wire.decode_answer(answer_class(request), head, body)
                 return answer
 
 

@@ -6,7 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.client.api import EvaluateAnswer, PublishAnswer, Sums, Traffic, TrainAnswer
+from retexo_fl.client.api import (
+    EvaluateAnswer,
+    MaskedAnswer,
+    PublishAnswer,
+    Sums,
+    Traffic,
+    TrainAnswer,
+)
 from retexo_fl.training.tally import LayerUpdate, Tally
 
 
@@ -34,6 +41,9 @@ LACKING_TRAIN: Final = TrainAnswer(
     lacks_weights=True,
 )
 LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, lacks_weights=True)
+LACKING_MASKED: Final = MaskedAnswer(
+    numbers=np.zeros(0, np.uint8), wide=b"", lacks_weights=True
+)
 LACKING_PUBLISH: Final = PublishAnswer(vectors=0, traffic=Traffic(), lacks_weights=True)
 
 

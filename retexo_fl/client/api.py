@@ -10,19 +10,19 @@ needs the answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from retexo_fl.client.schema import FLAT, named
+from retexo_fl.client.schema import FLAT, named, prefixed
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 11
+MESSAGE_VERSION = 12
 
 #: How a job is called that predicts with trained layers.
 PREDICTION_PREFIX: Final = "predict-"
@@ -63,6 +63,35 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskTerms:
+    """Among whom an answer is masked (:mod:`retexo_fl.masking`); by default it is not.
+
+    Attributes:
+        asked: A bit for each client, from the lowest of the first byte on: who is asked the same.
+        opens: Some of them may be missing, so that shares are sent along.
+        trial: 0; 1 and so on where the same is asked again because too few shares came.
+        beside: In a round, those that have validation nodes alone.
+    """
+
+    asked: bytes | None = None
+    opens: bool = False
+    trial: int = 0
+    beside: bool = False
+
+
+def bits_of(clients: Iterable[int]) -> bytes:
+    """Return a set of clients as bits, client 0 the lowest of the first byte."""
+    number = sum(1 << client for client in {*clients})
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")
+
+
+def clients_of(bits: bytes) -> tuple[int, ...]:
+    """Return the clients of :func:`bits_of`, ascending."""
+    each = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return tuple(np.flatnonzero(each).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HelloRequest(Request["HelloAnswer"]):
     """Ask a client to introduce itself."""
 
@@ -94,6 +123,9 @@ class HelloAnswer:
         recipe: Digest of the feature recipe that its part was made by; empty without one.
         member: Its entry for the roster of others, TOML; empty unless the server introduces
             clients to each other.
+        mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then it tells
+            neither ``label_uses`` nor ``label_sums``.
+        mask_signature: 64 bytes, by the key of its certificate; None in a simulation.
     """
 
     version: int
@@ -115,6 +147,8 @@ class HelloAnswer:
     member: str = ""
     edge_features: int = 0
     directed: bool = False
+    mask_key: bytes | None = None
+    mask_signature: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +233,7 @@ class BasisRequest(Request["BasisAnswer"]):
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray | None = None
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +252,7 @@ class GramRequest(Request["GramAnswer"]):
     """
 
     ticket: Ticket = field(metadata=FLAT)
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +261,107 @@ class GramAnswer:
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedAnswer:
+    """An answer of which only the sum over all that are asked can be read.
+
+    It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
+    :class:`GramAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
+    :mod:`retexo_fl.client.masked_answers` has their numbers.
+
+    Attributes:
+        numbers: uint8, packed numbers of the update's ring, masked; may be empty.
+        wide: Numbers of 64 bits, masked.
+        shares: By opener, ascending, sealed shares of the masks; None where nothing is opened.
+        training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
+        traffic: As in :class:`EvaluateAnswer`.
+        lacks_weights: As in :class:`TrainAnswer`.
+    """
+
+    numbers: np.ndarray
+    wide: bytes
+    shares: bytes | None = None
+    training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    traffic: PeerTraffic = field(default_factory=PeerTraffic)
+    lacks_weights: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysRequest(Request["KeysAnswer"]):
+    """Learn the masking keys of all clients of the attempt.
+
+    Attributes:
+        ticket: Names job and attempt.
+        clients: As :func:`bits_of` has them.
+        keys: uint8, 32 bytes of each, in order.
+        signatures: 64 bytes of each, by the key of its certificate; None in a simulation.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    clients: bytes
+    keys: np.ndarray
+    signatures: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysAnswer:
+    """The digest of the keys that are believed: :attr:`.PublicKeys.digest`."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest(Request["OpenAnswer"]):
+    """Tell the shares that take the masks off a sum, as one of its openers.
+
+    Attributes:
+        ticket: Of the message whose answers were added up.
+        purpose: Of these, as their label has it.
+        terms: With which they were asked.
+        form: Digest of the form of their numbers, as the label has it; likewise ``weights``.
+        included: Whose answers were added up, as :func:`bits_of` has them.
+        shares: uint8, what each of them sealed for this client, in order.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    purpose: str
+    terms: MaskTerms
+    form: bytes
+    weights: bytes
+    included: bytes
+    shares: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAnswer:
+    """Shares, 32 bytes each, in the order of :func:`.told_shares`."""
+
+    shares: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsRequest(Request["LabelsAnswer"]):
+    """Count the nodes of each class by use, which hello does not tell where sums are masked."""
+
+    ticket: Ticket = field(metadata=FLAT)
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsAnswer:
+    """Sums over all clients.
+
+    Attributes:
+        uses: (3 C,) nodes of each class: of train, then validation, then test nodes; of several
+            labels a node counts for each, numbers are one class.
+        sums: As ``label_sums`` of :class:`HelloAnswer`.
+    """
+
+    uses: tuple[int, ...] = ()
+    sums: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +443,7 @@ class TrainRequest(Request["TrainAnswer"]):
     weights: np.ndarray
     steps: bytes | None = None
     label_facts: tuple[float, ...] = ()
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +493,7 @@ class EvaluateRequest(Request["EvaluateAnswer"]):
     nodes: str
     last: bool = False
     label_facts: tuple[float, ...] = ()
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +540,7 @@ class PredictRequest(Request["PredictAnswer"]):
     form: str
     label_facts: tuple[float, ...] = ()
     set_name: str = ""
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -569,6 +709,9 @@ PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAn
 PREDICTED: Final = _question("predicted", "query.predicted", PredictedRequest, PredictedAnswer)
 SUMMARY: Final = _question("summary", "query.summary", SummaryRequest, SummaryAnswer)
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
+KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
+LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
+OPEN: Final = _question("open", "query.open", OpenRequest, OpenAnswer)
 
 #: By name.
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
@@ -577,7 +720,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         for question in (
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
-            *(SUMMARY, RECIPE),
+            *(SUMMARY, RECIPE, KEYS, LABELS, OPEN),
         )
     }
 )
@@ -587,6 +730,18 @@ _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.value
 def question_of(request: Request[Any]) -> Question:
     """Return the question that a request asks."""
     return _BY_REQUEST[type(request)]
+
+
+def is_masked(request: Request[Any]) -> bool:
+    """Return whether a request asks for numbers under masks."""
+    terms = getattr(request, "terms", None)
+    return terms is not None and terms.asked is not None and not isinstance(request, OpenRequest)
+
+
+def answer_class(request: Request[AnswerT]) -> type[AnswerT]:
+    """Return the class of the answer to a request: masked where that is asked for."""
+    kind: type[Any] = MaskedAnswer if is_masked(request) else question_of(request).answer
+    return kind
 
 
 class ClientApi(Protocol):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from retexo_fl.channels import Channel
 from retexo_fl.client.answers import (
     LACKING_EVALUATE,
+    LACKING_MASKED,
     LACKING_PUBLISH,
     LACKING_TRAIN,
     evaluate_answer,
@@ -24,6 +25,7 @@ from retexo_fl.client.api import (
     FIRST_DIGEST,
     MESSAGE_VERSION,
     Answering,
+    AnswerT,
     BasisAnswer,
     BasisRequest,
     CollectAnswer,
@@ -34,18 +36,28 @@ from retexo_fl.client.api import (
     GramRequest,
     HelloAnswer,
     HelloRequest,
+    KeysAnswer,
+    KeysRequest,
+    LabelsAnswer,
+    LabelsRequest,
+    OpenAnswer,
+    OpenRequest,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
     PublishRequest,
+    Request,
     Ticket,
     Traffic,
     TrainAnswer,
     TrainRequest,
     chain_digest,
+    is_masked,
 )
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
+from retexo_fl.client.masked_answers import sum_lengths
+from retexo_fl.client.masks import ClientMasks, KeySigner
 from retexo_fl.client.prediction import count_right_nodes, predict_nodes
 from retexo_fl.client.prediction_files import Table, make_folder, set_folder, write_predictions
 from retexo_fl.client.stage_input import node_sets, stage_input
@@ -69,7 +81,12 @@ from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
 from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.label_facts import classes_by_use, facts_length, label_sums
+from retexo_fl.training.label_facts import (
+    class_counts,
+    classes_by_use,
+    facts_length,
+    label_sums,
+)
 from retexo_fl.training.layer_trainer import LayerTrainer, StageTrainer
 from retexo_fl.training.recipe import Recipe
 from retexo_fl.training.ridge import gram_sums
@@ -118,7 +135,11 @@ class GraphClient(Answering):
             update_bits=config.update_bits,
             weight_bits=config.weight_bits,
             keeps_zeros=config.codec == "dense",
+            masked=config.secure_aggregation == "masked",
         )
+        self._masks: ClientMasks | None = None
+        if config.secure_aggregation == "masked":
+            self._masks = ClientMasks(job, partition.client, store)
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -160,6 +181,9 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         part = self._partition
+        key, signature = None, None
+        if self._masks is not None:
+            key, signature = self._masks.introduce(request.ticket.attempt)
         return HelloAnswer(
             version=MESSAGE_VERSION,
             client=part.client,
@@ -175,10 +199,77 @@ class GraphClient(Answering):
             directed=self._edge_values.is_directed,
             vectors_out=self._plan.num_send,
             vectors_in=self._plan.num_receive,
-            label_uses=classes_by_use(self._labels_by_use(), part.num_classes),
-            label_sums=label_sums(self._config, self._labels_by_use()["train"], part.num_classes),
+            label_uses=() if key else classes_by_use(self._labels_by_use(), part.num_classes),
+            label_sums=() if key else self._label_sums(),
             recipe=part.recipe_digest,
+            mask_key=key,
+            mask_signature=signature,
         )
+
+    def _label_sums(self) -> tuple[float, ...]:
+        return label_sums(
+            self._config, self._labels_by_use()["train"], self._partition.num_classes
+        )
+
+    # ---- masked sums ------------------------------------------------------------------------
+
+    def keys(self, request: KeysRequest) -> KeysAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        return self._held_masks().learn(request)
+
+    def open(self, request: OpenRequest) -> OpenAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        return self._held_masks().open(request)
+
+    def labels(self, request: LabelsRequest) -> LabelsAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        answer = LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
+        return self._answered(request, answer)
+
+    def _class_counts(self) -> tuple[int, ...]:
+        """Return (3 C,) counts: see :class:`.LabelsAnswer`."""
+        return class_counts(self._labels_by_use(), self._partition.num_classes)
+
+    def sign_by(self, signer: KeySigner) -> None:
+        """Sign the masking key, and believe no other client's that its owner has not signed."""
+        if self._masks is not None:
+            self._masks.signer = signer
+
+    def _held_masks(self) -> ClientMasks:
+        if self._masks is None:
+            raise LocalProtocolError("asked about masks; expected secure-aggregation none")
+        return self._masks
+
+    def _answered(
+        self,
+        request: Request[AnswerT],
+        answer: AnswerT,
+        weights: np.ndarray | None = None,
+        size: int = 0,
+    ) -> AnswerT:
+        """Return an answer as it leaves: under masks, where sums are masked.
+
+        Args:
+            request: What was asked.
+            answer: In the clear.
+            weights: What it was computed with, decoded.
+            size: How many values its array has.
+        """
+        if self._masks is None:
+            if is_masked(request):
+                raise LocalProtocolError("asked for masks; expected secure-aggregation none")
+            return answer
+        lengths = sum_lengths(self._config, self._shape.classes, update=size)
+        hidden: Any = self._masks.hide(request, answer, weights, lengths)
+        return hidden
+
+    def _lacking(self, request: Request[AnswerT], answer: AnswerT) -> AnswerT:
+        """Return the answer of a client that lacks weights."""
+        lacking: Any = LACKING_MASKED
+        return lacking if is_masked(request) else answer
 
     def _labels_by_use(self) -> dict[str, np.ndarray]:
         nodes = self._nodes
@@ -228,6 +319,9 @@ class GraphClient(Answering):
         return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
 
     def _basis_answer(self, request: BasisRequest, sums: np.ndarray, examples: int) -> BasisAnswer:
+        if self._masks is not None:
+            answer = BasisAnswer(sums=np.ravel(sums), examples=examples)
+            return self._answered(request, answer, request.weights, sums.size)
         key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
         return BasisAnswer(sums=self._basis_form.encode_sums(sums, key), examples=examples)
 
@@ -363,7 +457,8 @@ class GraphClient(Answering):
             self._shape, ticket.stage, self._stage_input(ticket.stage, ticket.weights_digest)
         )
         sums = gram_sums(rows[train], np.asarray(self._nodes.labels[train]), self._shape.classes)
-        return GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
+        answer = GramAnswer(sums=sums.astype(self._config.dtype), examples=len(train))
+        return self._answered(request, answer, size=len(sums))
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -372,7 +467,7 @@ class GraphClient(Answering):
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         start = self._start(request, trainer.num_weights)
         if start is None:
-            return LACKING_TRAIN
+            return self._lacking(request, LACKING_TRAIN)
         weights, correction = start
         update = trainer.update(
             weights,
@@ -380,7 +475,7 @@ class GraphClient(Answering):
             dropout=self._config.dropout,
             correction=correction,
         )
-        return self._train_answer(request, update)
+        return self._train_answer(request, update, weights)
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -389,11 +484,13 @@ class GraphClient(Answering):
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         weights = self._weights(request, trainer.num_weights)
         if weights is None:
-            return LACKING_EVALUATE
+            return self._lacking(request, LACKING_EVALUATE)
         tally = trainer.evaluate(weights, request.nodes)
+        answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
+        answer = self._answered(request, answer, weights)
         if request.last:
             self._forget()
-        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
+        return answer
 
     def _own_figure(self, found: Tally, nodes: str) -> tuple[float, ...]:
         """Return this client's own figure of the test, where the run asks for it."""
@@ -417,6 +514,7 @@ class GraphClient(Answering):
         if request.set_name:
             make_folder(folder)
         predictions, answer = self._predicted(trainer, request)
+        answer = self._answered(request, answer, request.weights)
         write_predictions(folder, self._partition.client, predictions, request.form)
         self._forget()
         return answer
@@ -529,7 +627,9 @@ class GraphClient(Answering):
                 return None
         return Schedule(shape=self._shape).initial(stage, seed=self._config.seed, before=before)
 
-    def _train_answer(self, request: TrainRequest, update: LayerUpdate) -> TrainAnswer:
+    def _train_answer(
+        self, request: TrainRequest, update: LayerUpdate, weights: np.ndarray
+    ) -> TrainAnswer:
         ticket = request.ticket
         key = UpdateKey(
             seed=self._config.seed,
@@ -538,9 +638,9 @@ class GraphClient(Answering):
             round=ticket.round,
             client=self._partition.client,
         )
-        return train_answer(
-            update, self._codec.encode_update(update.update_sum, key, request.steps or b"")
-        )
+        coded = self._codec.encode_update(update.update_sum, key, request.steps or b"")
+        answer = train_answer(update, coded)
+        return self._answered(request, answer, weights, len(update.update_sum))
 
     def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
         if weights.shape != (size,) or weights.dtype != self._config.dtype:

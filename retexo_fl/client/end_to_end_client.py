@@ -57,14 +57,16 @@ class EndToEndClient(GraphClient):
         known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return LACKING_TRAIN
+            return self._lacking(request, LACKING_TRAIN)
         update = yield from trainer.update_steps(
             weights,
             round_number=request.ticket.round,
             dropout=self._config.dropout,
             correction=correction,
         )
-        return LACKING_TRAIN if known is None else self._train_answer(request, update)
+        if known is None:
+            return self._lacking(request, LACKING_TRAIN)
+        return self._train_answer(request, update, weights)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
         """Answer an ``evaluate.layer`` in steps."""
@@ -72,13 +74,15 @@ class EndToEndClient(GraphClient):
         known = self._weights(request, trainer.num_weights)
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return LACKING_EVALUATE
+            return self._lacking(request, LACKING_EVALUATE)
         tally = yield from trainer.tally_steps(weights, request.nodes)
         if known is None:
-            return LACKING_EVALUATE
+            return self._lacking(request, LACKING_EVALUATE)
+        answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
+        answer = self._answered(request, answer, weights)
         if request.last:
             self._forget()
-        return evaluate_answer(tally, self._own_figure(tally, request.nodes))
+        return answer
 
     def _computed_with(self, known: np.ndarray | None, ticket: Ticket) -> np.ndarray | None:
         """Return the weights that a message is computed with; None if nothing needs to be.

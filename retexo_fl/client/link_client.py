@@ -65,8 +65,12 @@ class LinkClient(GraphClient):
             validation=counts["validation"],
             test=counts["test"],
             classes=1,
-            label_uses=(uses_of(counts),),
+            label_uses=() if answer.mask_key else (uses_of(counts),),
         )
+
+    def _class_counts(self) -> tuple[int, ...]:
+        """Return counts of edges by use, which are of one class."""
+        return tuple(self._count(use) for use in USES)
 
     def _predicted(
         self, trainer: StageTrainer, request: PredictRequest

@@ -71,6 +71,14 @@ class ClientStore(Protocol):
         """Remember without whom an exchange was closed."""
         ...
 
+    def note(self, name: str) -> bytes | None:
+        """Return what was kept under a name, or None."""
+        ...
+
+    def put_note(self, name: str, content: bytes) -> None:
+        """Keep a few bytes under a name, readable by the owner alone."""
+        ...
+
     def forget(self) -> None:
         """Drop everything."""
         ...
@@ -85,6 +93,7 @@ class MemoryStore:
         self._weights: dict[tuple[int, bytes], np.ndarray] = {}
         self._held: dict[tuple[int, bytes], np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
+        self._notes: dict[str, bytes] = {}
 
     def attempt(self) -> int:
         """See :class:`ClientStore`."""
@@ -128,8 +137,17 @@ class MemoryStore:
         """See :class:`ClientStore`."""
         self._closed[stage, digest] = missing_peers
 
+    def note(self, name: str) -> bytes | None:
+        """See :class:`ClientStore`."""
+        return self._notes.get(name)
+
+    def put_note(self, name: str, content: bytes) -> None:
+        """See :class:`ClientStore`."""
+        self._notes[name] = content
+
     def forget(self) -> None:
         """See :class:`ClientStore`."""
+        self._notes.clear()
         self._rows.clear()
         self._weights.clear()
         self._held.clear()
@@ -210,6 +228,15 @@ class FolderStore:
         """See :class:`ClientStore`."""
         self._write(_name(stage, digest, "json"), json.dumps(missing_peers).encode())
 
+    def note(self, name: str) -> bytes | None:
+        """See :class:`ClientStore`."""
+        text = self._text(f"{name}.json")
+        return None if text is None else text.encode()
+
+    def put_note(self, name: str, content: bytes) -> None:
+        """See :class:`ClientStore`."""
+        self._write(f"{name}.json", content, private=True)
+
     def forget(self) -> None:
         """See :class:`ClientStore`."""
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -264,9 +291,9 @@ class FolderStore:
                 "a resume computes these rows again"
             )
 
-    def _write(self, name: str, *content: bytes) -> None:
+    def _write(self, name: str, *content: bytes, private: bool = False) -> None:
         try:
-            write_whole(self._folder / name, content, durable=self._durable)
+            write_whole(self._folder / name, content, durable=self._durable, private=private)
         except OSError as error:
             raise CheckpointError(
                 f"{self._folder / name}: could not be written ({error.strerror})"

@@ -22,6 +22,8 @@ _OF_NODES: Final = ("features", "key-column", "label-column")
 _WITH_HEADS: Final = frozenset(
     {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
 )
+#: Of two clients each knows the other's part of a sum.
+_LEAST_MASKED: Final = 3
 #: Characters of a refused value that an error repeats.
 _MOST_SHOWN: Final = 60
 
@@ -76,6 +78,8 @@ def check_together(values: Mapping[str, Any]) -> None:
         _check_links(values)
     if values["sampler"] in {"neighbour", "gns"}:
         _check_fanouts(values)
+    if values["secure-aggregation"] == "masked":
+        _check_masked(values)
     _check_quorum(values)
     _check_peering(values)
     if values["engine"] == "deployment":
@@ -183,6 +187,32 @@ def _check_links(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"split: {shown(values['split'])} does not go with task links, which splits edges by a "
             f"hash of their ends; expected {AUTO}, or random:TRAIN/VAL/TEST"
+        )
+
+
+def _check_masked(values: Mapping[str, Any]) -> None:
+    """Refuse what needs to know one client's numbers."""
+    for key, expected, why in (
+        ("aggregator", "mean", "which looks at each client's update"),
+        ("local-correction", "none", "which the server keeps for each client"),
+        ("per-client-metrics", False, "which each client would send in the clear"),
+        ("introductions", False, "which lets the server name keys of its own; write a roster file"),
+    ):
+        if values[key] != expected:
+            raise ConfigurationError(
+                f"secure-aggregation: masked does not go with {key} {shown(values[key])}, {why}; "
+                f"expected {key} {str(expected).lower()}, or secure-aggregation none"
+            )
+    if values["algorithm"] == "central" or values["clients"] < _LEAST_MASKED:
+        raise ConfigurationError(
+            f"secure-aggregation: masked does not go with algorithm {values['algorithm']} and "
+            f"clients {values['clients']}; expected {_LEAST_MASKED} clients at least, or "
+            "secure-aggregation none"
+        )
+    if 0 < values["min-clients"] < _LEAST_MASKED:
+        raise ConfigurationError(
+            f"secure-aggregation: masked does not go with min-clients {values['min-clients']}; "
+            f"expected {_LEAST_MASKED} at least, since fewer hide nobody"
         )
 
 

@@ -271,6 +271,12 @@ class RunConfig:
     )
     weight_decay: float = number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
     aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR)
+    secure_aggregation: str = one_of(
+        "none",
+        "Whether the server gets each client's sums, or only all clients' together: under masks "
+        "that cancel (masked; at least 3 clients with train nodes).",
+        *("none", "masked"),
+    )
     seed: int = whole(0, "Seed of every random choice.", least=0)
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
     threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
 from retexo_fl.errors import PartitionError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
+from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.units import clients_named
 
 
@@ -45,6 +46,7 @@ class Federation:
         classes: Number of classes, equal on all clients.
         recipe: Digest of the feature recipe, equal on all clients; empty without one.
         edge_features: Attributes of each edge, equal on all clients.
+        unjudged: Clients whose validation nodes do not count, since too few others have any.
     """
 
     answers: tuple[HelloAnswer, ...]
@@ -53,6 +55,26 @@ class Federation:
     classes: int
     recipe: str
     edge_features: int
+    unjudged: tuple[int, ...] = ()
+
+    def hiding_validation(self) -> Federation:
+        """Return the same, where sums of fewer than three clients would hide nobody.
+
+        Clients with validation nodes alone are asked for a sum of their own in each round.
+        """
+        known = self.participants
+        beside = {*known.validation} - {*known.training}
+        validation = known.validation
+        if 0 < len(beside) < LEAST_CLIENTS:
+            validation = tuple(client for client in validation if client not in beside)
+        if len(validation) < LEAST_CLIENTS:
+            validation = ()
+        left_out = tuple(client for client in known.validation if client not in validation)
+        return replace(
+            self,
+            participants=replace(known, validation=validation),
+            unjudged=left_out,
+        )
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:

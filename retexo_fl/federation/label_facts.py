@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from retexo_fl.client.api import HelloAnswer
+from retexo_fl.client.api import HelloAnswer, LabelsAnswer
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError
 from retexo_fl.federation.asking import named
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL, REGRESSION
+from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
 from retexo_fl.training.label_facts import (
     absent_classes,
     facts_of,
     given_weights,
     label_sums_length,
     only_prediction,
+    uses_by_class,
 )
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.units import counted
@@ -41,22 +44,59 @@ def check_goal(config: RunConfig, outputs: int) -> None:
         )
 
 
-def label_facts(config: RunConfig, hellos: Sequence[HelloAnswer]) -> tuple[float, ...]:
-    """Return what clients are to know of all labels, or nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTotals:
+    """What is known of all clients' labels together.
 
-    Raises:
-        RemoteProtocolError: A client's sums over its labels are none.
+    Attributes:
+        uses: (C,) by class the uses that any client has nodes of.
+        sums: Over all train nodes, where the loss depends on them.
+        train: How many train nodes there are.
     """
-    for hello in hellos:
-        with named(hello.client):
-            _check_sums(config, hello)
-    sums = np.sum([hello.label_sums for hello in hellos], axis=0)
-    return facts_of(config, np.asarray(sums), sum(hello.train for hello in hellos))
 
+    uses: tuple[int, ...]
+    sums: tuple[float, ...]
+    train: int
 
-def label_warnings(hellos: Sequence[HelloAnswer]) -> tuple[str, ...]:
-    """Return what the user should know of the labels before the training."""
-    return absent_classes([hello.label_uses for hello in hellos])
+    @classmethod
+    def of_hellos(cls, config: RunConfig, hellos: Sequence[HelloAnswer]) -> Self:
+        """Add up, in client order, what each client has told.
+
+        Raises:
+            RemoteProtocolError: A client's sums over its labels are none.
+        """
+        for hello in hellos:
+            with named(hello.client):
+                _check_sums(config, hello.label_sums, hello)
+        uses = np.bitwise_or.reduce([hello.label_uses for hello in hellos], axis=0)
+        sums = np.sum([hello.label_sums for hello in hellos], axis=0)
+        return cls(
+            uses=tuple(uses.tolist()),
+            sums=tuple(np.asarray(sums).tolist()),
+            train=sum(hello.train for hello in hellos),
+        )
+
+    @classmethod
+    def of_counts(cls, answer: LabelsAnswer, config: RunConfig, hello: HelloAnswer) -> Self:
+        """Take a masked sum.
+
+        Raises:
+            RemoteProtocolError: It does not fit the counts of the clients' hellos.
+        """
+        if any(not 0 <= count <= hello.nodes for count in answer.uses) and config.task != LINKS:
+            raise RemoteProtocolError(
+                f"class counts are {list(answer.uses)[:9]}; expected counts of {hello.nodes} nodes"
+            )
+        _check_sums(config, answer.sums, hello)
+        return cls(uses=uses_by_class(answer.uses), sums=answer.sums, train=hello.train)
+
+    def facts(self, config: RunConfig) -> tuple[float, ...]:
+        """Return what clients are to know of all labels, or nothing."""
+        return facts_of(config, np.asarray(self.sums), self.train)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the user should know of the labels before the training."""
+        return absent_classes([self.uses])
 
 
 def prediction_warnings(config: RunConfig, report_sums: np.ndarray) -> tuple[str, ...]:
@@ -67,9 +107,9 @@ def prediction_warnings(config: RunConfig, report_sums: np.ndarray) -> tuple[str
     return only_prediction(report_sums.reshape(classes, classes))
 
 
-def _check_sums(config: RunConfig, hello: HelloAnswer) -> None:
+def _check_sums(config: RunConfig, sums: tuple[float, ...], hello: HelloAnswer) -> None:
     """Check that sums over train nodes are of as many as there are."""
-    sums, expected = hello.label_sums, label_sums_length(config, hello.classes)
+    expected = label_sums_length(config, hello.classes)
     if len(sums) != expected:
         found = counted(len(sums), "number")
         raise RemoteProtocolError(f"label-sums has {found}; expected {expected}")

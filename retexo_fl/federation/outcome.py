@@ -14,7 +14,7 @@ from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import GOALS, RunConfig
 from retexo_fl.federation.hardware import describe_machine
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
+from retexo_fl.federation.label_facts import prediction_warnings
 from retexo_fl.federation.rounds.stage_state import StageOutcome
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION
@@ -52,6 +52,7 @@ class TrainingOutcome:
         config: The configuration.
         shape: Sizes of the model.
         answers: The hello of each client.
+        warnings: What the user should have known before.
         test: The selected model on the test nodes of all clients.
         report_sums: Of the test (:func:`~retexo_fl.training.judging.report_sums`).
         own_figures: By client, its own figure of the test, where they were asked for.
@@ -61,6 +62,7 @@ class TrainingOutcome:
     config: RunConfig
     shape: ModelShape
     answers: tuple[HelloAnswer, ...]
+    warnings: tuple[str, ...]
     test: Score
     report_sums: np.ndarray
     own_figures: Mapping[int, float]
@@ -90,7 +92,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         metric=_metric(config, outcome.test),
         **_test_report(outcome),
         warnings=(
-            *label_warnings(outcome.answers),
+            *outcome.warnings,
             *prediction_warnings(config, outcome.report_sums),
         ),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),

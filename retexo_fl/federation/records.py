@@ -29,6 +29,7 @@ from retexo_fl.client.api import (
     Question,
     Request,
     Ticket,
+    answer_class,
     question_of,
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
@@ -47,7 +48,10 @@ MOST_FIRST: Final = 2
 _QUESTION: Final = "question"
 #: Keys of weights and updates that are coded, as bytes among the values.
 _UPDATE: Final = "update-sum"
-_CODED: Final = frozenset({"weights", _UPDATE, "sums"})
+_CODED: Final = frozenset({"weights", _UPDATE, "sums", "numbers"})
+#: Keys of what only masks need: public keys, and shares of masks.
+_MASKING: Final = frozenset({"keys", "signatures", "shares"})
+_MASK_PREFIX: Final = "mask-"
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
 
@@ -134,7 +138,7 @@ def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[An
     found: list[Any] = []
     for place, request in enumerate(first):
         name = _first(place)
-        kind = question_of(request).answer
+        kind = answer_class(request)
         found.append(_read(kind, reply, name, _weights_beside(name)))
         if leaves_open(found[-1]):
             break
@@ -262,15 +266,15 @@ def raise_failure(reply: Message, who: str) -> None:
 # ---- bytes --------------------------------------------------------------------------------------
 
 
-def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume]:
-    """Return the bytes of a message's weights and of everything else in it.
+def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume, Volume]:
+    """Return the bytes of a message's weights, of what only masks need, and of everything else.
 
     Of weights and updates in few bits both figures are the coded bytes; of an update without its
     zeros ``raw`` is with them.
 
     Flower does not report what its transport adds, so neither is measured on the wire.
     """
-    raw = weights = other = 0
+    raw = weights = masks = other = 0
     for record in content.values():
         if isinstance(record, ArrayRecord):
             size = sum(
@@ -282,10 +286,13 @@ def content_volumes(content: Mapping[str, Any]) -> tuple[Volume, Volume]:
                 if key in _CODED and isinstance(value, bytes):
                     weights += len(value)
                     raw += bytes_with_zeros(value) if key == _UPDATE else len(value)
+                elif key in _MASKING or key.startswith(_MASK_PREFIX):
+                    masks += len(key) + scalar_bytes(value)
                 else:
                     other += len(key) + scalar_bytes(value)
     return (
         Volume(messages=1, raw=raw, payload=weights, wire=None),
+        Volume(messages=1, payload=masks, wire=None),
         Volume(messages=1, payload=other, wire=None),
     )
 

@@ -41,7 +41,7 @@ from retexo_fl.federation.asking import (
     Watch,
 )
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import label_warnings, prediction_warnings
+from retexo_fl.federation.label_facts import prediction_warnings
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, finish_run
@@ -112,7 +112,7 @@ class ServerLoop:
                 clients=self.config.clients,
                 stages=self._strategy.stages,
                 metric=self.config.metric_name,
-                warnings=label_warnings(self._joined.federation.answers),
+                warnings=self._warnings(),
                 absent=self._never_there,
             )
         )
@@ -132,6 +132,7 @@ class ServerLoop:
             config=self.config,
             shape=self._joined.schedule.shape,
             answers=self._joined.federation.answers,
+            warnings=self._warnings(),
             test=test,
             report_sums=self._strategy.training.report_sums,
             own_figures=self._strategy.training.own_figures,
@@ -169,6 +170,17 @@ class ServerLoop:
         if known is not None:
             self.run.record(known)
         self._close_stage(outcome)
+
+    def _warnings(self) -> tuple[str, ...]:
+        """Return what the user should know before the training."""
+        unjudged = self._joined.federation.unjudged
+        if not unjudged:
+            return self._joined.labels.warnings()
+        return (
+            *self._joined.labels.warnings(),
+            f"validation nodes of {clients_named(unjudged)} do not count: under masks, a sum is "
+            "over 3 clients at least",
+        )
 
     @property
     def _never_there(self) -> tuple[int, ...]:

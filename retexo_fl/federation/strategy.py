@@ -32,11 +32,12 @@ from retexo_fl.federation.asking import (
 from retexo_fl.federation.exchanges import Exchanges
 from retexo_fl.federation.greeting import Federation, greet
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import check_goal, label_facts
+from retexo_fl.federation.label_facts import LabelTotals, check_goal
 from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
+from retexo_fl.federation.rounds.mask_keys import add_up_labels, hand_out_keys
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
@@ -61,6 +62,7 @@ class Joined:
         messenger: The way to the clients by their indices.
         clients: What rounds need of them.
         federation: Who takes part in what.
+        labels: What is known of all clients' labels together.
         exchanges: Those before stages.
         schedule: Which layers each stage trains.
     """
@@ -69,6 +71,7 @@ class Joined:
     messenger: Messenger
     clients: Clients
     federation: Federation
+    labels: LabelTotals
     exchanges: Exchanges
     schedule: Schedule
 
@@ -100,6 +103,7 @@ class LazyMessagePassing(Strategy):
             update_bits=config.update_bits,
             weight_bits=config.weight_bits,
             keeps_zeros=config.codec == "dense",
+            masked=config.secure_aggregation == "masked",
         )
         self._joined: Joined | None = None
         self._training: StageTraining | None = None
@@ -242,25 +246,40 @@ class LazyMessagePassing(Strategy):
         )
         if config.introductions:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
+        masking = None
+        if config.secure_aggregation == "masked":
+            masking = messenger.run(hand_out_keys(hello, federation.hellos, config))
+            federation = federation.hiding_validation()
         job.check_partitioning(federation.answers[0].partitioning)
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))
         make_aggregator(config.aggregator).check_clients(least)
         check_goal(config, federation.classes)
-        if not job.label_facts:
-            job.label_facts = label_facts(config, federation.answers)
         shape = ModelShape.of(
             config,
             inputs=federation.features,
             classes=federation.classes,
             edge_features=federation.edge_features,
         )
-        clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=job.ledger)
+        clients = Clients(
+            hellos=federation.hellos,
+            policy=messenger.policy,
+            ledger=job.ledger,
+            masking=masking,
+        )
+        labels = (
+            LabelTotals.of_hellos(config, federation.answers)
+            if masking is None
+            else messenger.run(add_up_labels(clients, hello, config))
+        )
+        if not job.label_facts:
+            job.label_facts = labels.facts(config)
         self._joined = Joined(
             job=job,
             messenger=messenger,
             clients=clients,
             federation=federation,
+            labels=labels,
             exchanges=Exchanges(messenger, clients, config, job, codec=self._codec, watch=watch),
             schedule=Schedule(shape=shape),
         )

@@ -119,6 +119,30 @@ def classes_by_use(labels: Mapping[str, np.ndarray], classes: int) -> tuple[int,
     return tuple(found.tolist())
 
 
+def class_counts(labels: Mapping[str, np.ndarray], classes: int) -> tuple[int, ...]:
+    """Return the (3 C,) nodes of each class: of train, then validation, then test nodes.
+
+    Of several labels a node counts for each that it has; numbers are one class.
+    """
+    found: list[int] = []
+    for use in _BITS:
+        of_use = labels[use]
+        if of_use.ndim == 2:
+            found.extend((of_use == 1).sum(axis=0).tolist())
+        elif of_use.dtype.kind == "f":
+            found.extend([len(of_use)] + [0] * (classes - 1))
+        else:
+            found.extend(np.bincount(of_use, minlength=classes).tolist())
+    return tuple(found)
+
+
+def uses_by_class(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the (C,) uses of :func:`classes_by_use` that follow from :func:`class_counts`."""
+    table = np.asarray(counts).reshape(len(_BITS), -1) > 0
+    found: np.ndarray = np.asarray([*_BITS.values()]) @ table
+    return tuple(found.tolist())
+
+
 def _mean_and_scale(sums: np.ndarray, nodes: int) -> tuple[float, float]:
     """Return mean and standard deviation, 1 for equal numbers, to six digits.
 

@@ -2,10 +2,12 @@
 
 from retexo_fl.updates.codec import PlainUpdates, UpdateCodec, UpdateKey
 from retexo_fl.updates.few_bits import FewBits, most_held, weights_name
+from retexo_fl.updates.masked import MaskedUpdates
 from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
 
 __all__ = [
     "FewBits",
+    "MaskedUpdates",
     "PlainUpdates",
     "UpdateCodec",
     "UpdateKey",
@@ -19,7 +21,11 @@ __all__ = [
 
 
 def update_codec(
-    *, update_bits: int = 32, weight_bits: int = 32, keeps_zeros: bool = False
+    *,
+    update_bits: int = 32,
+    weight_bits: int = 32,
+    keeps_zeros: bool = False,
+    masked: bool = False,
 ) -> UpdateCodec:
     """Return the codec of updates and weights of so many bits a value.
 
@@ -27,7 +33,10 @@ def update_codec(
         update_bits: 32 loses nothing.
         weight_bits: 32 leaves weights as they are.
         keeps_zeros: Leave updates as they are at 32 bits; else their zeros are left out.
+        masked: Updates are whole numbers that are added under masks.
     """
+    if masked:
+        return MaskedUpdates(update_bits=update_bits, weight_bits=weight_bits)
     if update_bits == weight_bits == 32:
         return PlainUpdates(keeps_zeros=keeps_zeros)
     return FewBits(update_bits=update_bits, weight_bits=weight_bits, keeps_zeros=keeps_zeros)

@@ -38,15 +38,31 @@ class UpdateCodec(Protocol):
     configuration. What crosses is a flat array of float32, float64 or, for other codes, uint8.
     """
 
-    def measure(self, update: np.ndarray) -> np.ndarray:
-        """Return what :meth:`steps` needs to know of a (P,) update, an array to take maxima of."""
+    def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
+        """Return what a stage's first round's updates are encoded by; may be empty.
+
+        Args:
+            size: P.
+            most_train: Train nodes of the largest client.
+            terms: How many clients train.
+        """
         ...
 
-    def steps(self, largest: np.ndarray) -> bytes:
+    def measure(self, update: np.ndarray, coded: np.ndarray) -> np.ndarray:
+        """Return what :meth:`steps` needs to know of a (P,) update, an array to take maxima of.
+
+        Args:
+            update: The update, or a sum.
+            coded: What it was decoded from.
+        """
+        ...
+
+    def steps(self, largest: np.ndarray, before: bytes) -> bytes:
         """Return what the next round's updates are encoded by.
 
         Args:
             largest: Of this round's updates, the maxima of :meth:`measure`.
+            before: What they were encoded by.
         """
         ...
 
@@ -111,13 +127,19 @@ class PlainUpdates:
     def __init__(self, *, keeps_zeros: bool = False) -> None:
         self._keeps_zeros = keeps_zeros
 
-    def measure(self, update: np.ndarray) -> np.ndarray:
+    def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
+        """See :class:`UpdateCodec`; there are none."""
+        del size, most_train, terms
+        return b""
+
+    def measure(self, update: np.ndarray, coded: np.ndarray) -> np.ndarray:
         """See :class:`UpdateCodec`; there is nothing to know."""
+        del coded
         return np.zeros(0, update.dtype)
 
-    def steps(self, largest: np.ndarray) -> bytes:
+    def steps(self, largest: np.ndarray, before: bytes) -> bytes:
         """See :class:`UpdateCodec`; there are none."""
-        del largest
+        del largest, before
         return b""
 
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:

@@ -46,12 +46,13 @@ class FewBits(PlainUpdates):
         """See :class:`UpdateCodec`."""
         return self._changes is not None
 
-    def measure(self, update: np.ndarray) -> np.ndarray:
+    def measure(self, update: np.ndarray, coded: np.ndarray) -> np.ndarray:
         """Return the (blocks,) root mean squares."""
-        return super().measure(update) if self._updates is None else block_rms(update)
+        return super().measure(update, coded) if self._updates is None else block_rms(update)
 
-    def steps(self, largest: np.ndarray) -> bytes:
+    def steps(self, largest: np.ndarray, before: bytes) -> bytes:
         """Return the exponents of the steps, one signed byte a block."""
+        del before
         return b"" if self._updates is None else self._updates.steps(largest)
 
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:

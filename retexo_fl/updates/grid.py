@@ -18,7 +18,7 @@ import hashlib
 import math
 import struct
 import zlib
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -31,6 +31,11 @@ BLOCK: Final = 256
 BITS: Final = (8, 4, 2, 1)
 #: The grid reaches so many times the root mean square of a block at least, twice that at most.
 _REACH: Final = 3.6
+#: The same of a grid with bits to spare: four times the most that the one value of a block, where
+#: the others are zero, exceeds its root mean square.
+_WIDE_REACH: Final = 64.0
+#: Of numbers that fill what a sum of 32 bits leaves them.
+_WIDE_BITS: Final = 32
 #: Steps to the nearest of which values are rounded with little error, in root mean squares of a
 #: block; by bits. The best for values of a normal distribution (Max, IRE Trans. Inf. Theory 1960).
 _NEAREST: Final = {8: 0.031, 4: 0.34, 2: 1.22, 1: 0.8}
@@ -48,11 +53,51 @@ _MOST_VALUES: Final = 2**31
 
 
 class Grid:
-    """Codes arrays of finite values in ``bits`` bits a value."""
+    """Codes arrays of finite values in ``bits`` bits a value.
+
+    Attributes:
+        most: The largest number.
+    """
 
     def __init__(self, bits: int) -> None:
         assert bits in BITS
         self._bits = bits
+        self._reach = _REACH
+        self.most = _most(bits)
+
+    @classmethod
+    def of_most(cls, most: int) -> Self:
+        """Return one of numbers up to a ``most`` of many bits, rounded to the nearest."""
+        grid = cls(8)
+        grid.most, grid._reach, grid._bits = most, _WIDE_REACH, _WIDE_BITS
+        return grid
+
+    def reach(self, steps: bytes) -> np.ndarray:
+        """Return the (blocks,) largest values that steps reach."""
+        found: np.ndarray = np.ldexp(
+            float(self.most), np.frombuffer(steps, np.int8).astype(np.int32)
+        )
+        return found
+
+    def numbers(self, values: np.ndarray, key: str, steps: bytes) -> tuple[np.ndarray, int]:
+        """Return the (P,) int64 numbers of values on shared steps, and how many were cut.
+
+        Args:
+            values: (P,) float32 or float64, finite.
+            key: What the drawn numbers follow from.
+            steps: Shared ones.
+        """
+        scaled = values.astype(np.float64) / _each(steps, len(values))
+        cut = int((np.abs(scaled) > self.most).sum())
+        if self._bits == _WIDE_BITS:
+            return np.clip(np.rint(scaled), -self.most, self.most).astype(np.int64), cut
+        drawn = _generator(key).random(len(values))
+        return _rounded(scaled, drawn, self._bits).astype(np.int64), cut
+
+    def values(self, numbers: np.ndarray, steps: bytes) -> np.ndarray:
+        """Return the (P,) float64 values that numbers, or sums of them, stand for."""
+        found: np.ndarray = numbers * _each(steps, len(numbers))
+        return found
 
     def steps(self, largest: np.ndarray) -> bytes:
         """Return steps, as exponents of 2, one signed byte a block.
@@ -61,7 +106,7 @@ class Grid:
             largest: (blocks,) root mean squares that they are for; see :func:`block_rms`.
         """
         least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
-        return _exponents(np.ceil(_log2(np.maximum(largest, least) * _REACH / _most(self._bits))))
+        return _exponents(np.ceil(_log2(np.maximum(largest, least) * self._reach / self.most)))
 
     def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:
         """Return what is coded, uint8: values that are, on average, what they were.

@@ -34,7 +34,7 @@ def _few_bits_targets() -> list[Target]:
         FewBits(update_bits=4, weight_bits=8),
         UpdateKey(seed=0, job="job-0123456789ab", stage=0, round=1, client=0),
     )
-    steps = codec.steps(codec.measure(values))
+    steps = codec.steps(codec.measure(values, values), b"")
     gaps = np.repeat(np.arange(300, dtype=np.float32) % 10 == 0, 100)
     form = BasisForm(features=30, dtype="float32", bits=8)
     basis = Basis(mean=values[:30], directions=values.reshape(30, 10))

@@ -1,6 +1,6 @@
 """Asking clients, and waiting for their answers: retries, backoff, deadlines, quorum."""
 
-from retexo_fl.federation.asking.ask import Answers, Ask, Round, named
+from retexo_fl.federation.asking.ask import SUM, Answers, Ask, Round, named, subject
 from retexo_fl.federation.asking.messenger import Messenger, answer_of
 from retexo_fl.federation.asking.waiting import (
     THIS_MACHINE,
@@ -16,6 +16,7 @@ from retexo_fl.federation.asking.waiting import (
 )
 
 __all__ = [
+    "SUM",
     "THIS_MACHINE",
     "UNWATCHED",
     "Answers",
@@ -32,4 +33,5 @@ __all__ = [
     "Watch",
     "answer_of",
     "named",
+    "subject",
 ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from retexo_fl.client.api import Request
 from retexo_fl.errors import RemoteProtocolError
@@ -68,6 +68,16 @@ class Ask:
         )
 
 
+#: In place of a client's index: that of several clients whose answers came as one sum.
+SUM: Final = -1
+
+
+def subject(client: object) -> str:
+    """Return how an error names a client, or several whose answers came as one sum."""
+    is_sum = client == SUM or isinstance(client, tuple)
+    return "the sum over clients" if is_sum else f"client {client}"
+
+
 @contextmanager
 def named(client: object) -> Iterator[None]:
     """Say whose answer is wrong.
@@ -78,4 +88,4 @@ def named(client: object) -> Iterator[None]:
     try:
         yield
     except RemoteProtocolError as error:
-        raise RemoteProtocolError(f"client {client}: {error}") from error
+        raise RemoteProtocolError(f"{subject(client)}: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from retexo_fl.client.api import Request, question_of
+from retexo_fl.client.api import Request, answer_class, question_of
 from retexo_fl.errors import RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking.ask import Answers, Ask, Round, T, named
@@ -394,9 +394,13 @@ class Messenger:
             peer=SERVER,
             direction=direction,
         )
-        weights, other = content_volumes(content)
+        weights, masks, other = content_volumes(content)
         kind = "weights_down" if direction == "in" else "updates_up"
-        for entry, volume in ((replace(account, kind=kind), weights), (account, other)):
+        for entry, volume in (
+            (replace(account, kind=kind), weights),
+            (replace(account, kind="masks"), masks),
+            (account, other),
+        ):
             if volume.payload:
                 self._ledger.add(entry, replace(volume, messages=messages))
 
@@ -408,4 +412,4 @@ def answer_of(ask: Ask, client: int, reply: Message) -> Any:
         RemoteProtocolError: It is no such answer; names the client.
     """
     with named(client):
-        return records.read_answer(question_of(ask.requests[client]).answer, reply)
+        return records.read_answer(answer_class(ask.requests[client]), reply)

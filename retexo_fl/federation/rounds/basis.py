@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retexo_fl.client.api import BasisRequest, Ticket
+from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.asking import Round, named
 from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width
@@ -52,12 +53,20 @@ class _Asking:
         self, request: BasisRequest, among: Iterable[int], size: int
     ) -> Round[tuple[int, np.ndarray]]:
         """Return how many train nodes there are and their (size,) sums, added in client order."""
-        answers = yield Ask.of(sorted(among), request, stage=0, purpose="basis")
+        answers = yield from self.clients.sums(
+            dict.fromkeys(sorted(among), request),
+            lengths=SumLengths(update=size),
+            stage=0,
+            purpose="basis",
+            weights=request.weights,
+        )
         examples, total = 0, np.zeros(size)
-        for client, answer in answers:
-            with named(client):
-                sums = self.form.decode_sums(answer.sums)
-            check_sums(self.clients.hellos[client], answer.examples, sums, size)
+        for who, answer in answers:
+            sums = answer.sums
+            if self.clients.masking is None:
+                with named(who):
+                    sums = self.form.decode_sums(answer.sums)
+            check_sums(self.clients.hello(who), answer.examples, sums, size)
             examples += answer.examples
             total += sums
         return examples, total

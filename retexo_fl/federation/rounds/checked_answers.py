@@ -21,7 +21,8 @@ from retexo_fl.client.api import (
     TrainAnswer,
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
-from retexo_fl.federation.asking import named
+from retexo_fl.federation.asking import named, subject
+from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
 from retexo_fl.training.label_facts import ALL_USES
 
 #: Of a feature recipe.
@@ -65,8 +66,11 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
         for field in _USES:
             _demand(field, getattr(hello, field), 0, _MAX_COUNT if counts_links else hello.nodes)
         _demand("vectors_drawn", hello.vectors_drawn, 0, hello.vectors_in)
-        _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
-        _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
+        if hello.mask_key is not None:
+            _check_mask_key(hello)
+        else:
+            _demand("numbers of label-uses", len(hello.label_uses), hello.classes, hello.classes)
+            _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
 
 
 def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
@@ -112,7 +116,7 @@ def check_sums(hello: HelloAnswer, examples: int, sums: np.ndarray, size: int) -
             )
     if not math.isfinite(float(sums.sum(dtype=np.float64))):
         raise TrainingDiverged(
-            f"client {hello.client}: sums of features are not finite; expected finite features"
+            f"{subject(hello.client)}: sums of features are not finite; expected finite features"
         )
 
 
@@ -196,6 +200,16 @@ def check_predicted(hello: HelloAnswer, answer: PredictAnswer) -> None:
         _demand_finite(hello.client, f"{use}-metric-values", *sums.values)
 
 
+def _check_mask_key(hello: HelloAnswer) -> None:
+    """Check a hello that leaves out what is only told in masked sums."""
+    _demand("bytes of mask-key", len(hello.mask_key or b""), KEY_BYTES, KEY_BYTES)
+    signature = hello.mask_signature
+    if signature is not None:
+        _demand("bytes of mask-signature", len(signature), SIGNATURE_BYTES, SIGNATURE_BYTES)
+    _demand("numbers of label-uses", len(hello.label_uses), 0, 0)
+    _demand("numbers of label-sums", len(hello.label_sums), 0, 0)
+
+
 def _least(hello: HelloAnswer, in_batches: bool) -> int:
     return min(1, hello.train) if in_batches else hello.train
 
@@ -210,6 +224,6 @@ def _demand_finite(client: int, name: str, *values: float) -> None:
     for value in values:
         if not math.isfinite(value):
             raise TrainingDiverged(
-                f"client {client}: {name} is {value}; expected a finite number; lower "
+                f"{subject(client)}: {name} is {value}; expected a finite number; lower "
                 "learning-rate, or check this client's part and its features"
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from retexo_fl.client.api import HelloAnswer, PeerTraffic, Ticket, Traffic
-from retexo_fl.federation.asking import WaitPolicy
+import numpy as np
+
+from retexo_fl.client.api import HelloAnswer, PeerTraffic, Request, Ticket, Traffic
+from retexo_fl.client.masked_answers import SumLengths
+from retexo_fl.federation.asking import Ask, Round, WaitPolicy
+from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, hello_of_sum
 from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
 
 
@@ -18,11 +23,51 @@ class Clients:
         hellos: By client, ascending, its hello; its answers are compared with that.
         policy: How long answers are waited for, and of how many.
         ledger: Counts what clients report as moved.
+        masking: How sums are masked; None where the server gets each client's.
     """
 
     hellos: Mapping[int, HelloAnswer]
     policy: WaitPolicy
     ledger: TrafficLedger
+    masking: MaskedSums | None = None
+
+    def hello(self, who: Who) -> HelloAnswer:
+        """Return the hello that an answer of a client, or a sum of several, is compared with."""
+        if isinstance(who, int):
+            return self.hellos[who]
+        return hello_of_sum(self.hellos[client] for client in who)
+
+    def sums(
+        self,
+        requests: Mapping[int, Request[Any]],
+        *,
+        lengths: SumLengths,
+        stage: int,
+        purpose: str,
+        weights: np.ndarray | None = None,
+        counted: frozenset[int] | None = None,
+    ) -> Round[Iterable[tuple[Who, Any]]]:
+        """Ask for sums; return each client's, or where they are masked that of all.
+
+        Args:
+            requests: By client, ascending.
+            lengths: How many numbers an answer has.
+            stage: Stage index for the ledger.
+            purpose: For the ledger.
+            weights: What clients compute with.
+            counted: As in :class:`.Ask`.
+        """
+        if self.masking is None:
+            answers: Iterable[tuple[Who, Any]] = yield Ask(
+                requests=requests, stage=stage, purpose=purpose, counted=counted
+            )
+            return answers
+        asked = self.masking.asked(requests)
+        masked = yield Ask(requests=asked, stage=stage, purpose=purpose, counted=counted)
+        found = yield from self.masking.summed(
+            asked, dict(masked), weights=weights, lengths=lengths, purpose=purpose
+        )
+        return found
 
     def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
         """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.

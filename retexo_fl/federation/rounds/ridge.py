@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from retexo_fl.client.api import GramRequest, Ticket
-from retexo_fl.federation.asking import Ask, Round
+from retexo_fl.client.masked_answers import SumLengths
+from retexo_fl.federation.asking import Round
 from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.training.ridge import fit, gram_values
@@ -24,16 +25,16 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     """
     width, classes = shape.read_width, shape.classes
     training = frozenset(client for client, hello in clients.hellos.items() if hello.train)
-    answers = yield Ask.of(
-        clients.hellos,
-        GramRequest(ticket=ticket),
+    total = np.zeros(gram_values(width, classes))
+    answers = yield from clients.sums(
+        dict.fromkeys(clients.hellos, GramRequest(ticket=ticket)),
+        lengths=SumLengths(update=len(total)),
         stage=ticket.stage,
         purpose="gram",
         counted=training,
     )
-    total = np.zeros(gram_values(width, classes))
-    for client, answer in answers:
-        check_sums(clients.hellos[client], answer.examples, answer.sums, len(total))
+    for who, answer in answers:
+        check_sums(clients.hello(who), answer.examples, answer.sums, len(total))
         total += answer.sums
     found = fit(total, width=width, classes=classes)
     tensors = {"layer.weight": found.weight, "layer.bias": found.bias}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,14 +13,17 @@ from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
+    MaskedAnswer,
+    PeerTraffic,
     Request,
     Sums,
     Ticket,
     TrainAnswer,
     TrainRequest,
 )
+from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import TrainingDiverged
+from retexo_fl.errors import RoundIncomplete, TrainingDiverged
 from retexo_fl.federation.aggregators import Aggregator, RoundFacts, make_aggregator
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.greeting import Participants
@@ -31,6 +35,7 @@ from retexo_fl.federation.rounds.checked_answers import (
 )
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
+from retexo_fl.federation.rounds.masked_sums import TRIALS, MaskedSums, Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.training.judging import report_length
@@ -97,6 +102,12 @@ class StageTraining:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
         self._metric = make_metric(config.metric_name, config.task)
+        if not self._steps:
+            self._steps = codec.first_steps(
+                len(state.weights),
+                most_train=max(clients.hellos[c].train for c in participants.training),
+                terms=len(participants.training),
+            )
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
         self._aggregator: Aggregator = make_aggregator(
@@ -144,15 +155,15 @@ class StageTraining:
         validation, examples, loss_sum = Tally(), 0, 0.0
         measured: list[np.ndarray] = []
         answered = set()
-        for client, answer in answers:
-            answered.add(client)
+        for who, answer in answers:
+            answered.update(members(who))
             if isinstance(answer, TrainAnswer):
-                measured.append(self._add_update(client, number, answer))
+                measured.append(self._add_update(who, number, answer))
                 examples += answer.examples
                 loss_sum += answer.loss_sum
-                validation = add_answer(validation, self._validated(client, answer))
+                validation = add_answer(validation, self._validated(who, answer))
             else:
-                validation = add_answer(validation, self._evaluated(client, answer, "validation"))
+                validation = add_answer(validation, self._evaluated(who, answer, "validation"))
         loss = loss_sum / examples
         self._optimizer.step(self._aggregator.finish(), loss, sent)
         if not _is_finite(self._optimizer):
@@ -164,7 +175,7 @@ class StageTraining:
         if number > 1:
             self.best.offer(sent, number - 1, score)
         if measured:
-            self._steps = self._codec.steps(self._largest(np.stack(measured)))
+            self._steps = self._codec.steps(self._largest(np.stack(measured)), self._steps)
         self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
@@ -179,10 +190,10 @@ class StageTraining:
             lambda form: self._evaluate_requests(form, nodes), weights, coded, purpose="evaluate"
         )
         found = Tally()
-        for client, answer in answers:
-            found = add_answer(found, self._evaluated(client, answer, nodes))
+        for who, answer in answers:
+            found = add_answer(found, self._evaluated(who, answer, nodes))
             if answer.own:
-                self.own_figures[client] = answer.own[0]
+                self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
         return self._score(found)
 
@@ -196,8 +207,8 @@ class StageTraining:
             purpose="evaluate",
         )
         found = Tally()
-        for client, answer in answers:
-            found = add_answer(found, self._evaluated(client, answer, "validation"))
+        for who, answer in answers:
+            found = add_answer(found, self._evaluated(who, answer, "validation"))
         score = self._score(found)
         self.best.offer(sent, self.round, score)
         return score
@@ -276,6 +287,53 @@ class StageTraining:
         coded: np.ndarray,
         *,
         purpose: str,
+    ) -> Round[Iterable[tuple[Who, Any]]]:
+        """Ask; return the answers, or where they are masked the sum of them.
+
+        Where too few clients told shares that open it, all are asked once more.
+        """
+        masking = self._clients.masking
+        if masking is None:
+            answers: Iterable[tuple[Who, Any]] = yield from self._ask_each(
+                requests, sent, coded, purpose=purpose
+            )
+            return answers
+        for trial in range(TRIALS):
+            again = partial(self._masked_requests, requests, masking, trial)
+            masked = dict((yield from self._ask_each(again, sent, coded, purpose=purpose)))
+            for client, answer in masked.items():
+                self._count_traffic(client, answer)
+            try:
+                summed: list[tuple[Who, Any]] = yield from masking.summed(
+                    again(coded), masked, weights=sent, lengths=self._lengths(), purpose=purpose
+                )
+            except RoundIncomplete:
+                if not masking.opens or trial + 1 == TRIALS:
+                    raise
+            else:
+                return summed
+        raise AssertionError("the last trial returns or raises")
+
+    def _masked_requests(
+        self,
+        requests: Callable[[np.ndarray], dict[int, Request[object]]],
+        masking: MaskedSums,
+        trial: int,
+        coded: np.ndarray,
+    ) -> dict[int, Request[object]]:
+        return masking.asked(requests(coded), trial=trial)
+
+    def _lengths(self) -> SumLengths:
+        classes = next(iter(self._clients.hellos.values())).classes
+        return sum_lengths(self._config, classes, update=len(self.weights))
+
+    def _ask_each(
+        self,
+        requests: Callable[[np.ndarray], dict[int, Request[object]]],
+        sent: np.ndarray,
+        coded: np.ndarray,
+        *,
+        purpose: str,
     ) -> Round[Iterable[tuple[int, Any]]]:
         """Ask with coded weights; then with whole ones those that could not decode them.
 
@@ -335,19 +393,23 @@ class StageTraining:
 
         return {client: asked(client) for client in self._present(self._participants.asked)}
 
-    def _add_update(self, client: int, number: int, answer: TrainAnswer) -> np.ndarray:
-        """Hand an update to the aggregator; return what the codec measures of it."""
+    def _add_update(self, who: Who, number: int, answer: TrainAnswer) -> np.ndarray:
+        """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
         # A round of mini-batches may be of some of a client's train nodes.
         in_batches = self._config.sampler != "none"
-        check_update(self._clients.hellos[client], answer, in_batches=in_batches)
-        self._count_traffic(client, answer)
-        key = self._key(number, client)
-        with named(client):
-            update_sum = self._codec.decode_update(answer.update_sum, key, self._steps)
+        check_update(self._clients.hello(who), answer, in_batches=in_batches)
+        self._count_traffic(who, answer)
+        client = members(who)[0]
+        with named(who):
+            update_sum = self._codec.decode_update(
+                answer.update_sum, self._key(number, client), self._steps
+            )
+        if answer.update_sum.dtype.kind == "i":
+            update_sum = update_sum.astype(self.weights.dtype)
         self._aggregator.add(client, update_sum, answer.examples)
         if self._controls is not None:
             self._controls.learn(client, update_sum / answer.examples)
-        return self._codec.measure(update_sum)
+        return self._codec.measure(update_sum, answer.update_sum)
 
     def _key(self, number: int, client: int) -> UpdateKey:
         return UpdateKey(
@@ -358,10 +420,10 @@ class StageTraining:
             client=client,
         )
 
-    def _evaluated(self, client: int, answer: EvaluateAnswer, nodes: str) -> Tally:
-        hello, count = self._clients.hellos[client], answer.examples
+    def _evaluated(self, who: Who, answer: EvaluateAnswer, nodes: str) -> Tally:
+        hello, count = self._clients.hello(who), answer.examples
         check_evaluated(hello, answer, nodes=nodes)
-        self._count_traffic(client, answer)
+        self._count_traffic(who, answer)
         return Tally(
             count=count,
             loss_sum=answer.loss_sum,
@@ -372,18 +434,22 @@ class StageTraining:
             ),
         )
 
-    def _count_traffic(self, client: int, answer: TrainAnswer | EvaluateAnswer) -> None:
-        """Enter what a client and its peers exchanged for an answer."""
-        moved = (
-            {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
-            if isinstance(answer, TrainAnswer)
-            else {"evaluate": answer.traffic}
-        )
+    def _count_traffic(
+        self, who: Who, answer: TrainAnswer | EvaluateAnswer | MaskedAnswer
+    ) -> None:
+        """Enter what a client and its peers exchanged for an answer; of a sum, each has."""
+        if not isinstance(who, int):
+            return
+        moved: dict[str, PeerTraffic] = {}
+        if not isinstance(answer, EvaluateAnswer):
+            moved |= {"train": answer.training_traffic, "evaluate": answer.validation_traffic}
+        if not isinstance(answer, TrainAnswer):
+            moved["evaluate"] = moved.get("evaluate", PeerTraffic()) + answer.traffic
         for purpose, traffic in moved.items():
-            self._clients.count_round(self.ticket, client, traffic, purpose=purpose)
+            self._clients.count_round(self.ticket, who, traffic, purpose=purpose)
 
-    def _validated(self, client: int, update: TrainAnswer) -> Tally:
-        hello, count = self._clients.hellos[client], update.validation_examples
+    def _validated(self, who: Who, update: TrainAnswer) -> Tally:
+        hello, count = self._clients.hello(who), update.validation_examples
         return Tally(
             count=count,
             loss_sum=update.validation_loss_sum,

@@ -32,7 +32,7 @@ class TestChanges(UpdateCodecContract):
 
 
 def step_of(codec: FewBits, update: np.ndarray) -> np.ndarray:
-    exponents = np.frombuffer(codec.steps(codec.measure(update)), np.int8)
+    exponents = np.frombuffer(codec.steps(codec.measure(update, update), b""), np.int8)
     return np.repeat(2.0 ** exponents.astype(float), BLOCK)[: len(update)]
 
 
@@ -40,7 +40,7 @@ def step_of(codec: FewBits, update: np.ndarray) -> np.ndarray:
 def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
     codec, update = FewBits(update_bits=bits), np.array([0.0, 0.3, -0.7, 1e-3, 0.01], np.float32)
     many = np.tile(update, 1000)
-    steps = codec.steps(codec.measure(many))
+    steps = codec.steps(codec.measure(many, many), b"")
     total = np.zeros(5)
     for number in range(200):
         key = replace(KEY, round=number)
@@ -62,7 +62,7 @@ def test_the_mean_of_a_million_draws_is_the_update(bits: int) -> None:
 )
 def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int) -> None:
     codec, key = FewBits(update_bits=bits), replace(KEY, client=client)
-    steps = codec.steps(codec.measure(update))
+    steps = codec.steps(codec.measure(update, update), b"")
     found = codec.decode_update(codec.encode_update(update, key, steps), key, steps)
     assert np.isfinite(found).all()
     step = step_of(codec, update)
@@ -81,7 +81,7 @@ def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int
 def test_sums_are_exact_in_any_order(bits: int) -> None:
     codec, rng = FewBits(update_bits=bits), np.random.default_rng(0)
     updates = rng.normal(size=(20, 700)).astype(np.float32)
-    steps = codec.steps(np.max([codec.measure(one) for one in updates], axis=0))
+    steps = codec.steps(np.max([codec.measure(one, one) for one in updates], axis=0), b"")
     decoded = []
     for client, one in enumerate(updates):
         key = replace(KEY, client=client)
@@ -97,7 +97,7 @@ def test_sums_are_exact_in_any_order(bits: int) -> None:
 def test_a_value_takes_no_more_bits_than_asked_for(bits: int, most: float) -> None:
     update = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     codec = FewBits(update_bits=bits)
-    steps = codec.steps(codec.measure(update))
+    steps = codec.steps(codec.measure(update, update), b"")
     assert len(steps) == 40
     assert len(codec.encode_update(update, KEY, steps)) <= 10_000 * most + 8
     # In the first round with its steps; zeros take next to nothing.

@@ -1,0 +1,73 @@
+"""The rounds that begin masked sums: keys for all, then what hello leaves out of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket, bits_of
+from retexo_fl.client.masked_answers import sum_lengths
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError
+from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.label_facts import LabelTotals
+from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.masking.keys import PublicKeys
+from retexo_fl.units import counted
+
+
+def hand_out_keys(
+    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig
+) -> Round[MaskedSums]:
+    """Tell every client the keys of all; return how sums are masked from then on.
+
+    Raises:
+        ConfigurationError: Too few clients train, or a client has no key.
+        RemoteProtocolError: A client believes other keys.
+    """
+    training = [client for client, hello in hellos.items() if hello.train]
+    if len(training) < LEAST_CLIENTS:
+        raise ConfigurationError(
+            f"secure-aggregation: masked, but {counted(len(training), 'client')} of "
+            f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"
+        )
+    publics: dict[int, bytes] = {}
+    for client, hello in hellos.items():
+        if hello.mask_key is None:
+            raise RemoteProtocolError(
+                f"client {client}: sent no masking key; expected one under secure-aggregation "
+                "masked"
+            )
+        publics[client] = hello.mask_key
+    signatures = [hello.mask_signature for hello in hellos.values()]
+    told = b"".join(signature for signature in signatures if signature is not None)
+    request = KeysRequest(
+        ticket=ticket,
+        clients=bits_of(hellos),
+        keys=np.frombuffer(b"".join(publics.values()), np.uint8),
+        signatures=told or None,
+    )
+    digest = PublicKeys(by_client=publics).digest
+    answers = yield Ask.of(hellos, request, stage=-1, purpose="keys")
+    for client, answer in answers:
+        with named(client):
+            if answer.digest != digest:
+                raise RemoteProtocolError("it believes other masking keys than were sent")
+    return MaskedSums(job=ticket.job, keys=digest, opens=config.min_clients > 0)
+
+
+def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:
+    """Ask all clients how many nodes of each class they have, as one masked sum."""
+    one = next(iter(clients.hellos.values()))
+    answers = yield from clients.sums(
+        dict.fromkeys(clients.hellos, LabelsRequest(ticket=ticket)),
+        lengths=sum_lengths(config, one.classes),
+        stage=-1,
+        purpose="labels",
+    )
+    (who, answer), *_ = answers
+    with named(who):
+        return LabelTotals.of_counts(answer, config, clients.hello(who))

@@ -1,0 +1,98 @@
+"""Keys of an attempt: one X25519 key for each client, signed by the key that the roster names.
+
+From each pair's shared secret follow the seeds of all masks between the two. A seed is
+HMAC(secret, what it is for, label): one round's seeds say nothing of another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from retexo_fl.errors import SecureAggregationRefused
+
+KEY_BYTES: Final = 32
+#: Of a P-256 signature: r, then s.
+SIGNATURE_BYTES: Final = 64
+
+
+def derived(secret: bytes, *what: bytes) -> bytes:
+    """Return 32 bytes that follow from a secret and from what they are for."""
+    told = b"".join(len(piece).to_bytes(4, "little") + piece for piece in what)
+    return hmac.digest(secret, told, "sha256")
+
+
+def number(value: int) -> bytes:
+    """Return a whole number from 0 as 8 bytes."""
+    return value.to_bytes(8, "little")
+
+
+def signed_text(job: str, attempt: int, client: int, public: bytes) -> bytes:
+    """Return what a client signs with the key of its certificate."""
+    return b"\0".join(
+        [b"retexo masking key 1", job.encode(), number(attempt), number(client), public]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKeys:
+    """The public keys of all clients of an attempt.
+
+    Attributes:
+        by_client: 32 bytes each, by client, ascending.
+    """
+
+    by_client: Mapping[int, bytes]
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that name them, and whose each is."""
+        told = hashlib.sha256(b"retexo masking keys 1")
+        for client, public in self.by_client.items():
+            told.update(number(client) + public)
+        return told.digest()
+
+
+class SecretKeys:
+    """A client's secrets of an attempt: an X25519 key, and what only itself derives from.
+
+    Args:
+        private: 32 bytes.
+        own: 32 bytes.
+    """
+
+    def __init__(self, private: bytes, own: bytes) -> None:
+        self.private, self.own = private, own
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self._shared: dict[bytes, bytes] = {}
+
+    @classmethod
+    def draw(cls) -> Self:
+        """Draw new ones from the operating system."""
+        return cls(os.urandom(KEY_BYTES), os.urandom(KEY_BYTES))
+
+    @property
+    def public(self) -> bytes:
+        """The 32 bytes that others may see."""
+        return self._key.public_key().public_bytes_raw()
+
+    def shared(self, public: bytes) -> bytes:
+        """Return the 32 bytes that only this client and the owner of a public key know.
+
+        Raises:
+            SecureAggregationRefused: It is no public key.
+        """
+        if public not in self._shared:
+            try:
+                agreed = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError as error:
+                raise SecureAggregationRefused("a client's masking key is none") from error
+            both = sorted((self.public, public))
+            self._shared[public] = derived(agreed, b"retexo masking pair 1", *both)
+        return self._shared[public]

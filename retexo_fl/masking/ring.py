@@ -1,0 +1,116 @@
+"""Whole numbers modulo a power of two, in as few bits as their sums need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from retexo_fl.errors import RemoteProtocolError
+from retexo_fl.packing import pack, packed_bytes, unpack
+
+#: Whole numbers modulo ``2**bits``, unsigned.
+Numbers = npt.NDArray[Any]
+
+_PLANES: Final = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The numbers modulo ``2**bits``, 2 to 64 of them."""
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        """Check the width."""
+        assert 2 <= self.bits <= 64
+
+    @classmethod
+    def of_sums(cls, most: int, terms: int) -> Ring:
+        """Return the smallest one in which a sum of so many numbers of -most to most has one form.
+
+        Args:
+            most: Largest magnitude of a number.
+            terms: How many are added.
+        """
+        return cls(max(2, (2 * most * terms).bit_length()))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """In which numbers are computed, little-endian."""
+        item = next(size for size in (1, 2, 4, 8) if self.bits <= 8 * size)
+        return np.dtype(f"<u{item}")
+
+    @property
+    def most(self) -> int:
+        """The largest number that has a negative of its own."""
+        return (1 << self.bits - 1) - 1
+
+    def wrapped(self, numbers: npt.NDArray[np.int64]) -> Numbers:
+        """Return (n,) whole numbers as numbers of the ring."""
+        return self._cut(numbers.astype(self.dtype))
+
+    def signed(self, numbers: Numbers) -> npt.NDArray[np.int64]:
+        """Return the (n,) whole numbers of smallest magnitude that these stand for."""
+        if self.bits == 64:
+            return numbers.astype(np.uint64).view(np.int64)
+        found = numbers.astype(np.int64)
+        found[found > self.most] -= 1 << self.bits
+        return found
+
+    def add(self, numbers: Numbers, others: Numbers) -> None:
+        """Add in place."""
+        np.add(numbers, others, out=numbers)
+        self._cut(numbers)
+
+    def subtract(self, numbers: Numbers, others: Numbers) -> None:
+        """Subtract in place."""
+        np.subtract(numbers, others, out=numbers)
+        self._cut(numbers)
+
+    def size(self, count: int) -> int:
+        """Return the bytes of so many numbers, packed."""
+        return sum(packed_bytes(count, plane) for plane, _ in self._planes())
+
+    def pack(self, numbers: Numbers) -> bytes:
+        """Return numbers in planes: their lowest 8 bits, the next 8, then 4, 2 and 1 of the rest."""
+        planes = [
+            pack(((numbers >> shift) & ((1 << plane) - 1)).astype(np.uint8)[None], plane)
+            for plane, shift in self._planes()
+        ]
+        return b"".join(plane.tobytes() for plane in planes)
+
+    def unpack(self, packed: bytes, count: int) -> Numbers:
+        """Return the (count,) numbers of :meth:`pack`.
+
+        Raises:
+            RemoteProtocolError: There are fewer bytes, or more.
+        """
+        if len(packed) != self.size(count):
+            raise RemoteProtocolError(
+                f"masked numbers have {len(packed)} bytes; expected {self.size(count)}"
+            )
+        found, at = np.zeros(count, self.dtype), 0
+        for plane, shift in self._planes():
+            size = packed_bytes(count, plane)
+            piece = np.frombuffer(packed, np.uint8, size, at)[None]
+            found |= unpack(piece, count, plane)[0].astype(self.dtype) << shift
+            at += size
+        return found
+
+    def _planes(self) -> list[tuple[int, int]]:
+        """Return the bits of each plane, and by how many they are shifted."""
+        found: list[tuple[int, int]] = []
+        shift = 0
+        while shift < self.bits:
+            plane = next(plane for plane in _PLANES if shift + plane <= self.bits)
+            found.append((plane, shift))
+            shift += plane
+        return found
+
+    def _cut(self, numbers: Numbers) -> Numbers:
+        if self.bits < 8 * self.dtype.itemsize:
+            numbers &= (1 << self.bits) - 1
+        return numbers

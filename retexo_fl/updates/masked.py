@@ -1,0 +1,159 @@
+"""Updates as whole numbers on a grid that all clients share, so that masked sums are sums.
+
+Steps are there from the first round on: of that, from a bound that no update reaches, in 32 bits;
+later from the sizes of the round before, in as many bits as configured. Beside its numbers a client
+adds, for each block of 256, the fourth power of its size in parts of what the grid reaches: the
+fourth root of their sum is at least the largest client's, and at most n**(1/4) times that.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
+from retexo_fl.masking.ring import Ring
+from retexo_fl.updates.codec import UpdateKey
+from retexo_fl.updates.few_bits import FewBits
+from retexo_fl.updates.grid import BLOCK, Grid, block_rms
+
+#: Bits of a number, how many are added; then one exponent a block.
+_HEAD: Final = struct.Struct("<BI")
+_WIDE_BITS: Final = 32
+#: A gradient of the loss of one node with respect to one weight is smaller, as far as was seen.
+_FIRST_REACH: Final = 16.0
+#: Fourth powers of sizes reach so far above what the grid reaches, 2**4, and add up below 2**62.
+_MOST_POWER: Final = 16
+_MOST_CLIENTS: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGrid:
+    """What all clients of a round code their updates by.
+
+    Attributes:
+        grid: Of their numbers.
+        terms: How many updates are added at most.
+        exponents: One signed byte a block.
+    """
+
+    grid: Grid
+    terms: int
+    exponents: bytes
+
+    @classmethod
+    def of_bits(cls, bits: int, terms: int, exponents: bytes) -> Self:
+        """Return the grid of numbers of so many bits, of which sums of so many do not overflow."""
+        if bits == _WIDE_BITS:
+            return cls(Grid.of_most((2**31 - 1) // terms), terms, exponents)
+        return cls(Grid(bits), terms, exponents)
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of their sums."""
+        return Ring.of_sums(self.grid.most, self.terms)
+
+    def extra(self, size: int) -> int:
+        """Return how many numbers go beside those of (size,) values."""
+        return -(-size // BLOCK) + 1
+
+    @property
+    def unit(self) -> float:
+        """What a fourth power of 1 counts as."""
+        return float(2**62 // (_MOST_POWER * self.terms))
+
+
+class MaskedUpdates(FewBits):
+    """See :class:`.UpdateCodec`; of updates, what is coded are int64 numbers.
+
+    They are (P,) numbers, then for each block its power, then how many values were cut. Decoding
+    takes sums of such arrays.
+
+    Args:
+        update_bits: Of a value from the second round on; 32 rounds to the nearest of 2**32 / n.
+        weight_bits: See :class:`.FewBits`.
+    """
+
+    def __init__(self, *, update_bits: int = 32, weight_bits: int = 32) -> None:
+        super().__init__(weight_bits=weight_bits)
+        self._bits = update_bits
+
+    @staticmethod
+    def shared(steps: bytes) -> SharedGrid:
+        """Read steps.
+
+        Raises:
+            RemoteProtocolError: They are none.
+        """
+        if len(steps) < _HEAD.size:
+            raise RemoteProtocolError("steps of a masked update are missing")
+        bits, terms = _HEAD.unpack_from(steps)
+        if bits not in {32, 8, 4, 2, 1} or not 0 < terms <= _MOST_CLIENTS:
+            raise RemoteProtocolError(f"steps are of {bits} bits and {terms} clients")
+        return SharedGrid.of_bits(bits, terms, steps[_HEAD.size :])
+
+    def first_steps(self, size: int, *, most_train: int, terms: int) -> bytes:
+        """Return the steps of a stage's first round.
+
+        Args:
+            size: P.
+            most_train: Train nodes of the largest client.
+            terms: How many clients train.
+        """
+        most = (2**31 - 1) // terms
+        exponent = math.ceil(math.log2(_FIRST_REACH * max(1, most_train) / most))
+        blocks = -(-size // BLOCK)
+        return _HEAD.pack(_WIDE_BITS, terms) + np.full(blocks, exponent, np.int8).tobytes()
+
+    def measure(self, update: np.ndarray, coded: np.ndarray) -> np.ndarray:
+        """Return the (blocks + 1,) powers and how many values were cut."""
+        return coded[len(update) :].astype(np.float64)
+
+    def steps(self, largest: np.ndarray, before: bytes) -> bytes:
+        """Return the steps that follow from the sum of a round's powers."""
+        shared = self.shared(before)
+        powers = largest[:-1] / shared.unit
+        sizes = np.sqrt(np.sqrt(np.maximum(powers, 0))) * shared.grid.reach(shared.exponents)
+        next_shared = SharedGrid.of_bits(self._bits, shared.terms, b"")
+        exponents = next_shared.grid.steps(sizes)
+        return _HEAD.pack(self._bits, shared.terms) + exponents
+
+    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+        """Return the (P + blocks + 1,) int64 numbers of a client's update.
+
+        Raises:
+            TrainingDiverged: A value is not finite.
+            RemoteProtocolError: Steps are of another number of values.
+        """
+        if not np.isfinite(update_sum).all():
+            raise TrainingDiverged(
+                f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
+                "finite; lower learning-rate"
+            )
+        shared = self.shared(steps)
+        if len(shared.exponents) != -(-len(update_sum) // BLOCK):
+            raise RemoteProtocolError(
+                f"got {len(shared.exponents)} steps for {len(update_sum)} values"
+            )
+        numbers, cut = shared.grid.numbers(
+            update_sum,
+            f"{key.seed}/{key.stage}/{key.round}/{key.client}/update",
+            shared.exponents,
+        )
+        part = block_rms(update_sum) / shared.grid.reach(shared.exponents)
+        square = np.square(part)
+        powers = np.minimum(np.square(square), _MOST_POWER) * shared.unit
+        return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut]])
+
+    def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+        """Return the (P,) float64 sum of updates that sums of numbers stand for."""
+        del key
+        shared = self.shared(steps)
+        size = len(coded) - len(shared.exponents) - 1
+        if size < 0 or -(-size // BLOCK) != len(shared.exponents):
+            raise RemoteProtocolError(f"a masked update has {len(coded)} numbers")
+        return shared.grid.values(coded[:size], shared.exponents)

@@ -1,0 +1,292 @@
+"""Sums under masks: what they come to, for every set of clients that may vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from retexo_fl.errors import RemoteProtocolError, SecureAggregationRefused
+from retexo_fl.masking.holder import MaskHolder, MaskMemory, sealed_bytes
+from retexo_fl.masking.keys import PublicKeys, SecretKeys
+from retexo_fl.masking.ring import Ring
+from retexo_fl.masking.streams import Sums
+from retexo_fl.masking.unmasking import unmask
+from tests.support.masked_sums import (
+    MaskedClients,
+    added,
+    lists,
+    plain_sum,
+    random_numbers,
+)
+
+
+def subsets(of: range | tuple[int, ...], least: int) -> Iterator[tuple[int, ...]]:
+    for size in range(least, len(of) + 1):
+        yield from combinations(of, size)
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 70])
+def test_pairwise_masks_cancel_where_all_answer(count: int) -> None:
+    clients, numbers = MaskedClients(count), random_numbers(count)
+    sent = clients.hide(clients.label(opens=False), numbers)
+    assert all(not hidden.shares for hidden in sent.values())
+    assert lists(added(sent, range(count))) == plain_sum(numbers, range(count))
+
+
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_every_set_of_clients_and_of_openers_gives_the_sum(count: int) -> None:
+    clients, numbers = MaskedClients(count), random_numbers(count, narrow=7, wide=2)
+    tried = 0
+    for number, included in enumerate(subsets(range(count), 3), start=1):
+        label = clients.label(round_number=number)
+        sent = clients.hide(label, numbers)
+        expected = plain_sum(numbers, included)
+        for openers in subsets(label.openers, label.threshold):
+            assert lists(clients.opened(label, sent, included, openers)) == expected
+            tried += 1
+    assert tried > 4 * count
+
+
+@pytest.mark.parametrize(("count", "narrow"), [(100, 40), (300, 10)])
+def test_masks_of_neighbours_on_a_ring_come_off(count: int, narrow: int) -> None:
+    clients, numbers = MaskedClients(count), random_numbers(count, narrow=narrow, bits=17)
+    label = clients.label()
+    assert all(len(label.neighbours(client)) == 64 for client in range(count))
+    assert all(client in label.neighbours(other) for client in (0, 7) for other in label.neighbours(client))
+    assert len(label.openers) == 15
+    sent = clients.hide(label, numbers)
+    included = [client for client in range(count) if client % 10]
+    assert lists(clients.opened(label, sent, included)) == plain_sum(numbers, included)
+
+
+def test_fewer_openers_than_the_threshold_open_nothing() -> None:
+    clients, numbers = MaskedClients(6), random_numbers(6)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    told = {
+        opener: clients.holders[opener].open(
+            label, range(5), {c: sent[c].shares[opener] for c in range(5)}
+        )
+        for opener in range(label.threshold - 1)
+    }
+    with pytest.raises(AssertionError):
+        unmask(label, added(sent, range(5)), range(5), told)
+    # An opener that guesses does not help either: shares do not fit, or give another sum.
+    told[5] = bytes(len(told[0]))
+    with pytest.raises(RemoteProtocolError, match="do not fit together"):
+        unmask(label, added(sent, range(5)), range(5), told)
+
+
+def test_a_share_too_few_from_an_opener_is_named() -> None:
+    clients, numbers = MaskedClients(3), random_numbers(3)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    told = {
+        opener: clients.holders[opener].open(
+            label, range(3), {c: sent[c].shares[opener] for c in range(3)}
+        )
+        for opener in range(3)
+    }
+    told[1] = told[1][:-1]
+    with pytest.raises(RemoteProtocolError, match="client 1: told 95 bytes of shares; expected 96"):
+        unmask(label, added(sent, range(3)), range(3), told)
+
+
+def test_the_same_question_gets_the_same_numbers() -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    label = clients.label()
+    first, again = (clients.holders[2].hide(label, numbers[2]) for _ in range(2))
+    assert lists(first.sums) == lists(again.sums)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"weights": b"v" * 32},
+        {"asked": (0, 1, 2)},
+        {"form": b"another"},
+        {"opens": False},
+        {"round_number": 0},
+    ],
+)
+def test_a_second_label_at_a_place_is_refused(other: dict[str, object]) -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    clients.holders[2].hide(clients.label(), numbers[2])
+    with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+        clients.holders[2].hide(clients.label(**other), numbers[2])  # type: ignore[arg-type]
+
+
+def test_other_numbers_under_one_label_are_refused_also_after_a_restart() -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    clients.holders[2].hide(clients.label(), numbers[2])
+    restarted = MaskHolder(2, clients.secrets[2], clients.publics, memory=clients.memories[2])
+    with pytest.raises(SecureAggregationRefused, match="was answered for other weights"):
+        restarted.hide(clients.label(), numbers[1])
+    assert restarted.hide(clients.label(), numbers[2])
+
+
+def test_a_second_set_is_never_opened_whatever_the_trial() -> None:
+    clients, numbers = MaskedClients(5), random_numbers(5)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    clients.opened(label, sent, (0, 1, 2, 3))
+    with pytest.raises(SecureAggregationRefused, match="a sum over other clients was opened"):
+        clients.opened(label, sent, (0, 1, 2))
+    again = clients.label(trial=1)
+    sent = clients.hide(again, numbers)
+    with pytest.raises(SecureAggregationRefused, match="a sum over other clients was opened"):
+        clients.opened(again, sent, (0, 1, 2, 3, 4))
+    assert lists(clients.opened(again, sent, (0, 1, 2, 3))) == plain_sum(numbers, range(4))
+
+
+def test_split_views_reach_no_threshold() -> None:
+    """A server that shows openers two sets gets too few shares for either, or for one only."""
+    clients, numbers = MaskedClients(6), random_numbers(6)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    told: dict[tuple[int, ...], list[int]] = {(0, 1, 2, 3): [], (0, 1, 2, 4): []}
+    for opener in label.openers:
+        for included, openers in told.items():
+            shares = {c: sent[c].shares[opener] for c in included}
+            try:
+                clients.holders[opener].open(label, included, shares)
+            except SecureAggregationRefused:
+                continue
+            openers.append(opener)
+    assert sum(len(openers) >= label.threshold for openers in told.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("included", "sentence"),
+    [
+        ((0, 1), "open a sum of 2 clients; expected 3 at least"),
+        ((0, 1, 1, 2), "not a set"),
+        ((2, 1, 0), "not a set"),
+        ((0, 1, 2, 9), "not a set"),
+    ],
+)
+def test_what_is_no_set_to_open_is_refused(included: tuple[int, ...], sentence: str) -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    shares = {c: sent[min(c, 3)].shares[0] for c in included}
+    with pytest.raises(SecureAggregationRefused, match=sentence):
+        clients.holders[0].open(label, included, shares)
+
+
+def test_an_owner_may_ask_for_more_clients() -> None:
+    clients, numbers = MaskedClients(4, least_clients=5), random_numbers(4)
+    with pytest.raises(SecureAggregationRefused, match="a sum of 4 clients; expected 5 at least"):
+        clients.holders[0].hide(clients.label(), numbers[0])
+
+
+@pytest.mark.parametrize("asked", [(0, 1), (1, 2, 3), (0, 0, 1), (2, 1, 0), (0, 1, 9)])
+def test_who_is_asked_must_be_clients_with_keys_the_client_among_them(asked: tuple[int, ...]) -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    with pytest.raises(SecureAggregationRefused):
+        clients.holders[0].hide(clients.label(asked=asked), numbers[0])
+
+
+def test_shares_of_another_round_or_client_are_refused() -> None:
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    label, later = clients.label(), clients.label(round_number=2)
+    sent, of_later = clients.hide(label, numbers), clients.hide(later, numbers)
+    shares = {c: sent[c].shares[0] for c in range(4)}
+    for wrong in (of_later[2].shares[0], sent[1].shares[0], sent[2].shares[1], b"short"):
+        with pytest.raises(SecureAggregationRefused, match="shares of client 2 were not sealed"):
+            clients.holders[0].open(label, range(4), shares | {2: wrong})
+
+
+def test_another_key_than_its_own_is_refused() -> None:
+    secrets, other = SecretKeys.draw(), SecretKeys.draw()
+    publics = PublicKeys(by_client={0: other.public, 1: other.public, 2: other.public})
+    with pytest.raises(SecureAggregationRefused, match="another masking key than the client's own"):
+        MaskHolder(0, secrets, publics, memory=MaskMemory())
+
+
+def test_a_label_of_other_keys_is_refused() -> None:
+    clients, others, numbers = MaskedClients(4), MaskedClients(4), random_numbers(4)
+    with pytest.raises(SecureAggregationRefused, match="other masking keys are named"):
+        clients.holders[0].hide(others.label(), numbers[0])
+
+
+def test_sealed_shares_have_their_size() -> None:
+    clients, numbers = MaskedClients(5), random_numbers(5)
+    hidden = clients.holders[0].hide(clients.label(), numbers[0])
+    assert {len(shares) for shares in hidden.shares.values()} == {sealed_bytes(4)}
+
+
+@pytest.mark.parametrize("bits", [2, 3, 8, 11, 12, 16, 17, 32, 33, 64])
+def test_numbers_of_a_ring_pack_and_come_back(bits: int) -> None:
+    ring, count = Ring(bits), 1001
+    drawn = np.random.default_rng(bits).integers(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1) - 1, count)
+    numbers = ring.wrapped(drawn)
+    packed = ring.pack(numbers)
+    assert len(packed) == ring.size(count)
+    assert len(packed) <= -(-bits * count // 8) + 4
+    assert (ring.unpack(packed, count) == numbers).all()
+    assert (ring.signed(numbers) == drawn).all()
+    with pytest.raises(RemoteProtocolError, match="masked numbers have"):
+        ring.unpack(packed + b"x", count)
+
+
+@pytest.mark.parametrize(
+    ("most", "terms", "bits"), [(127, 10, 12), (127, 1000, 18), (1, 3, 3), (7, 5, 7), (2**27, 10, 32)]
+)
+def test_the_ring_is_the_smallest_that_holds_sums(most: int, terms: int, bits: int) -> None:
+    ring = Ring.of_sums(most, terms)
+    assert ring.bits == bits
+    assert most * terms <= ring.most
+    assert most * terms > Ring(bits - 1).most if bits > 2 else True
+
+
+def test_masks_of_a_zero_and_of_a_large_update_look_alike() -> None:
+    """Chi-square of the masked bytes: 255 degrees of freedom, mean 255, deviation 22.6."""
+    clients = MaskedClients(3)
+    for number, value in enumerate((0, 2**31 - 1), start=1):
+        numbers = [Sums.of(Ring(32), np.full(2**16, value), np.zeros(8, np.int64))] * 3
+        label = clients.label(opens=False, round_number=number)
+        masked = clients.holders[0].hide(label, numbers[0]).sums.narrow.tobytes()
+        counts = np.bincount(np.frombuffer(masked, np.uint8), minlength=256)
+        expected = len(masked) / 256
+        assert float(((counts - expected) ** 2 / expected).sum()) < 255 + 6 * 22.6
+        plain = np.bincount(np.frombuffer(numbers[0].narrow.tobytes(), np.uint8), minlength=256)
+        assert float(((plain - expected) ** 2 / expected).sum()) > 10**6
+
+
+def test_masks_of_two_rounds_share_nothing() -> None:
+    clients, numbers = MaskedClients(3), random_numbers(3, bits=32, narrow=1000)
+    first, second = (
+        clients.holders[0].hide(clients.label(opens=False, round_number=r), numbers[0]).sums.narrow
+        for r in (1, 2)
+    )
+    assert (first == second).sum() <= 2
+
+
+def test_what_is_not_secret_does_not_give_a_mask() -> None:
+    """A mask of two seeds is searched for among guesses: of public bytes, or cut to 12 bits."""
+    clients = MaskedClients(3)
+    numbers = [Sums.of(Ring(32), np.zeros(4, np.int64), np.zeros(1, np.int64))] * 3
+    label = clients.label(opens=False)
+    guesses = [label.digest[:16], clients.publics.digest[:16], clients.secrets[1].public[:16]]
+    guesses += [n.to_bytes(16, "little") for n in range(2**12)]
+    assert not _explained(clients.holders[0].hide(label, numbers[0]).sums, guesses)
+    # The same search finds masks of seeds that are among the guesses.
+    weak = numbers[0].form.zeros()
+    weak.add_mask(guesses[7])
+    weak.add_mask(guesses[4000])
+    assert _explained(weak, guesses)
+
+
+def _explained(masked: Sums, guesses: list[bytes]) -> bool:
+    """Say whether the numbers are masks of two guessed seeds, added."""
+    rows = []
+    for seed in guesses:
+        mask = masked.form.zeros()
+        mask.add_mask(seed)
+        rows.append(mask.narrow)
+    known = {row.tobytes() for row in rows}
+    return any((masked.narrow - row).astype(np.uint32).tobytes() in known for row in rows)
