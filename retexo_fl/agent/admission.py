@@ -49,6 +49,7 @@ def admit(
             check_algorithm(config_values(config))
         check_task(part.labels, config.task, source="its part")
         _check_names(config, limits)
+        _check_masks(config, limits)
         _check_updates(config, counts_by_use(config, part)["train"], limits)
         config = make_config({**asked, "devices": _devices_of(config, limits)})
         _check_memory(config, part, limits)
@@ -74,6 +75,14 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
         raise ConfigurationError(
             f"rounds: {config.rounds}; expected at most {limits.most_rounds} (most-rounds in this "
             "client's agent.toml)"
+        )
+
+
+def _check_masks(config: RunConfig, limits: Limits) -> None:
+    if limits.require_secure_aggregation and config.secure_aggregation != "masked":
+        raise ConfigurationError(
+            f"secure-aggregation: {config.secure_aggregation}; expected masked "
+            "(require-secure-aggregation in this client's agent.toml)"
         )
 
 

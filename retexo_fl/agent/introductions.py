@@ -14,6 +14,7 @@ from retexo_fl.agent.bluetooth import reachable_at
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import Identity, fingerprint
 from retexo_fl.channels.network import PeerNetwork
+from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.client.log_lines import line
 from retexo_fl.errors import CheckpointError, IdentityError
@@ -49,6 +50,12 @@ class Introductions:
             return Roster.read(Path(self._settings.roster))
         kept = self._kept
         return Roster.read(kept) if kept.exists() else Roster.of(())
+
+    def signer(self) -> RosterSigner | None:
+        """Return what signs by this client's key and checks by the roster file; None without it."""
+        if not self._has_file:
+            return None
+        return RosterSigner(identity=self._identity, roster=self.roster)
 
     def own_entry(self) -> str:
         """Return this client's entry for the rosters of others, TOML."""

@@ -31,6 +31,7 @@ from retexo_fl.client.api import (
     PredictRequest,
 )
 from retexo_fl.client.log_lines import line
+from retexo_fl.client.masks import KeySigner
 from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.config import RunConfig, Scalar, config_values
 from retexo_fl.errors import (
@@ -73,6 +74,7 @@ class AgentJobs:
         predictions: Where predictions go; None where the client makes none.
         limits: What a run may ask.
         carrier: Lets jobs exchange in another way than by blocks.
+        signer: Signs masking keys; None where the owner has no roster file.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class AgentJobs:
         predictions: PredictionSets | None = None,
         limits: Limits,
         carrier: CarrierPath | None = None,
+        signer: KeySigner | None = None,
     ) -> None:
         self._partition = partition
         self._depot = depot
@@ -91,6 +94,7 @@ class AgentJobs:
         self._predictions = predictions
         self._limits = limits
         self._carrier = carrier
+        self._signer = signer
         self._jobs: dict[str, AgentJob] = {}
         #: By job, the last configuration that was found to be the one that it began with.
         self._asked_with: dict[str, Mapping[str, Scalar]] = {}
@@ -248,9 +252,15 @@ class AgentJobs:
                 self.forget(path.parent.name)
 
     def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
+        admitted = self._admitted(name, config)
+        if admitted.secure_aggregation == "masked" and self._signer is None:
+            raise ConfigurationError(
+                f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
+                "expected roster in this client's agent.toml, not introductions"
+            )
         return AgentJob(
             name,
-            self._admitted(name, config),
+            admitted,
             self._partition,
             self._depot,
             folders=JobFolders(
@@ -260,6 +270,8 @@ class AgentJobs:
             ),
             most_rounds=self._limits.most_rounds,
             carrier=self._carrier,
+            signer=self._signer,
+            least_clients=self._limits.least_clients,
         )
 
     def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:

@@ -9,6 +9,7 @@ from typing import Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config import DEVICES
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.plugins import is_plugin
 
 _MOST_SHOWN: Final = 60
@@ -29,6 +30,8 @@ class Limits:
         least_train_nodes: Fewest train nodes that an update, or a mini-batch in it, may be of.
         most_rounds: Rounds of a layer.
         most_memory_mib: Estimated memory of a training; 0 for all that the agent may have.
+        require_secure_aggregation: Runs without masked sums are refused.
+        least_clients: Fewest clients that a masked sum may be over.
     """
 
     devices: str = ""
@@ -38,6 +41,8 @@ class Limits:
     least_train_nodes: int = 10
     most_rounds: int = 1000
     most_memory_mib: float = 0.0
+    require_secure_aggregation: bool = False
+    least_clients: int = LEAST_CLIENTS
 
     def __post_init__(self) -> None:
         """Check each key."""
@@ -59,6 +64,8 @@ class Limits:
         ):
             if not 1 <= count <= _MOST_COUNT:
                 raise _unusable(key, count, f"1 to {_MOST_COUNT}")
+        if not LEAST_CLIENTS <= self.least_clients <= _MOST_COUNT:
+            raise _unusable("least-clients", self.least_clients, f"{LEAST_CLIENTS} at least")
         if not 0 <= self.most_memory_mib < math.inf:
             raise _unusable("most-memory-mib", self.most_memory_mib, "a number from 0")
 

@@ -161,6 +161,7 @@ class _Agent:
                 predictions=_prediction_sets(settings, part.client),
                 limits=settings,
                 carrier=carrier,
+                signer=introductions.signer(),
             ),
             network=network,
             introductions=introductions,

@@ -51,7 +51,7 @@ class Identity:
         """
         pem = read_certificate(certificate_path)
         certificate = parse_certificate(pem, str(certificate_path))
-        key = _load_key(key_path)
+        key = load_key(key_path)
         if key.public_key() != certificate.public_key():
             raise IdentityError(f"{key_path} is not the key of the certificate {certificate_path}")
         return cls(
@@ -200,7 +200,12 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, client: int) -> x509.Certifica
     )
 
 
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a private key.
+
+    Raises:
+        IdentityError: It cannot be used, or others may read it.
+    """
     data = _read(path)
     try:
         mode = path.stat().st_mode & 0o777

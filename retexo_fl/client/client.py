@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -207,9 +207,7 @@ class GraphClient(Answering):
         )
 
     def _label_sums(self) -> tuple[float, ...]:
-        return label_sums(
-            self._config, self._labels_by_use()["train"], self._partition.num_classes
-        )
+        return label_sums(self._config, self._labels_by_use()["train"], self._partition.num_classes)
 
     # ---- masked sums ------------------------------------------------------------------------
 
@@ -233,10 +231,15 @@ class GraphClient(Answering):
         """Return (3 C,) counts: see :class:`.LabelsAnswer`."""
         return class_counts(self._labels_by_use(), self._partition.num_classes)
 
-    def sign_by(self, signer: KeySigner) -> None:
-        """Sign the masking key, and believe no other client's that its owner has not signed."""
+    def sign_masks(self, signer: KeySigner | None, *, least_clients: int) -> None:
+        """Sign the masking key, and believe no other client's that its owner has not signed.
+
+        Args:
+            signer: Signs and checks.
+            least_clients: Sums of fewer clients are refused.
+        """
         if self._masks is not None:
-            self._masks.signer = signer
+            self._masks.signer, self._masks.least_clients = signer, least_clients
 
     def _held_masks(self) -> ClientMasks:
         if self._masks is None:
@@ -264,12 +267,12 @@ class GraphClient(Answering):
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
         hidden: Any = self._masks.hide(request, answer, weights, lengths)
-        return hidden
+        return cast("AnswerT", hidden)
 
     def _lacking(self, request: Request[AnswerT], answer: AnswerT) -> AnswerT:
         """Return the answer of a client that lacks weights."""
         lacking: Any = LACKING_MASKED
-        return lacking if is_masked(request) else answer
+        return cast("AnswerT", lacking) if is_masked(request) else answer
 
     def _labels_by_use(self) -> dict[str, np.ndarray]:
         nodes = self._nodes

@@ -49,6 +49,12 @@ from retexo_fl.updates.masked import MaskedUpdates
 #: One of the losses' sums, and of the metrics'; of features and products.
 _UNIT: Final = 2.0**-20
 _FINE_UNIT: Final = 2.0**-28
+#: By sums of a metric, how many nodes they are over.
+_COUNT_OF: Final = {
+    "validation_metric": "validation_examples",
+    "metric": "examples",
+    "report": "examples",
+}
 #: Sums of all clients stay below this.
 _MOST: Final = 2**62
 
@@ -137,9 +143,7 @@ def form_of(request: Request[Any], lengths: SumLengths) -> Form:
     if not isinstance(request, TrainRequest):
         return Form(ring=Ring(2), narrow=0, wide=wide)
     shared = MaskedUpdates.shared(request.steps or b"")
-    return Form(
-        ring=shared.ring, narrow=lengths.update, wide=wide + shared.extra(lengths.update)
-    )
+    return Form(ring=shared.ring, narrow=lengths.update, wide=wide + shared.extra(lengths.update))
 
 
 def told_form(request: Request[Any], form: Form) -> bytes:
@@ -177,9 +181,7 @@ def numbers_of(
     return MaskSums.of(form.ring, narrow, wide)
 
 
-def answer_of_sum(
-    request: Request[Any], total: MaskSums, lengths: SumLengths
-) -> Any:
+def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -> Any:
     """Return the sum of all answers as one: an answer of the question's own class."""
     narrow, wide = total.signed()
     found: dict[str, Any] = {}
@@ -187,6 +189,10 @@ def answer_of_sum(
     for part in _parts(request, lengths):
         found[part.name] = _field(part, wide[at : at + part.length], request)
         at += part.length
+    for name, count in _COUNT_OF.items():
+        if name in found and not found.get(count, 1):
+            # Over no nodes there are no sums.
+            found[name] = Sums()
     kind = question_of(request).answer
     if kind is TrainAnswer:
         found["update_sum"] = np.concatenate([narrow, wide[at:]])

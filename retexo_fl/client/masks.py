@@ -60,17 +60,17 @@ _MEMORY: Final = "masking-memory"
 
 
 class KeySigner(Protocol):
-    """Signs with the key of a client's certificate, and checks the others' by the roster."""
+    """Signs with the key of a client's certificate, and checks signatures by the roster."""
 
     def sign(self, text: bytes) -> bytes:
         """Return 64 bytes."""
         ...
 
-    def check(self, client: int, text: bytes, signature: bytes) -> None:
-        """Check another client's signature.
+    def check(self, signed: Mapping[int, tuple[bytes, bytes]]) -> None:
+        """Check, by client, what it has signed and its signature of 64 bytes.
 
         Raises:
-            SecureAggregationRefused: It is none, or the roster does not have the client.
+            SecureAggregationRefused: One is none, or the roster does not have the client.
         """
         ...
 
@@ -82,17 +82,17 @@ class ClientMasks:
         job: Name of the job.
         client: The client's index.
         store: Of the client.
+
+    Attributes:
+        signer: None where clients do not know each other's certificates: in a simulation.
         least_clients: Sums of fewer are refused.
     """
 
-    def __init__(
-        self, job: str, client: int, store: ClientStore, *, least_clients: int = LEAST_CLIENTS
-    ) -> None:
+    def __init__(self, job: str, client: int, store: ClientStore) -> None:
         self._job = job
         self._client = client
         self._store = store
-        self._least = max(least_clients, LEAST_CLIENTS)
-        #: None where clients do not know each other's certificates: in a simulation.
+        self.least_clients = LEAST_CLIENTS
         self.signer: KeySigner | None = None
         self._holder: tuple[int, MaskHolder, MaskMemory, PublicKeys] | None = None
 
@@ -236,10 +236,16 @@ class ClientMasks:
                 raise SecureAggregationRefused(
                     "masking keys are not signed; expected a signature of each client"
                 )
-            for at, client in enumerate(clients):
-                text = signed_text(self._job, request.ticket.attempt, client, publics[client])
-                signature = signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES]
-                self.signer.check(client, text, signature)
+            attempt = request.ticket.attempt
+            self.signer.check(
+                {
+                    client: (
+                        signed_text(self._job, attempt, client, publics[client]),
+                        signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES],
+                    )
+                    for at, client in enumerate(clients)
+                }
+            )
         return PublicKeys(by_client=publics)
 
     def _known(self, ticket: Ticket) -> tuple[MaskHolder, MaskMemory, PublicKeys]:
@@ -261,7 +267,7 @@ class ClientMasks:
                 _secret_keys(known),
                 publics,
                 memory=memory,
-                least_clients=self._least,
+                least_clients=self.least_clients,
             )
             self._holder = attempt, holder, memory, publics
         return self._holder[1:]

@@ -27,9 +27,9 @@ from retexo_fl.client.api import (
     PredictRequest,
     Ticket,
 )
+from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import (
-    Ask,
     Messenger,
     OpenExchange,
     Silence,
@@ -41,6 +41,8 @@ from retexo_fl.federation.rounds.checked_answers import check_predicted, checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
+from retexo_fl.federation.rounds.mask_keys import hand_out_keys
+from retexo_fl.federation.rounds.masked_sums import Who
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.ledger import TrafficLedger
@@ -68,7 +70,8 @@ class PredictionOutcome:
 
     Attributes:
         job: Name of the job, which clients note beside their files.
-        answers: What each client wrote, by client index.
+        answers: What each client wrote, by client index; under masks, what all wrote together.
+        nodes: By client, how many nodes it has.
         missing: Vectors that exchanges were closed without.
         ledger: Bytes that moved.
         counts_right: Whether answers are right or wrong: not so of numbers.
@@ -77,7 +80,8 @@ class PredictionOutcome:
     """
 
     job: str
-    answers: Mapping[int, PredictAnswer]
+    answers: Mapping[Who, PredictAnswer]
+    nodes: Mapping[int, int]
     missing: int
     ledger: TrafficLedger
     counts_right: bool = True
@@ -86,7 +90,7 @@ class PredictionOutcome:
     def facts(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
         return {
-            "nodes": {client: answer.nodes for client, answer in self.answers.items()},
+            "nodes": dict(self.nodes),
             "labelled": {
                 use: {
                     "nodes": sum(getattr(a, use) for a in self.answers.values()),
@@ -160,7 +164,15 @@ class PredictionLoop:
         )
         if self.config.introductions:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
-        clients = Clients(hellos=federation.hellos, policy=messenger.policy, ledger=self._ledger)
+        masking = None
+        if self.config.secure_aggregation == "masked":
+            masking = messenger.run(hand_out_keys(hello, federation.hellos, self.config))
+        clients = Clients(
+            hellos=federation.hellos,
+            policy=messenger.policy,
+            ledger=self._ledger,
+            masking=masking,
+        )
         stages = self.model.shape.stages
         self.tell(
             PredictionStarted(
@@ -174,6 +186,7 @@ class PredictionLoop:
         return PredictionOutcome(
             job=job,
             answers=answers,
+            nodes={client: hello.nodes for client, hello in clients.hellos.items()},
             missing=missing,
             ledger=self._ledger,
             counts_right=self.config.task != REGRESSION,
@@ -197,7 +210,7 @@ class PredictionLoop:
 
     def _predict(
         self, messenger: Messenger, clients: Clients, job: str
-    ) -> dict[int, PredictAnswer]:
+    ) -> dict[Who, PredictAnswer]:
         last = self.model.shape.stages - 1
         request = PredictRequest(
             ticket=self.model.ticket(job, last),
@@ -206,15 +219,21 @@ class PredictionLoop:
             label_facts=self.model.label_facts,
             set_name=self.set_name,
         )
-        asked = Ask.of(clients.hellos, request, stage=last, purpose="predict")
-        answers: dict[int, PredictAnswer] = {}
-        for client, answer in messenger.answers(asked):
-            check_predicted(clients.hellos[client], answer)
-            answers[client] = answer
+        asking = clients.sums(
+            dict.fromkeys(clients.hellos, request),
+            lengths=sum_lengths(self.config, next(iter(clients.hellos.values())).classes),
+            stage=last,
+            purpose="predict",
+            weights=request.weights,
+        )
+        answers: dict[Who, PredictAnswer] = {}
+        for who, answer in messenger.run(asking):
+            check_predicted(clients.hello(who), answer)
+            answers[who] = answer
         return answers
 
     def _metric(
-        self, clients: Clients, answers: Mapping[int, PredictAnswer]
+        self, clients: Clients, answers: Mapping[Who, PredictAnswer]
     ) -> dict[str, Any] | None:
         """Return the metric over all clients, whose sums are added in their order."""
         name = self.config.metric_name
@@ -224,10 +243,10 @@ class PredictionLoop:
         found: dict[str, Any] = {"name": name}
         for use in ("validation", "test"):
             total = Tally()
-            for client, hello in sorted(clients.hellos.items()):
-                count = getattr(answers[client], use)
+            for who, answer in answers.items():
+                hello, count = clients.hello(who), getattr(answer, use)
                 length = metric.length(hello.classes) if count else 0
-                sums = getattr(answers[client], f"{use}_metric")
+                sums = getattr(answer, f"{use}_metric")
                 added = checked_sums(hello, f"{use}-metric", sums, length)
                 total = add_answer(total, Tally(count=count, metric_sums=added))
             found[use] = Score.of(total, metric).metric

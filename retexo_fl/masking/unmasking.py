@@ -11,9 +11,7 @@ from retexo_fl.masking.shamir import SHARE_BYTES, Joiner
 from retexo_fl.masking.streams import Sums
 
 
-def unmask(
-    label: Label, total: Sums, included: Sequence[int], told: Mapping[int, bytes]
-) -> None:
+def unmask(label: Label, total: Sums, included: Sequence[int], told: Mapping[int, bytes]) -> None:
     """Take the masks off a sum in place.
 
     Args:

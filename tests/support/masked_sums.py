@@ -108,8 +108,8 @@ def plain_sum(numbers: Sequence[Sums], included: Iterable[int]) -> tuple[list[in
     """Return the sums over clients without masks."""
     signed = [numbers[client].signed() for client in included]
     return (
-        sum(narrow for narrow, _ in signed).tolist(),
-        sum(wide for _, wide in signed).tolist(),
+        np.sum([narrow for narrow, _ in signed], axis=0).tolist(),
+        np.sum([wide for _, wide in signed], axis=0).tolist(),
     )
 
 

@@ -154,7 +154,7 @@ class StageTraining:
         self._aggregator.start(self._round_facts(number))
         validation, examples, loss_sum = Tally(), 0, 0.0
         measured: list[np.ndarray] = []
-        answered = set()
+        answered: set[int] = set()
         for who, answer in answers:
             answered.update(members(who))
             if isinstance(answer, TrainAnswer):
@@ -434,9 +434,7 @@ class StageTraining:
             ),
         )
 
-    def _count_traffic(
-        self, who: Who, answer: TrainAnswer | EvaluateAnswer | MaskedAnswer
-    ) -> None:
+    def _count_traffic(self, who: Who, answer: TrainAnswer | EvaluateAnswer | MaskedAnswer) -> None:
         """Enter what a client and its peers exchanged for an answer; of a sum, each has."""
         if not isinstance(who, int):
             return

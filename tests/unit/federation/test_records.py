@@ -275,9 +275,10 @@ def test_each_request_of_a_message_is_counted_by_itself() -> None:
     content = records.request_content(MAIN, FIRST)
     parts = records.split_content(content, 2)
     alone = [content_volumes(records.request_content(item)) for item in (MAIN, *FIRST)]
-    for part, (weights, other), asked in zip(parts, alone, (MAIN, *FIRST), strict=True):
+    for part, (weights, masks, other), asked in zip(parts, alone, (MAIN, *FIRST), strict=True):
         name = 0 if asked is MAIN else len("question") + len(question_of(asked).message_type)
-        assert content_volumes(part) == (weights, replace(other, payload=other.payload + name))
+        named = replace(other, payload=other.payload + name)
+        assert content_volumes(part) == (weights, masks, named)
     # What nobody asked for is counted, too.
     assert records.split_content(content, 0) == [dict(content)]
 
@@ -320,7 +321,8 @@ def test_weights_of_two_dimensions_are_refused() -> None:
 
 def test_content_volumes_count_tensor_bytes_and_the_rest() -> None:
     content = records.request_content(TrainRequest(ticket=TICKET, weights=WEIGHTS))
-    weights, other = content_volumes(content)
+    weights, masks, other = content_volumes(content)
+    assert not masks.payload
     assert (weights.raw, weights.payload, weights.wire) == (40, 40, None)
     # job, attempt, stage, round, weights-digest: their names, 5 characters, 3 numbers, 32 bytes.
     assert other.payload == (3 + 7 + 5 + 5 + 14) + 5 + 3 * 8 + 32

@@ -55,7 +55,9 @@ def test_masks_of_neighbours_on_a_ring_come_off(count: int, narrow: int) -> None
     clients, numbers = MaskedClients(count), random_numbers(count, narrow=narrow, bits=17)
     label = clients.label()
     assert all(len(label.neighbours(client)) == 64 for client in range(count))
-    assert all(client in label.neighbours(other) for client in (0, 7) for other in label.neighbours(client))
+    assert all(
+        client in label.neighbours(other) for client in (0, 7) for other in label.neighbours(client)
+    )
     assert len(label.openers) == 15
     sent = clients.hide(label, numbers)
     included = [client for client in range(count) if client % 10]
@@ -184,7 +186,9 @@ def test_an_owner_may_ask_for_more_clients() -> None:
 
 
 @pytest.mark.parametrize("asked", [(0, 1), (1, 2, 3), (0, 0, 1), (2, 1, 0), (0, 1, 9)])
-def test_who_is_asked_must_be_clients_with_keys_the_client_among_them(asked: tuple[int, ...]) -> None:
+def test_who_is_asked_must_be_clients_with_keys_the_client_among_them(
+    asked: tuple[int, ...],
+) -> None:
     clients, numbers = MaskedClients(4), random_numbers(4)
     with pytest.raises(SecureAggregationRefused):
         clients.holders[0].hide(clients.label(asked=asked), numbers[0])
@@ -234,7 +238,8 @@ def test_numbers_of_a_ring_pack_and_come_back(bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "terms", "bits"), [(127, 10, 12), (127, 1000, 18), (1, 3, 3), (7, 5, 7), (2**27, 10, 32)]
+    ("most", "terms", "bits"),
+    [(127, 10, 12), (127, 1000, 18), (1, 3, 3), (7, 5, 7), (2**27, 10, 32)],
 )
 def test_the_ring_is_the_smallest_that_holds_sums(most: int, terms: int, bits: int) -> None:
     ring = Ring.of_sums(most, terms)

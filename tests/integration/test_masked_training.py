@@ -1,0 +1,355 @@
+"""Trainings whose sums the server sees under masks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from retexo_fl.client import api
+from retexo_fl.client import masks
+from retexo_fl.client.api import Ticket
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import (
+    ConfigurationError,
+    RemoteProtocolError,
+    RoundIncomplete,
+    SecureAggregationRefused,
+)
+from retexo_fl.federation import records
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.graph import Graph, GraphPartition
+from retexo_fl.graph.splits import Split, make_split
+from retexo_fl.masking import streams
+from retexo_fl.masking.keys import SecretKeys
+from retexo_fl.masking.streams import Form
+from retexo_fl.simulation.inline_engine import run_inline
+from tests.support.fickle_grid import FickleGrid
+from tests.support.runs import (
+    configured,
+    events_of,
+    ledger_of,
+    model_bytes,
+    result_of,
+    stop_after,
+    train,
+)
+
+KEYS: dict[str, Any] = {"clients": 4, "rounds": 4, "hidden": 4, "layers": 2}
+MASKED: dict[str, Any] = {**KEYS, "secure_aggregation": "masked"}
+QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
+
+
+def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all masks be zero: the same whole numbers, in the clear."""
+
+    def zeros(seed: bytes, form: Form) -> tuple[np.ndarray, np.ndarray]:
+        del seed
+        nothing = form.zeros()
+        return nothing.narrow, nothing.wide
+
+    monkeypatch.setattr(streams, "_mask", zeros)
+
+
+def courses(run: Path) -> list[dict[str, Any]]:
+    """Return a run's events without their times."""
+    timed = ("time_s", "seconds", "waited_s", "open_s")
+    return [{k: v for k, v in event.items() if k not in timed} for event in events_of(run)]
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "lazy": {},
+    "few bits": {"update_bits": 8, "weight_bits": 8},
+    "one bit": {"update_bits": 1, "weight_bits": 4},
+    "local steps": {"local_steps": 3, "local_optimizer": "sgd"},
+    "standard": {"algorithm": "standard"},
+    "bns": {"algorithm": "bns", "boundary_rate": 0.5},
+    "drop": {"algorithm": "drop"},
+    "sampled": {"algorithm": "drop", "sampler": "neighbour", "fanouts": "5/5", "batch_nodes": 64},
+    "basis": {"basis": "supervised", "basis_blocks": 2},
+    "lean": {"basis": "supervised", "basis_rows": "sums", "update_bits": 8, "weight_bits": 8},
+    "ridge": {"solver": "ridge", "model": "gcn"},
+    "balanced": {"model": "gat", "heads": 2, "class_weights": "balanced", "metric": "macro-f1"},
+    "ranking": {"model": "gin", "metric": "roc-auc", "dtype": "float64"},
+    "links": {"task": "links", "model": "gcn", "hidden": 8},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_masked_equals_the_same_whole_numbers_in_the_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    keys = {**MASKED, "rounds": 2, **WAYS[way]}
+    masked = train(tmp_path / "masked", **keys)
+    without_masks(monkeypatch)
+    clear = train(tmp_path / "clear", **keys)
+    assert model_bytes(masked) == model_bytes(clear)
+    assert courses(masked) == courses(clear)
+    assert ledger_of(masked).totals() == ledger_of(clear).totals()
+
+
+@pytest.mark.parametrize("way", ["lazy", "standard", "balanced", "ranking", "links", "ridge"])
+def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
+    keys = {**MASKED, **WAYS[way]}
+    masked = result_of(train(tmp_path / "masked", **keys))
+    plain = result_of(train(tmp_path / "plain", **keys | {"secure_aggregation": "none"}))
+    assert masked["test_accuracy"] == pytest.approx(plain["test_accuracy"], abs=0.01)
+    for stage, known in zip(masked["stages"], plain["stages"], strict=True):
+        if known["val_loss"] is not None:
+            assert stage["val_loss"] == pytest.approx(known["val_loss"], rel=1e-3)
+
+
+@cache
+def parts(clients: int = 4) -> list[GraphPartition]:
+    return make_parts(make_config({"clients": clients}))
+
+
+Change = Callable[[FickleGrid, Message], None]
+See = Callable[[Message, Message], Message]
+
+
+def train_in(out: Path, change: Change, *, see: See | None = None, **keys: Any) -> Path:
+    """Train while ``change`` may do to the grid what it likes, and ``see`` to answers."""
+    config = configured(out, **{**MASKED, **keys})
+    clients = InProcessClients(parts(config.clients), config)
+
+    def find(context: Context, ticket: Ticket) -> Any:
+        return clients.find(ticket.job, client_index(context))
+
+    class Grid(FickleGrid):
+        def push_messages(self, messages: Any) -> Any:
+            sent = list(messages)
+            for message in sent:
+                change(self, message)
+            return super().push_messages(sent)
+
+    values = config_values(config)
+    grid = Grid(build_client_app(find), config.clients, values)
+    if see is not None:
+        grid.weather.replace = see
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app([])(grid, context)
+    return out
+
+
+def node_of(client: int) -> int:
+    """Return the Flower node of a client."""
+    return client + 2
+
+
+def away_in(places: dict[tuple[int, int], int], kind: str = api.TRAIN.message_type) -> Change:
+    """Return a change: in these (stage, round) one client answers messages of a kind not at all."""
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type in {kind, api.TRAIN.message_type}:
+            ticket = records.read_request(message).ticket
+            client = places.get((ticket.stage, ticket.round))
+            is_time = message.metadata.message_type == kind
+            grid.weather.mute = {node_of(client)} if client is not None and is_time else set()
+
+    return change
+
+
+def nothing(grid: FickleGrid, message: Message) -> None:
+    del grid, message
+
+
+DROPS = {(0, 2): 1, (0, 3): 3, (1, 1): 0}
+
+
+def test_drop_outs_leave_the_sum_of_those_who_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**QUORUM, "missing_peers": "drop"}
+    masked = train_in(tmp_path / "masked", away_in(DROPS), **keys)
+    without_masks(monkeypatch)
+    clear = train_in(tmp_path / "clear", away_in(DROPS), **keys)
+    assert model_bytes(masked) == model_bytes(clear)
+    events = [event for event in events_of(masked) if event["event"] == "round"]
+    absent = {(e["stage"], e["round"]): e["absent"][0] for e in events if e.get("absent")}
+    assert absent == DROPS
+    all_there = train_in(tmp_path / "all", nothing, **keys)
+    assert model_bytes(all_there) != model_bytes(masked)
+
+
+def test_an_opener_that_is_away_is_not_needed(tmp_path: Path) -> None:
+    keys = {**QUORUM, "missing_peers": "drop"}
+    opened = train_in(tmp_path / "opened", away_in({(0, 2): 1}, api.OPEN.message_type), **keys)
+    all_there = train_in(tmp_path / "all", nothing, **keys)
+    assert model_bytes(opened) == model_bytes(all_there)
+
+
+def test_too_few_openers_end_the_run_which_resumes(tmp_path: Path) -> None:
+    def change(grid: FickleGrid, message: Message) -> None:
+        is_open = message.metadata.message_type == api.OPEN.message_type
+        grid.weather.mute = {node_of(1), node_of(2)} if is_open else set()
+
+    keys = {**QUORUM, "missing_peers": "drop", "message_timeout_s": 2.0, "clients": 5}
+    with pytest.raises(RoundIncomplete):
+        train_in(tmp_path / "run", change, **keys)
+
+
+def test_a_resumed_attempt_has_new_keys_and_the_same_model(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    def see(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == api.HELLO.message_type:
+            seen.append(reply.content.config_records["retexo"]["mask-key"])  # type: ignore[arg-type]
+        return reply
+
+    whole = train(tmp_path / "whole", **MASKED)
+    config = configured(tmp_path / "run", **MASKED)
+    with pytest.raises(KeyboardInterrupt):
+        run_inline(config, parts(), [stop_after(2, stage=1)])
+    train_in(tmp_path / "run", nothing, see=see, resume=str(tmp_path / "run"))
+    assert model_bytes(tmp_path / "run") == model_bytes(whole)
+    train_in(tmp_path / "other", nothing, see=see)
+    assert len(set(seen)) == len(seen) == 8
+
+
+def test_checkpoints_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets: list[bytes] = []
+    drawn = SecretKeys.draw
+
+    def draw() -> SecretKeys:
+        found = drawn()
+        secrets.extend([found.private, found.own])
+        return found
+
+    monkeypatch.setattr(masks.SecretKeys, "draw", draw)
+    run = train(tmp_path / "run", **MASKED, **QUORUM)
+    assert len(secrets) == 8
+    written = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
+    assert not any(secret in written or secret.hex().encode() in written for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"aggregator": "median"}, "does not go with aggregator 'median'"),
+        ({"aggregator": "norm-clipping"}, "does not go with aggregator"),
+        ({"per_client_metrics": True}, "does not go with per-client-metrics True"),
+        ({"algorithm": "central"}, "does not go with algorithm central"),
+        ({"clients": 2}, "clients 2; expected 3 clients at least"),
+        ({"min_clients": 2, "round_deadline_s": 1.0}, "min-clients 2; expected 3 at least"),
+        (
+            {"local_steps": 2, "local_optimizer": "sgd", "local_correction": "scaffold"},
+            "does not go with local-correction 'scaffold'",
+        ),
+        (
+            {"introductions": True, "engine": "deployment"},
+            "does not go with introductions True",
+        ),
+    ],
+)
+def test_what_cannot_be_masked_is_refused_before_a_round(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    values = {key.replace("_", "-"): value for key, value in {**MASKED, **changes}.items()}
+    with pytest.raises(ConfigurationError, match=sentence):
+        make_config(values)
+
+
+def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Have two of four clients train."""
+    found = make_split(graph, assignment, split="random:0.2/0.1/0.7", seed=seed)
+    train = np.asarray(found.train)
+    return replace(found, train=train & (assignment < 2))
+
+
+def test_too_few_clients_with_train_nodes_are_refused(tmp_path: Path) -> None:
+    keys = {**MASKED, "split": "tests.integration.test_masked_training:few_train"}
+    with pytest.raises(ConfigurationError, match="2 clients of 4 have train nodes; expected 3"):
+        train(tmp_path / "run", **keys)
+
+
+def change_request(kind: str, **changes: Any) -> Change:
+    """Return a change: client 1 is asked messages of a kind with other values in the terms."""
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        del grid
+        if message.metadata.message_type == kind and message.metadata.dst_node_id == node_of(1):
+            for name, value in changes.items():
+                message.content.config_records["retexo"][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            change_request(api.TRAIN.message_type, **{"mask-asked": api.bits_of([0, 1])}),
+            "a sum of 2 clients; expected 3 at least",
+        ),
+        (
+            change_request(api.TRAIN.message_type, **{"mask-asked": api.bits_of([0, 2, 3])}),
+            "client 1 is not among those that are asked",
+        ),
+        (
+            change_request(api.TRAIN.message_type, **{"mask-trial": 1}),
+            "asked again, where nobody may be missing",
+        ),
+        (
+            change_request(api.KEYS.message_type, keys=bytes(128)),
+            "two clients have the same masking key",
+        ),
+        (
+            change_request(api.KEYS.message_type, keys=bytes(range(128))),
+            "another masking key than the client's own",
+        ),
+    ],
+)
+def test_terms_that_would_tell_more_are_refused_by_the_client(
+    tmp_path: Path, change: Change, sentence: str
+) -> None:
+    def own(grid: FickleGrid, message: Message) -> None:
+        # Messages share their content; only one is to differ.
+        message.content = RecordDict(
+            {k: type(v)(dict(v)) for k, v in message.content.items()}  # type: ignore[call-arg, misc]
+        )
+        change(grid, message)
+
+    with pytest.raises(SecureAggregationRefused, match=sentence):
+        train_in(tmp_path / "run", own)
+
+
+def test_a_question_without_masks_is_refused(tmp_path: Path) -> None:
+    def change(grid: FickleGrid, message: Message) -> None:
+        del grid
+        if message.metadata.message_type == api.TRAIN.message_type:
+            for name in [n for n in message.content.config_records["retexo"] if "mask-" in n]:
+                del message.content.config_records["retexo"][name]
+
+    with pytest.raises(SecureAggregationRefused, match=r"train\.layer: asked for numbers without"):
+        train_in(tmp_path / "run", change)
+
+
+def test_a_client_that_is_shown_other_weights_spoils_the_sum(tmp_path: Path) -> None:
+    """Model inconsistency (arXiv 2111.07380): masks no longer cancel, so nothing is learned."""
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        del grid
+        if (
+            message.metadata.message_type == api.TRAIN.message_type
+            and message.metadata.dst_node_id == node_of(1)
+        ):
+            weights = records.weights_of(message.content.array_records["weights"])
+            content = RecordDict(dict(message.content))
+            content["weights"] = records.weights_record(weights + 1)
+            message.content = content
+
+    with pytest.raises(RemoteProtocolError, match="a masked sum has|the sum over clients"):
+        train_in(tmp_path / "run", change)
