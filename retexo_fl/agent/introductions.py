@@ -13,8 +13,8 @@ from typing import Final
 from retexo_fl.agent.bluetooth import reachable_at
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import Identity, fingerprint
-from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.key_signing import RosterSigner
+from retexo_fl.channels.network import PeerNetwork
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.client.log_lines import line
 from retexo_fl.errors import CheckpointError, IdentityError

@@ -36,14 +36,12 @@ from retexo_fl.client.client import GraphClient
 from retexo_fl.client.edge_fit import note_unused_edges
 from retexo_fl.client.end_to_end_client import EndToEndClient
 from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
-from retexo_fl.client.masks import KeySigner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
-from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.rounds import Steps
 
@@ -103,8 +101,6 @@ class AgentJob:
         folders: JobFolders,
         most_rounds: int,
         carrier: CarrierPath | None = None,
-        signer: KeySigner | None = None,
-        least_clients: int = LEAST_CLIENTS,
     ) -> None:
         self.name = name
         self.config = config
@@ -128,7 +124,6 @@ class AgentJob:
             on_forget=lambda: None,
             predictions=None if self._sets is None else self._sets.folder,
         )
-        self.client.sign_masks(signer, least_clients=least_clients)
         note_unused_edges(config.model, [partition])
         self.client.watch_exchanges(self._enter_block)
         self._datagrams = self._open_port(carrier, folders.store)

@@ -258,7 +258,7 @@ class AgentJobs:
                 f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
                 "expected roster in this client's agent.toml, not introductions"
             )
-        return AgentJob(
+        job = AgentJob(
             name,
             admitted,
             self._partition,
@@ -270,9 +270,9 @@ class AgentJobs:
             ),
             most_rounds=self._limits.most_rounds,
             carrier=self._carrier,
-            signer=self._signer,
-            least_clients=self._limits.least_clients,
         )
+        job.client.sign_masks(self._signer, least_clients=self._limits.least_clients)
+        return job
 
     def _admitted(self, name: str, config: Mapping[str, Any]) -> RunConfig:
         predicts = name.startswith(PREDICTION_PREFIX)

@@ -58,6 +58,9 @@ class Limits:
         for name in self.allow_algorithms:
             if name not in ALGORITHMS:
                 raise _unusable("allow-algorithms", name, f"some of {', '.join(ALGORITHMS)}")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
         for key, count in (
             ("least-train-nodes", self.least_train_nodes),
             ("most-rounds", self.most_rounds),

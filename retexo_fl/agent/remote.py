@@ -68,8 +68,7 @@ class RemoteClient:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                answer = wire.decode_answer(answer_class(request), head, body)
-                return answer
+                return wire.decode_answer(answer_class(request), head, body)
 
 
 def ask_agent(

@@ -143,7 +143,7 @@ def form_of(request: Request[Any], lengths: SumLengths) -> Form:
     if not isinstance(request, TrainRequest):
         return Form(ring=Ring(2), narrow=0, wide=wide)
     shared = MaskedUpdates.shared(request.steps or b"")
-    return Form(ring=shared.ring, narrow=lengths.update, wide=wide + shared.extra(lengths.update))
+    return Form(ring=shared.ring, narrow=lengths.update, wide=wide + shared.beside(lengths.update))
 
 
 def told_form(request: Request[Any], form: Form) -> bytes:

@@ -75,7 +75,7 @@ class Ring:
         return sum(packed_bytes(count, plane) for plane, _ in self._planes())
 
     def pack(self, numbers: Numbers) -> bytes:
-        """Return numbers in planes: their lowest 8 bits, the next 8, then 4, 2 and 1 of the rest."""
+        """Return numbers in planes: the lowest 8 bits, the next 8, then 4, 2, 1 of the rest."""
         planes = [
             pack(((numbers >> shift) & ((1 << plane) - 1)).astype(np.uint8)[None], plane)
             for plane, shift in self._planes()

@@ -57,7 +57,7 @@ class SharedGrid:
         """The ring of their sums."""
         return Ring.of_sums(self.grid.most, self.terms)
 
-    def extra(self, size: int) -> int:
+    def beside(self, size: int) -> int:
         """Return how many numbers go beside those of (size,) values."""
         return -(-size // BLOCK) + 1
 

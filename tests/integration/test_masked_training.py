@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from retexo_fl.client import api
-from retexo_fl.client import masks
 from retexo_fl.client.api import Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
@@ -28,8 +27,8 @@ from retexo_fl.federation import records
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import make_server_app
-from retexo_fl.graph import Graph, GraphPartition
-from retexo_fl.graph.splits import Split, make_split
+from retexo_fl.graph import Graph, GraphPartition, Split
+from retexo_fl.graph.splits import make_split
 from retexo_fl.masking import streams
 from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.masking.streams import Form
@@ -228,7 +227,7 @@ def test_checkpoints_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         secrets.extend([found.private, found.own])
         return found
 
-    monkeypatch.setattr(masks.SecretKeys, "draw", draw)
+    monkeypatch.setattr(SecretKeys, "draw", draw)
     run = train(tmp_path / "run", **MASKED, **QUORUM)
     assert len(secrets) == 8
     written = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
@@ -317,9 +316,9 @@ def test_terms_that_would_tell_more_are_refused_by_the_client(
 ) -> None:
     def own(grid: FickleGrid, message: Message) -> None:
         # Messages share their content; only one is to differ.
-        message.content = RecordDict(
-            {k: type(v)(dict(v)) for k, v in message.content.items()}  # type: ignore[call-arg, misc]
-        )
+        content = RecordDict(dict(message.content))
+        content["retexo"] = ConfigRecord(dict(message.content.config_records["retexo"]))
+        message.content = content
         change(grid, message)
 
     with pytest.raises(SecureAggregationRefused, match=sentence):
