@@ -17,6 +17,8 @@ from typing import Final, Self
 
 #: What a byte was moved for.
 KINDS: Final = ("boundary", "updates_up", "weights_down", "masks", "control")
+#: Keys and shares of masks: only where sums are masked.
+RARE_KINDS: Final = ("masks",)
 #: Of a number in a ledger's text; sums of such numbers still are float64 in a report.
 _MOST_DIGITS: Final = 19
 MEASURES: Final = ("raw", "payload", "wire")
@@ -120,8 +122,14 @@ class TrafficLedger:
         return total
 
     def totals(self) -> dict[str, dict[str, int | None]]:
-        """Return ``{measure: {kind: bytes, "total": bytes}}`` with every byte counted once."""
+        """Return ``{measure: {kind: bytes, "total": bytes}}`` with every byte counted once.
+
+        Kinds that only some runs move are left out of the others.
+        """
         by_kind = {kind: self.sum(kind=kind) for kind in KINDS}
+        for kind in RARE_KINDS:
+            if not by_kind[kind].messages:
+                del by_kind[kind]
         by_kind["total"] = self.sum()
         return {
             measure: {kind: getattr(volume, measure) for kind, volume in by_kind.items()}

@@ -187,9 +187,10 @@ def kinds_section(run: RunRecord) -> str:
     raw, payload, wire = (_volume(run, measure) for measure in ("raw", "payload", "wire"))
     if raw is None or payload is None or wire is None:
         return ""
+    kinds = [kind for kind in KINDS if kind in payload]
     rows = [
         BytesRow(label=_name(kind), raw=raw[kind] or 0, payload=payload[kind] or 0)
-        for kind in KINDS
+        for kind in kinds
     ]
     total = payload["total"] or 0
     lines = [
@@ -200,7 +201,7 @@ def kinds_section(run: RunRecord) -> str:
             markup.size(raw[kind]),
             markup.size(wire[kind]),
         ]
-        for kind in (*KINDS, "total")
+        for kind in (*kinds, "total")
     ]
     columns = ("kind", "payload", "share of payload", "raw", "wire")
     return markup.section(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
-from retexo_fl.ledger import KINDS, MEASURES
+from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
 
 RESULT_VERSION: Final = 1
@@ -207,8 +207,9 @@ def read_result(text: str, place: str) -> Result:
         raise RunDirectoryError(f"{place}: result version {version}, expected {RESULT_VERSION}")
     result = read(Result, values, place)
     _check_names(result.volumes, MEASURES, f"{place}, bytes")
+    kinds = (*(kind for kind in KINDS if kind not in RARE_KINDS), "total")
     for measure in MEASURES:
-        _check_names(result.volumes[measure], (*KINDS, "total"), f"{place}, bytes, {measure}")
+        _check_names(result.volumes[measure], kinds, f"{place}, bytes, {measure}")
     for client in result.absences:
         if not (client.isascii() and client.isdecimal() and len(client) <= _MOST_DIGITS):
             raise RunDirectoryError(

@@ -23,6 +23,14 @@ from retexo_fl.client.api import (
     HelloRequest,
     IntroduceAnswer,
     IntroduceRequest,
+    KeysAnswer,
+    KeysRequest,
+    LabelsAnswer,
+    LabelsRequest,
+    MaskedAnswer,
+    MaskTerms,
+    OpenAnswer,
+    OpenRequest,
     PeerTraffic,
     PredictAnswer,
     PredictedAnswer,
@@ -76,6 +84,8 @@ HELLO = HelloAnswer(
     vectors_in=8,
 )
 PARCELS = np.arange(5, dtype=np.uint8)
+TERMS = MaskTerms(asked=b"\x07", opens=True, trial=1, beside=True)
+ROUND = PeerTraffic(sent=TRAFFIC)
 REQUESTS: list[Request[Any]] = [
     HelloRequest(ticket=TICKET),
     IntroduceRequest(ticket=TICKET, roster="[[member]]"),
@@ -94,6 +104,19 @@ REQUESTS: list[Request[Any]] = [
     PredictedRequest(ticket=TICKET, form="npz", set_name="0" * 16),
     SummaryRequest(ticket=TICKET),
     RecipeRequest(ticket=TICKET, recipe=PARCELS),
+    TrainRequest(ticket=TICKET, weights=WEIGHTS, terms=TERMS),
+    KeysRequest(ticket=TICKET, clients=b"\x07", keys=PARCELS),
+    KeysRequest(ticket=TICKET, clients=b"\x07", keys=PARCELS, signatures=b"s" * 192),
+    LabelsRequest(ticket=TICKET, terms=TERMS),
+    OpenRequest(
+        ticket=TICKET,
+        purpose="train.layer",
+        terms=TERMS,
+        form=b"f" * 32,
+        weights=b"w" * 32,
+        included=b"\x05",
+        shares=PARCELS,
+    ),
 ]
 ANSWERS: list[object] = [
     HELLO,
@@ -120,6 +143,11 @@ ANSWERS: list[object] = [
     EvaluateAnswer(examples=0, loss_sum=0.0, correct=0),
     SummaryAnswer(summary=PARCELS),
     RecipeAnswer(digest="0" * 64),
+    KeysAnswer(digest=b"d" * 32),
+    LabelsAnswer(uses=(3, 0, 1), sums=(0.5,)),
+    OpenAnswer(shares=PARCELS),
+    MaskedAnswer(numbers=PARCELS, wide=b"w" * 8, shares=b"s", traffic=ROUND),
+    replace(HELLO, mask_key=b"k" * 32, mask_signature=b"s" * 64),
     PredictAnswer(
         nodes=2**40,
         train=1,
@@ -165,7 +193,7 @@ def test_answers_survive_the_translation(answer: object) -> None:
 def test_every_question_is_among_those_that_are_translated() -> None:
     assert {question_of(request) for request in REQUESTS} == set(QUESTIONS.values())
     answers = {question.answer for question in QUESTIONS.values()}
-    assert {type(answer) for answer in ANSWERS} == answers
+    assert {type(answer) for answer in ANSWERS} == answers | {MaskedAnswer}
 
 
 def test_train_answer_has_what_flowers_strategies_expect() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retexo_fl.ledger import KINDS, SERVER, Account, TrafficLedger, Volume
+from retexo_fl.ledger import KINDS, RARE_KINDS, SERVER, Account, TrafficLedger, Volume
 from retexo_fl.run_log.events import Event, event_of
 
 EXCHANGE_PAYLOAD = 190_000
@@ -119,7 +119,7 @@ def ledger(recipe: Recipe) -> TrafficLedger:
             "weights_down": UPDATE_PAYLOAD * recipe.rounds,
             "control": CONTROL_PAYLOAD * recipe.rounds,
         }
-        for kind in KINDS:
+        for kind in payload:
             account = Account(
                 attempt=1,
                 kind=kind,
@@ -201,7 +201,7 @@ def _client(index: int) -> dict[str, int]:
 
 
 def _plan(raw: dict[str, int | None]) -> dict[str, Any]:
-    predicted = {kind: raw[kind] for kind in KINDS if kind != "control"}
+    predicted = {kind: raw[kind] for kind in KINDS if kind not in {"control", *RARE_KINDS}}
     predicted["boundary"] = round((raw["boundary"] or 0) / 1.02)
     predicted["total"] = sum(value or 0 for value in predicted.values())
     return {"predicted_raw": predicted, "gamma": 8.14, "standard_raw_total": 70_000_000}
