@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Messenger, Round
@@ -57,9 +58,9 @@ class StageLoop:
         training = self._training
         training.behind = behind
         # Of the round before, which this round's answers validate.
-        before, loss, absent = training.round, training.loss, training.absent
+        before = self._known()
         score = (self._messenger.run if run is None else run)(training.train())
-        return self._closed(before, loss, absent, score) if before else None
+        return self._closed(before, score) if before["round"] else None
 
     def close(self) -> tuple[RoundClosed | None, StageOutcome]:
         """Return what became known of the last weights, if they were validated, and the outcome."""
@@ -67,21 +68,23 @@ class StageLoop:
         if self._has_lost_patience:
             return None, training.outcome()
         score = self._messenger.run(training.validate_last())
-        closed = self._closed(training.round, training.loss, training.absent, score)
+        closed = self._closed(self._known(), score)
         return closed, training.outcome()
 
-    def _closed(
-        self, number: int, loss: float | None, absent: tuple[int, ...], score: Score
-    ) -> RoundClosed:
-        """Return what is known of w(number) and the round that made it."""
+    def _known(self) -> dict[str, Any]:
+        """Return what is known of the last round, by fields of its event."""
+        training = self._training
+        names = ("round", "loss", "absent", "summed", "cut")
+        return {name: getattr(training, name) for name in names}
+
+    def _closed(self, known: Mapping[str, Any], score: Score) -> RoundClosed:
+        """Return what is known of a round, and of the weights that it made."""
         best = self._training.best
         assert best.score is not None
         return RoundClosed(
             stage=self._training.ticket.stage,
-            round=number,
             rounds=max(self._config.stage_rounds),
-            loss=loss,
-            absent=absent,
+            **known,
             val_loss=score.loss,
             val_accuracy=score.accuracy,
             val_metric=score.metric,

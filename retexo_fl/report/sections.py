@@ -77,6 +77,7 @@ def notes(run: RunRecord) -> str:
     if run.result and run.result.absences:
         # Clients are absent only where rounds may be closed early.
         found.append(f"Rounds were closed without some clients ({_counted(run.result.absences)}).")
+    found.extend(_masked(run))
     found.extend(f"{warning[:1].upper()}{warning[1:]}." for warning in run.course.warnings)
     if run.course.lost:
         spans = ", ".join(
@@ -89,6 +90,21 @@ def notes(run: RunRecord) -> str:
         return ""
     items = "".join(f"<p>{escape(note)}</p>" for note in found)
     return f'<div class="notes" role="note">{items}</div>'
+
+
+def _masked(run: RunRecord) -> list[str]:
+    """Return a sentence on what the server has seen, where sums were masked."""
+    if run.course.summed is None:
+        return []
+    least, most = run.course.summed
+    among = f"{least}" if least == most else f"{least} to {most}"
+    text = (
+        f"Sums were masked: the server saw updates added up over {among} clients, and of no "
+        "client its own."
+    )
+    if run.course.cut:
+        text += f" {format_counted(run.course.cut, 'value')} of them exceeded their steps."
+    return [text]
 
 
 def _counted(absences: Mapping[str, int]) -> str:

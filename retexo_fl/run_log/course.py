@@ -145,6 +145,8 @@ class RunCourse:
         stopped: Whether it was stopped before its end.
         lost: Rounds whose lines a crash took: stage, first and last.
         warnings: What the user should know of labels and predictions, a line each.
+        summed: Fewest and most clients that a round's masked sum was of; None without masks.
+        cut: Values of masked updates that were too large for their steps.
     """
 
     def __init__(self) -> None:
@@ -160,6 +162,8 @@ class RunCourse:
         self.stopped = False
         self.lost: dict[tuple[int, int, int], None] = {}
         self.warnings: tuple[str, ...] = ()
+        self.summed: tuple[int, int] | None = None
+        self.cut = 0
         self._never_came: tuple[int, ...] = ()
         self._earlier_s = 0.0
         self._attempt_s = 0.0
@@ -235,6 +239,12 @@ class RunCourse:
         if self.stages and event.attempt == 1:
             self.stages[0].state = "exchange"
 
+    def _take_masked(self, event: RoundClosed) -> None:
+        if event.summed is not None:
+            least, most = self.summed or (event.summed, event.summed)
+            self.summed = min(least, event.summed), max(most, event.summed)
+            self.cut += event.cut or 0
+
     def _grow(self, stages: int) -> None:
         self.stages.extend(
             StageCourse(index=index, metric=self.metric)
@@ -252,5 +262,6 @@ class RunCourse:
         stage.take(event)
         if isinstance(event, RoundClosed):
             self.absent = tuple(sorted({*self._never_came, *event.absent}))
+            self._take_masked(event)
         if isinstance(event, StageClosed) and event.stage + 1 < len(self.stages):
             self.stages[event.stage + 1].state = "exchange"

@@ -116,6 +116,8 @@ class RoundClosed(Moved):
         rounds: Rounds that the stage may take.
         loss: Mean training loss.
         absent: Clients whose answers it was closed without.
+        summed: Where sums are masked, how many clients' updates the sum was of.
+        cut: How many values of these exceeded what their steps reach.
         val_loss: Mean loss of w(round) on the validation nodes; None without any.
         val_accuracy: Likewise.
         val_metric: Likewise, of a metric other than accuracy.
@@ -131,6 +133,8 @@ class RoundClosed(Moved):
     rounds: int
     loss: float | None
     absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
+    summed: int | None = field(default=None, metadata=OMITTED)
+    cut: int | None = field(default=None, metadata=OMITTED)
     val_loss: float | None
     val_accuracy: float | None
     val_metric: float | None = field(default=None, metadata=OMITTED)

@@ -7,7 +7,7 @@ A round asks as ever, with the terms of :meth:`MaskedSums.asked`; from the maske
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -66,13 +66,11 @@ class MaskedSums:
         job: Name of the job.
         keys: Digest of all clients' masking keys.
         opens: Rounds may be closed without some clients.
-        drop_outs: By stage, how many answers sums were opened without, added up.
     """
 
     job: str
     keys: bytes
     opens: bool
-    drop_outs: dict[int, int] = field(default_factory=dict)
 
     def asked(
         self, requests: Mapping[int, Request[Any]], *, trial: int = 0
@@ -152,7 +150,6 @@ class _Sum:
         ticket = request.ticket
         self._request = request
         self._terms: MaskTerms = request.terms  # type: ignore[attr-defined]
-        self._masking = masking
         self._form: Form = form_of(request, lengths)
         self._label = Label(
             job=masking.job,
@@ -181,9 +178,6 @@ class _Sum:
         included = tuple(answers)
         told = yield from self._told(included, answers, purpose)
         unmask(self._label, total, included, told)
-        missing = len(self._label.asked) - len(included)
-        drop_outs, stage = self._masking.drop_outs, self._request.ticket.stage
-        drop_outs[stage] = drop_outs.get(stage, 0) + missing
         return total
 
     def _numbers(self, answer: MaskedAnswer) -> Sums:

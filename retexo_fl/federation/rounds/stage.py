@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,10 @@ from retexo_fl.training.judging import report_length
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
+from retexo_fl.units import counted
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
+
+logger = logging.getLogger(__name__)
 
 #: Under a robust aggregator steps reach updates so many times as large as the clients' median.
 _MOST_MEDIANS: Final = 8
@@ -66,6 +70,8 @@ class StageTraining:
         loss: Mean training loss of the last round, None before the first.
         best: The best weights so far.
         absent: Clients whose answers the last round was closed without, ascending.
+        summed: How many clients' updates its masked sum is of; None where sums are not masked.
+        cut: How many values of these exceeded what their steps reach.
         behind: Clients that are not asked, because they have yet to catch up with the exchange.
         report_sums: Of all clients, after the test; may be empty.
         own_figures: By client, its own figure of the test, where they were asked for.
@@ -87,6 +93,8 @@ class StageTraining:
         self.loss = state.loss
         self.best: BestWeights = state.best
         self.absent = state.absent
+        self.summed: int | None = state.summed
+        self.cut: int | None = state.cut
         self.behind: frozenset[int] = frozenset()
         self.report_sums: np.ndarray = np.zeros(0)
         self.own_figures: dict[int, float] = {}
@@ -174,11 +182,28 @@ class StageTraining:
         score = self._score(validation)
         if number > 1:
             self.best.offer(sent, number - 1, score)
+        self._note_sum(answered, measured)
         if measured:
             self._steps = self._codec.steps(self._largest(np.stack(measured)), self._steps)
         self.round, self.loss = number, loss
         self.absent = tuple(sorted({*self._participants.asked} - answered))
         return score
+
+    def _note_sum(self, answered: set[int], measured: list[np.ndarray]) -> None:
+        """Note whose updates a masked round added up, and how much of them was cut."""
+        if self._clients.masking is None:
+            return
+        self.summed = len(answered.intersection(self.training))
+        self.cut = int(sum(one[-1] for one in measured))
+        if self.cut:
+            logger.warning(
+                "stage %d, round %d: %s of %s exceeded what their steps reach and were cut; the "
+                "next round's steps reach them",
+                self.ticket.stage,
+                self.round + 1,
+                counted(self.cut, "value"),
+                counted(self.summed, "client"),
+            )
 
     def evaluate(self, weights: np.ndarray, nodes: str) -> Round[Score]:
         """Evaluate (P,) weights on the ``validation`` or ``test`` nodes of all clients.
@@ -222,6 +247,8 @@ class StageTraining:
             weights=self.weights,
             optimizer=self._optimizer.state(),
             absent=self.absent,
+            summed=self.summed,
+            cut=self.cut,
             steps=self._steps,
             held=self._held,
             controls={} if self._controls is None else self._controls.held,

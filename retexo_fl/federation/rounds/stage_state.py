@@ -47,6 +47,8 @@ class StageState:
         weights: (P,) w(round).
         optimizer: State of the server's optimizer.
         absent: Clients whose answers the last round was closed without, ascending.
+        summed: How many clients' updates its masked sum was of; likewise ``cut``, of how many
+            values too large.
         steps: What the next round's updates are encoded by.
         held: (P,) weights that clients hold, where the codec sends changes of them.
         controls: By client, its (P,) control variate of SCAFFOLD.
@@ -58,6 +60,8 @@ class StageState:
     weights: np.ndarray
     optimizer: Mapping[str, np.ndarray]
     absent: tuple[int, ...] = ()
+    summed: int | None = None
+    cut: int | None = None
     steps: bytes = b""
     held: np.ndarray | None = None
     controls: Mapping[int, np.ndarray] = field(default_factory=dict)

@@ -119,7 +119,7 @@ def ledger(recipe: Recipe) -> TrafficLedger:
             "weights_down": UPDATE_PAYLOAD * recipe.rounds,
             "control": CONTROL_PAYLOAD * recipe.rounds,
         }
-        for kind in payload:
+        for kind, moved in payload.items():
             account = Account(
                 attempt=1,
                 kind=kind,
@@ -131,8 +131,8 @@ def ledger(recipe: Recipe) -> TrafficLedger:
             )
             volume = Volume(
                 messages=recipe.rounds,
-                raw=payload[kind] * raw_factor[kind],
-                payload=payload[kind],
+                raw=moved * raw_factor[kind],
+                payload=moved,
                 wire=None,
             )
             book.add(account, volume)
