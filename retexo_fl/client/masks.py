@@ -57,6 +57,7 @@ from retexo_fl.updates.masked import MaskedUpdates
 #: Names in the store.
 _SECRETS: Final = "masking-secrets"
 _MEMORY: Final = "masking-memory"
+_PUBLICS: Final = "masking-keys"
 
 
 class KeySigner(Protocol):
@@ -122,13 +123,14 @@ class ClientMasks:
         known = self._secrets(attempt)
         if known is None:
             raise SecureAggregationRefused("masking keys came before hello")
-        told = {str(client): public.hex() for client, public in publics.by_client.items()}
-        if known.setdefault("publics", told) != told:
+        if known.setdefault("publics", publics.digest.hex()) != publics.digest.hex():
             raise SecureAggregationRefused(
                 "the server names other masking keys than before in this attempt"
             )
         MaskHolder(self._client, _secret_keys(known), publics, memory=MaskMemory())
-        self._put(_SECRETS, known)
+        # The keys first: what names them must not be there without them.
+        self._store.put_note(_PUBLICS, publics.content)
+        self._put(_SECRETS, known | {"clients": request.clients.hex()})
         return KeysAnswer(digest=publics.digest)
 
     def hide(
@@ -225,10 +227,8 @@ class ClientMasks:
             raise SecureAggregationRefused(
                 f"{len(keys)} bytes of masking keys for {len(clients)} clients"
             )
-        publics = {
-            client: keys[at * KEY_BYTES : (at + 1) * KEY_BYTES] for at, client in enumerate(clients)
-        }
-        if len({*publics.values()}) < len(clients):
+        publics = PublicKeys.of(clients, keys)
+        if len({*publics.by_client.values()}) < len(clients):
             raise SecureAggregationRefused("two clients have the same masking key")
         if self.signer is not None:
             signatures = request.signatures or b""
@@ -240,13 +240,13 @@ class ClientMasks:
             self.signer.check(
                 {
                     client: (
-                        signed_text(self._job, attempt, client, publics[client]),
+                        signed_text(self._job, attempt, client, publics.by_client[client]),
                         signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES],
                     )
                     for at, client in enumerate(clients)
                 }
             )
-        return PublicKeys(by_client=publics)
+        return publics
 
     def _known(self, ticket: Ticket) -> tuple[MaskHolder, MaskMemory, PublicKeys]:
         """Return the secrets of an attempt, and what it remembers."""
@@ -258,9 +258,7 @@ class ClientMasks:
                     f"attempt {attempt}: no masking keys have come; expected query.keys first; "
                     "resume the run with `retexo run --resume`"
                 )
-            publics = PublicKeys(
-                by_client={int(c): bytes.fromhex(p) for c, p in known["publics"].items()}
-            )
+            publics = self._publics(known)
             memory = self._memory(attempt)
             holder = MaskHolder(
                 self._client,
@@ -271,6 +269,15 @@ class ClientMasks:
             )
             self._holder = attempt, holder, memory, publics
         return self._holder[1:]
+
+    def _publics(self, known: Mapping[str, Any]) -> PublicKeys:
+        clients = clients_of(bytes.fromhex(known["clients"]))
+        content = self._store.note(_PUBLICS) or b""
+        if len(content) == KEY_BYTES * len(clients):
+            publics = PublicKeys.of(clients, content)
+            if publics.digest.hex() == known["publics"]:
+                return publics
+        raise CheckpointError(f"client {self._client}: its {_PUBLICS} are damaged")
 
     def _secrets(self, attempt: int) -> dict[str, Any] | None:
         known = self._get(_SECRETS)

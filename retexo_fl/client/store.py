@@ -230,12 +230,17 @@ class FolderStore:
 
     def note(self, name: str) -> bytes | None:
         """See :class:`ClientStore`."""
-        text = self._text(f"{name}.json")
-        return None if text is None else text.encode()
+        path = self._folder / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
     def put_note(self, name: str, content: bytes) -> None:
         """See :class:`ClientStore`."""
-        self._write(f"{name}.json", content, private=True)
+        self._write(name, content, private=True)
 
     def forget(self) -> None:
         """See :class:`ClientStore`."""

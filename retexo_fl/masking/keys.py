@@ -11,6 +11,7 @@ import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -40,7 +41,7 @@ def signed_text(job: str, attempt: int, client: int, public: bytes) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PublicKeys:
     """The public keys of all clients of an attempt.
 
@@ -50,13 +51,25 @@ class PublicKeys:
 
     by_client: Mapping[int, bytes]
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """32 bytes that name them, and whose each is."""
         told = hashlib.sha256(b"retexo masking keys 1")
         for client, public in self.by_client.items():
             told.update(number(client) + public)
         return told.digest()
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(clients: tuple[int, ...], keys: bytes) -> PublicKeys:
+        """Return the keys of clients, ascending, 32 bytes each; equal ones are one object."""
+        pieces = (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+        return PublicKeys(by_client=dict(zip(clients, pieces, strict=True)))
+
+    @cached_property
+    def content(self) -> bytes:
+        """All keys, one after the other."""
+        return b"".join(self.by_client.values())
 
 
 class SecretKeys:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from retexo_fl.masking.keys import derived, number
@@ -65,7 +66,6 @@ class Label:
     form: bytes
     weights: bytes
     opens: bool = False
-    _order: list[int] = field(init=False, default_factory=list, compare=False, repr=False)
     _digest: list[bytes] = field(init=False, default_factory=list, compare=False, repr=False)
 
     @property
@@ -83,7 +83,7 @@ class Label:
         """
         if len(self.asked) <= NEIGHBOURS + 1:
             return [other for other in self.asked if other != client]
-        order, count = self._ring(), len(self.asked)
+        order, count = self._by_rank(b"ring"), len(self.asked)
         at = order.index(client)
         steps = range(1, NEIGHBOURS // 2 + 1)
         return sorted(order[(at + way * step) % count] for step in steps for way in (-1, 1))
@@ -113,12 +113,12 @@ class Label:
             self._digest.append(told.digest())
         return self._digest
 
-    def _ring(self) -> list[int]:
-        if not self._order:
-            self._order.extend(self._by_rank(b"ring"))
-        return self._order
-
     def _by_rank(self, what: bytes) -> Sequence[int]:
         # The server knows this order without what clients compute with.
-        known = self._digests()[0]
-        return sorted(self.asked, key=lambda client: derived(known, what, number(client)))
+        return _ranked(self._digests()[0], what, self.asked)
+
+
+@lru_cache(maxsize=8)
+def _ranked(known: bytes, what: bytes, clients: tuple[int, ...]) -> tuple[int, ...]:
+    """Return clients in an order that follows from the digest; all of a process share it."""
+    return tuple(sorted(clients, key=lambda client: derived(known, what, number(client))))
