@@ -128,6 +128,28 @@ def settled(asked: Asked) -> RunConfig:
     return config
 
 
+def masked_if_possible(config: RunConfig, asked: Asked) -> tuple[RunConfig, str]:
+    """Mask sums in a deployment where the user has not chosen, and it can be done.
+
+    Args:
+        config: What :func:`settled` returned.
+        asked: What the user asked for.
+
+    Returns:
+        The configuration, and a sentence that says which it is, and why where it is not.
+    """
+    if "secure-aggregation" in {**asked.in_file, **asked.values}:
+        return config, ""
+    try:
+        masked = make_config({**config_values(config), "secure-aggregation": "masked"})
+    except ConfigurationError as error:
+        reason = str(error).removeprefix("secure-aggregation: ")
+        return config, (
+            f"secure-aggregation none: the server sees each client's updates ({reason})"
+        )
+    return masked, "secure-aggregation masked: the server sees sums over all clients alone"
+
+
 def _name_of(graph: object) -> str:
     """Return what a run calls a graph that was handed over."""
     name = getattr(graph, "name", "")

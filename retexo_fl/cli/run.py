@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retexo_fl.api.settling import Asked, resumed, settled
+from retexo_fl.api.settling import Asked, masked_if_possible, resumed, settled
 from retexo_fl.api.training import (
     Training,
     check_plugins,
@@ -92,6 +92,10 @@ def _run(  # noqa: PLR0913 - each is an option
         values = deployed_values(values)
     asked = Asked(values=values, file=config, profile=profile).of_run()
     chosen = resumed(asked) if "resume" in values else settled(asked)
+    if address is not None and "resume" not in values:
+        chosen, told = masked_if_possible(chosen, asked)
+        if told:
+            complain(told)
     chosen, run_path = placed(chosen, made_here=address is None)
     with imports_uncollected():
         check_plugins(chosen)

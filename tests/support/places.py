@@ -98,6 +98,9 @@ class Places:
         place = ("--resume", out) if "--resume" in options else ("--out", out)
         options = tuple(option for option in options if option != "--resume")
         size = () if place[0] == "--resume" else ("--clients", str(self.clients))
+        if size and "--secure-aggregation" not in options:
+            # So that its bits are those of a simulation, whose default this is.
+            size += ("--secure-aggregation", "none")
         return [
             *("run", "--superlink", self.superlink_address),
             *("--root-certificates", self.root_certificates, *place, *size, *options),
