@@ -19,14 +19,28 @@ def pack(numbers: npt.NDArray[Any], bits: int) -> Bytes:
     """Pack each row of (n, w) uint8 numbers below ``2**bits``: (n, packed_bytes(w)) uint8."""
     if bits == 8:
         return numbers
-    each = np.unpackbits(numbers[:, :, None], axis=2)[:, :, 8 - bits :]
-    return np.packbits(each.reshape(len(numbers), -1), axis=1)
+    if bits == 1:
+        return np.packbits(numbers, axis=1)
+    rows, width = numbers.shape
+    each = 8 // bits
+    padded = numbers
+    if width % each:
+        padded = np.zeros((rows, packed_bytes(width, bits) * each), np.uint8)
+        padded[:, :width] = numbers
+    packed = padded[:, 0::each] << (8 - bits)
+    for place in range(1, each):
+        packed |= padded[:, place::each] << (8 - bits * (place + 1))
+    return packed
 
 
 def unpack(packed: Bytes, width: int, bits: int) -> Bytes:
     """Return the (n, width) uint8 numbers that :func:`pack` was given."""
     if bits == 8:
         return packed
-    each = np.unpackbits(packed, axis=1)[:, : width * bits].reshape(len(packed), width, bits)
-    found: Bytes = each @ (1 << np.arange(bits - 1, -1, -1)).astype(np.uint8)
-    return found
+    if bits == 1:
+        return np.unpackbits(packed, axis=1, count=width)
+    each, most = 8 // bits, (1 << bits) - 1
+    found = np.empty((len(packed), packed.shape[1] * each), np.uint8)
+    for place in range(each):
+        found[:, place::each] = (packed >> (8 - bits * (place + 1))) & most
+    return found[:, :width]

@@ -75,7 +75,12 @@ class Ring:
         return sum(packed_bytes(count, plane) for plane, _ in self._planes())
 
     def pack(self, numbers: Numbers) -> bytes:
-        """Return numbers in planes: the lowest 8 bits, the next 8, then 4, 2, 1 of the rest."""
+        """Return numbers in planes: the lowest 8 bits, the next 8, then 4, 2, 1 of the rest.
+
+        Where a number fills whole words, as those.
+        """
+        if self._fills_words:
+            return numbers.tobytes()
         planes = [
             pack(((numbers >> shift) & ((1 << plane) - 1)).astype(np.uint8)[None], plane)
             for plane, shift in self._planes()
@@ -92,6 +97,8 @@ class Ring:
             raise RemoteProtocolError(
                 f"masked numbers have {len(packed)} bytes; expected {self.size(count)}"
             )
+        if self._fills_words:
+            return np.frombuffer(packed, self.dtype).copy()
         found, at = np.zeros(count, self.dtype), 0
         for plane, shift in self._planes():
             size = packed_bytes(count, plane)
@@ -99,6 +106,10 @@ class Ring:
             found |= unpack(piece, count, plane)[0].astype(self.dtype) << shift
             at += size
         return found
+
+    @property
+    def _fills_words(self) -> bool:
+        return self.bits == 8 * self.dtype.itemsize
 
     def _planes(self) -> list[tuple[int, int]]:
         """Return the bits of each plane, and by how many they are shifted."""
@@ -111,6 +122,6 @@ class Ring:
         return found
 
     def _cut(self, numbers: Numbers) -> Numbers:
-        if self.bits < 8 * self.dtype.itemsize:
+        if not self._fills_words:
             numbers &= (1 << self.bits) - 1
         return numbers
