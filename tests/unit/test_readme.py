@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 import retexo_fl
 from retexo_fl import errors
+from sims.headline import RESULTS, picture
 from tests.support.commands import ROOT, readme_blocks
 
 HEADLINE_BLOCKS = 2
@@ -41,3 +43,13 @@ def test_glossary_has_thirty_words_at_most() -> None:
     rows = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     words = [row for row in rows if row.startswith("| ") and not row.startswith("| word |")]
     assert 15 < len(words) <= 30
+
+
+def test_readme_is_two_hundred_lines_at_most_and_trains_in_five_lines_of_shell() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len(readme_blocks()[HEADLINE_BLOCKS].splitlines()) == 5
+
+
+def test_readmes_picture_is_drawn_from_the_written_result() -> None:
+    result = json.loads((RESULTS / "lean.json").read_text(encoding="utf-8"))
+    assert (RESULTS / "headline.svg").read_text(encoding="utf-8") == picture(result)
