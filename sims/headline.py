@@ -16,20 +16,20 @@ RESULTS: Final = Path(__file__).parent / "results"
 #: Ways of the recipe `lean`, what the picture calls them, their class of colour, and where a
 #: label stands from its point: to the right, down, anchor.
 _WAYS: Final = (
-    ("lean", "lean training (default)", "ours", 12, -12, "start"),
+    ("lean", "lean training (default)", "ours", 12, 22, "start"),
     ("retexo", "RETEXO's schedule", "ours", -12, -12, "end"),
     ("bns", "BNS", "others", 12, 22, "start"),
     ("drop", "edges dropped", "others", -12, 4, "end"),
     ("fedavg", "FedAvg, edges dropped", "others", -12, 4, "end"),
 )
-_WIDTH, _HEIGHT = 760, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 716, 54, 284
+_WIDTH, _HEIGHT = 560, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 524, 50, 274
 _MB: Final = (1.0, 10_000.0)
 _SHARES: Final = (0.65, 0.9)
 #: Colours of its own for either background, as a page cannot hand its own to a picture.
 _STYLE: Final = """
-text { font: 14px system-ui, sans-serif; fill: #24292f }
-.title { font-size: 15px; font-weight: 600 }
+text { font: 15px system-ui, sans-serif; fill: #24292f }
+.title { font-size: 16px; font-weight: 600 }
 .card { fill: #ffffff; stroke: #d0d7de }
 .grid { stroke: #d8dee4 }
 .ours { fill: #3f51b5; stroke: #3f51b5 } text.ours { stroke: none; font-weight: 600 }
@@ -58,7 +58,8 @@ def picture(facts: dict[str, Any]) -> str:
     rows = {row.metric: row for row in rows_of(facts["rows"])}
     clients = facts["setting"]["clients"]
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<style>{_STYLE}</style>",
         f'<rect class="card" x=".5" y=".5" width="{_WIDTH - 1}" height="{_HEIGHT - 1}" rx="8"/>',
         _text(_LEFT, 30, f"Cora, GCN, {clients} clients: test accuracy against MB moved", "title"),
@@ -73,7 +74,7 @@ def picture(facts: dict[str, Any]) -> str:
         name = f"{10**power:,} MB" if power < 3 else f"{10 ** (power - 3)} GB"
         lines.append(_text(x, _BOTTOM + 24, name, anchor="middle"))
     seeds = facts["setting"]["seeds"]
-    note = f"means of {seeds} seeds, with the least and the most accurate; logarithmic bytes"
+    note = f"means of {seeds} seeds, with the least and the most accurate"
     lines.append(_text(_RIGHT, _BOTTOM + 46, note, anchor="end"))
     for way, name, kind, right, down, anchor in _WAYS:
         accuracy = rows[f"test accuracy, cora, gcn, {way}"]

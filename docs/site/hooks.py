@@ -84,13 +84,11 @@ def _markdown(cell: dict[str, Any]) -> str:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return source
-    return "\n\n".join([f"```python\n{source}\n```", *map(_output, cell["outputs"])])
+    text = "".join("".join(output.get("text", ())) for output in cell["outputs"]).strip("\n")
+    told = f"``` {{.text .output}}\n{text}\n```" if text else ""
+    return "\n\n".join([f"```python\n{source}\n```", told, *map(_figure, cell["outputs"])])
 
 
-def _output(output: dict[str, Any]) -> str:
-    if "text" in output:
-        text = "".join(output["text"]).rstrip("\n")
-        return f"```text\n{text}\n```"
-    if picture := output.get("data", {}).get("image/png"):
-        return f'<img alt="Figure" src="data:image/png;base64,{"".join(picture).strip()}">'
-    return ""
+def _figure(output: dict[str, Any]) -> str:
+    picture = "".join(output.get("data", {}).get("image/png", ())).strip()
+    return f'<img alt="Figure" src="data:image/png;base64,{picture}">' if picture else ""
