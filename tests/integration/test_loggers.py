@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,14 @@ def test_weights_and_biases_has_what_was_logged_without_network(
     logged: list[dict[str, float]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import wandb
-
+        wandb: Any = import_module("wandb")
         log = wandb.Run.log
-        monkeypatch.setattr(
-            wandb.Run, "log", lambda run, data: (logged.append(data), log(run, data))
-        )
+
+        def noted(run: object, data: dict[str, float]) -> None:
+            logged.append(data)
+            log(run, data)
+
+        monkeypatch.setattr(wandb.Run, "log", noted)
         logger = retexo_fl.WandbLogger()
         with wandb.init() as active:
             run = retexo_fl.run(out=tmp_path / "run", callbacks=[logger], **KEYS)

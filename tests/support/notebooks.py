@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ Notebook = dict[str, Any]
 
 def executed(path: Path, folder: Path) -> Notebook:
     """Return the notebook as it is after a run of all its cells in ``folder``."""
-    import nbformat
-    from nbclient import NotebookClient
-
+    # Typed in part, and by some of their releases.
+    nbformat: Any = import_module("nbformat")
+    nbclient: Any = import_module("nbclient")
     content = nbformat.read(path, as_version=4)
     bin_folder = Path(sys.executable).parent
-    client = NotebookClient(
+    client = nbclient.NotebookClient(
         content,
         timeout=TIMEOUT_S,
         kernel_name="python3",
