@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from retexo_fl.cli.options import examples
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from retexo_fl.cli.doctor_audit import run_audit
-from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.sentences import printable
 from retexo_fl.errors import ConfigurationError
 

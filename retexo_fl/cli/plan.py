@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from retexo_fl.api.settling import Asked
-from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command
 from retexo_fl.cli.sentences import complain, printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig, panels

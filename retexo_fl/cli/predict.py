@@ -20,7 +20,8 @@ from retexo_fl.api.predicting import (
     predict_asked,
 )
 from retexo_fl.api.training import named_end
-from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import Values, config_command
 from retexo_fl.cli.sentences import printable, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,

@@ -19,8 +19,9 @@ from retexo_fl.api.training import (
     result_of,
     what_now,
 )
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
+from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command
 from retexo_fl.cli.sentences import complain, printable, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, sweep_in, sweep_of
-from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.sentences import complain, printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import UNKNOWN, counted, format_bytes, format_duration
