@@ -92,9 +92,9 @@ def _run(  # noqa: PLR0913 - each is an option
     if address is not None:
         values = deployed_values(values)
     asked = Asked(values=values, file=config, profile=profile).of_run()
-    chosen = resumed(asked) if "resume" in values else settled(asked)
-    chosen, run_path = placed(chosen, made_here=address is None)
     with imports_uncollected():
+        chosen = resumed(asked) if "resume" in values else settled(asked)
+        chosen, run_path = placed(chosen, made_here=address is None)
         check_plugins(chosen)
         if chosen.engine == "inline":
             import_module("retexo_fl.simulation.inline_engine")
