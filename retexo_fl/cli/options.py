@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.markup import escape
@@ -33,6 +33,8 @@ PROFILE_OPTION: Final = typer.Option(
     "machine with no other choice of how; else retexo.",
     metavar="NAME",
 )
+#: Of commands that print what they found as one JSON value.
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
     {bool: "true|false", int: "N", float: "X", str: "NAME"}
