@@ -19,9 +19,10 @@ from retexo_fl.api.training import (
     result_of,
     what_now,
 )
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
-from retexo_fl.cli.sentences import complain, printable, tell
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Values, config_command
+from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
     Address,
@@ -32,6 +33,7 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config import FITTED, RunConfig, panels
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.json_form import to_json
 from retexo_fl.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def _run(  # noqa: PLR0913 - each is an option
         ),
     ] = None,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
@@ -91,9 +94,9 @@ def _run(  # noqa: PLR0913 - each is an option
     if address is not None:
         values = deployed_values(values)
     asked = Asked(values=values, file=config, profile=profile).of_run()
-    chosen = resumed(asked) if "resume" in values else settled(asked)
-    chosen, run_path = placed(chosen, made_here=address is None)
     with imports_uncollected():
+        chosen = resumed(asked) if "resume" in values else settled(asked)
+        chosen, run_path = placed(chosen, made_here=address is None)
         check_plugins(chosen)
         if chosen.engine == "inline":
             import_module("retexo_fl.simulation.inline_engine")
@@ -104,6 +107,9 @@ def _run(  # noqa: PLR0913 - each is an option
     )
     with named_end(partial(_what_now, run_path, address)):
         is_here = _train(training, address)
+    if not is_here and as_json:
+        tell_json({"run": str(run_path), "result": None})
+        return
     if not is_here:
         tell(f"results         {run_path} where the SuperLink runs")
         return
@@ -112,7 +118,10 @@ def _run(  # noqa: PLR0913 - each is an option
         # Else the table has them.
         for warning in result.warnings:
             complain(f"warning: {warning}")
-    tell(_summary(result, run_path))
+    if as_json:
+        tell_json({"run": str(run_path), "result": to_json(result)})
+    else:
+        tell(_summary(result, run_path))
 
 
 def _check_address(config: RunConfig, address: Address | None) -> None:

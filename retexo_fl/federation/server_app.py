@@ -25,6 +25,7 @@ from retexo_fl.federation.run_directory import (
     default_path,
 )
 from retexo_fl.federation.server_loop import ServerLoop
+from retexo_fl.plugins import named_plugin_errors
 from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import Event
 
@@ -124,7 +125,8 @@ def run_training(
 def _train(loop: ServerLoop, run: RunDirectory) -> None:
     run.write_status("running")
     try:
-        loop.train()
+        with named_plugin_errors():
+            loop.train()
     except Exception as error:
         run.write_status("failed", f"{type(error).__name__}: {error}")
         raise
