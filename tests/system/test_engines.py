@@ -43,6 +43,7 @@ LEAN = (
 )
 
 
+# The first by the default profile, which is fitted to the graph before either engine starts.
 @pytest.mark.parametrize(("model", "more"), [("sage", ()), ("gcn", LEAN)])
 def test_both_engines_leave_the_same_model_and_the_same_account(
     tmp_path: Path, model: str, more: Sequence[str]

@@ -1,4 +1,8 @@
-"""Training needs no network: loopback up, no route, and Flower's own command line."""
+"""Training needs no network: loopback up, no route, and Flower's own command line.
+
+Neither do ``retexo run`` in either engine (``test_wheel.py``) and README's commands
+(``test_readme.py``).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ import pytest
 from tests.support.commands import (
     Marked,
     copy_tree,
-    environment,
     offline,
     program,
     run_command,
@@ -19,25 +22,6 @@ from tests.support.commands import (
 from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
-
-
-def _assert_trained(run: Path, *, clients: int, rounds: int) -> None:
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    assert result["clients"] == clients
-    assert [stage["rounds"] for stage in result["stages"]] == [rounds, rounds]
-    assert result["bytes"]["payload"]["boundary"] > 0
-    status = json.loads((run / "status.json").read_text(encoding="utf-8"))
-    assert status["state"] == "finished"
-    assert (run / "report.html").stat().st_size > 0
-
-
-@pytest.mark.parametrize("engine", ["inline", "flower"])
-def test_retexo_run_trains_without_a_network(tmp_path: Path, marked: Marked, engine: str) -> None:
-    command = [program("retexo"), "run", "--engine", engine]
-    sizes = ["--clients", "2", "--rounds", "2", "--out", "run"]
-    run_command(offline([*command, *sizes]), cwd=tmp_path, env=environment(marked.variables))
-    _assert_trained(tmp_path / "run", clients=2, rounds=2)
-    assert marked.alive() == []
 
 
 def test_flwr_run_trains_without_a_network(
@@ -52,8 +36,12 @@ def test_flwr_run_trains_without_a_network(
     tree = copy_tree(tmp_path)
     said = run_command(offline(command), cwd=tree, env=flower_environment)
     assert (run / "result.json").is_file(), said[-6000:]
-    _assert_trained(run, clients=2, rounds=2)
-    assert result_of(run)["engine"] == "flower"
+    result = result_of(run)
+    assert (result["engine"], result["clients"]) == ("flower", 2)
+    assert [stage["rounds"] for stage in result["stages"]] == [2, 2]
+    assert result["bytes"]["payload"]["boundary"] > 0
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    assert (run / "report.html").stat().st_size > 0
     assert 'engine = "flower"' in (run / "config.toml").read_text()
     # Flower leaves its daemon running, as the README says; `retexo run` does not.
     assert marked.alive() != []
