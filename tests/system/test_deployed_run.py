@@ -51,6 +51,8 @@ def running(folder: Path, name: str, command: list[str]) -> Iterator[subprocess.
     home.mkdir()
     variables = {
         **FLOWER_ENVIRONMENT,
+        # As our units have it.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "FLWR_HOME": str(home),
         "PATH": search_path(),
         "PYTHONPATH": str(ROOT),
