@@ -105,6 +105,14 @@ def test_agents_train_on_as_one_process_does(tmp_path: Path) -> None:
     assert said(run) == said(out)
 
 
+@pytest.mark.system
+def test_flowers_simulation_trains_on_what_one_process_had_trained(tmp_path: Path) -> None:
+    out = train(tmp_path / "run", **KEYS)
+    retexo_fl.Run.open(out).extend(rounds=MORE, engine="flower", quiet=True)
+    assert model_bytes(out) == model_bytes(train(tmp_path / "whole", **KEYS, last_rounds=7))
+    assert said(out) == said(tmp_path / "whole")
+
+
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the one line that a command says which exits with 2."""
     assert run_command(["run", *arguments, "--quiet"]) == 2
