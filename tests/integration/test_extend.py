@@ -1,4 +1,7 @@
-"""A finished run trained on is the run that had so many rounds from the start, bit for bit."""
+"""A finished run trained on is the run that had so many rounds from the start, bit for bit.
+
+Agents and Flower's simulation: tests/system/test_extended_run.py.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config, read_config_file
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.simulation.inline_engine import run_inline
-from tests.support.agents import agents, train_with
 from tests.support.runs import (
-    configured,
     events_of,
     ledger_of,
     model_bytes,
@@ -85,30 +86,6 @@ def test_interrupted_extension_is_resumed_to_the_same_bits(tmp_path: Path) -> No
     assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
     assert make_config(read_config_file(out / "config.toml")).last_rounds == 7
     assert run_command(["run", "--resume", str(out), "--quiet"]) == 0
-    assert model_bytes(out) == model_bytes(train(tmp_path / "whole", **KEYS, last_rounds=7))
-    assert said(out) == said(tmp_path / "whole")
-
-
-@pytest.mark.system
-def test_agents_train_on_as_one_process_does(tmp_path: Path) -> None:
-    keys = {**KEYS, "clients": 2, "rounds": 2}
-    with agents(tmp_path, make_parts(configured(tmp_path / "none", **keys))) as made:
-        config = configured(tmp_path / "agents", **keys)
-        run = train_with(made, config)
-        # They have forgotten the job; one has ended since.
-        made[0].kill()
-        made[0].start()
-        train_with(made, replace(config, out="", resume=str(run), last_rounds=4))
-    out = train(tmp_path / "inline", **keys)
-    train(out, **keys, last_rounds=4, resume=out)
-    assert model_bytes(run) == model_bytes(out)
-    assert said(run) == said(out)
-
-
-@pytest.mark.system
-def test_flowers_simulation_trains_on_what_one_process_had_trained(tmp_path: Path) -> None:
-    out = train(tmp_path / "run", **KEYS)
-    retexo_fl.Run.open(out).extend(rounds=MORE, engine="flower", quiet=True)
     assert model_bytes(out) == model_bytes(train(tmp_path / "whole", **KEYS, last_rounds=7))
     assert said(out) == said(tmp_path / "whole")
 
