@@ -94,11 +94,15 @@ def run_command(arguments: Sequence[str]) -> int:
         # Whoever names no command has been shown them all.
         return 2
     except BrokenPipeError:
-        return _without_reader()
+        # Quietly, as other programs do, when the reader of the output has gone.
+        _drop_output()
+        return 1
     except (KeyboardInterrupt, RetexoError, click.ClickException, click.Abort, OSError) as error:
         code, sentences = _verdict(error)
         for sentence in sentences:
             complain(sentence)
+        if isinstance(error, OSError) and not error.filename:
+            _drop_output()
     return code if isinstance(code, int) else 0
 
 
@@ -126,8 +130,7 @@ def _verdict(error: BaseException) -> tuple[int, list[str]]:
             return Interrupted.exit_code, ["interrupted"]
 
 
-def _without_reader() -> int:
-    """End quietly, as other programs do, when the reader of the output has gone."""
+def _drop_output() -> None:
+    """Have what is left of the output go nowhere: Python tries it again at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
-    return 1

@@ -54,6 +54,7 @@ _EXAMPLES = examples(
     "--label-column fraud",
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
+    "retexo run --resume runs/first --extend 20",
     "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
 )
 
@@ -75,6 +76,16 @@ def _run(  # noqa: PLR0913 - each is an option
     ] = None,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
     as_json: AsJson = False,
+    extend: Annotated[
+        int,
+        typer.Option(
+            help="With --resume: train the last layer of a finished run, or the whole model of "
+            "standard, bns, drop and central, for so many more rounds.",
+            metavar="ROUNDS",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
@@ -93,7 +104,9 @@ def _run(  # noqa: PLR0913 - each is an option
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
         values = deployed_values(values)
-    asked = Asked(values=values, file=config, profile=profile).of_run()
+    if extend and "resume" not in values:
+        raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
+    asked = Asked(values=values, file=config, profile=profile, extend=extend).of_run()
     with imports_uncollected():
         chosen = resumed(asked) if "resume" in values else settled(asked)
         chosen, run_path = placed(chosen, made_here=address is None)

@@ -21,8 +21,8 @@ from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (
     RunDirectory,
     check_free,
-    check_resumable,
     default_path,
+    stored_config,
 )
 from retexo_fl.federation.server_loop import ServerLoop
 from retexo_fl.plugins import named_plugin_errors
@@ -93,9 +93,10 @@ def run_training(
     check_links(grid, config)
     if config.resume:
         run = RunDirectory(Path(config.resume).absolute())
-        _check_same_job(config, check_resumable(run.path), run.path)
+        checkpoint = run.reopen(config.last_rounds)
         try:
-            job = JobState.resume(run.reopen())
+            _check_same_job(config, stored_config(run.path), run.path)
+            job = JobState.resume(checkpoint)
         except BaseException:
             run.close()
             raise
@@ -106,6 +107,8 @@ def run_training(
     loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
     try:
         loop.greet()
+        if config.resume:
+            run.go_on(checkpoint, config)
     except BaseException:
         run.close()
         raise
