@@ -108,11 +108,7 @@ def _run(  # noqa: PLR0913 - each is an option
         raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
     asked = Asked(values=values, file=config, profile=profile, extend=extend).of_run()
     with imports_uncollected():
-        chosen = resumed(asked) if "resume" in values else settled(asked)
-        if address is not None and "resume" not in values:
-            chosen, told = masked_if_possible(chosen, asked)
-            if told:
-                complain(told)
+        chosen = _chosen(asked, address)
         chosen, run_path = placed(chosen, made_here=address is None)
         check_plugins(chosen)
         if chosen.engine == "inline":
@@ -139,6 +135,18 @@ def _run(  # noqa: PLR0913 - each is an option
         tell_json({"run": str(run_path), "result": to_json(result)})
     else:
         tell(_summary(result, run_path))
+
+
+def _chosen(asked: Asked, address: Address | None) -> RunConfig:
+    """Return the configuration that is asked for; in a deployment sums are masked by default."""
+    if "resume" in asked.values:
+        return resumed(asked)
+    chosen = settled(asked)
+    if address is not None:
+        chosen, told = masked_if_possible(chosen, asked)
+        if told:
+            complain(told)
+    return chosen
 
 
 def _check_address(config: RunConfig, address: Address | None) -> None:
