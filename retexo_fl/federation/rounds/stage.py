@@ -195,7 +195,7 @@ class StageTraining:
             return
         self.summed = len(answered.intersection(self.training))
         self.cut = int(sum(one[-1] for one in measured))
-        if self.cut:
+        if self.cut > self._codec.most_cut(len(self.weights) * self.summed):
             logger.warning(
                 "stage %d, round %d: %s of %s exceeded what their steps reach and were cut; the "
                 "next round's steps reach them",
