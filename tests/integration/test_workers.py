@@ -25,6 +25,7 @@ LEAN: dict[str, Any] = {
 }
 ONE_SHOT = {key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()}
 SCAFFOLD = {"local_steps": 3, "local_optimizer": "sgd", "local_correction": "scaffold"}
+MASKED = {"secure_aggregation": "masked"}
 BALANCED = {"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"}
 
 
@@ -57,6 +58,8 @@ def _curves(run: Path) -> list[tuple[object, ...]]:
         ("sage", {}),
         ("gat", {"heads": 2}),
         ("gcn", LEAN),
+        ("gcn", LEAN | MASKED),
+        ("gat", {"heads": 2} | MASKED),
         ("gcn", ONE_SHOT),
         ("gcn", SCAFFOLD),
         ("sage", BALANCED),

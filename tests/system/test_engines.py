@@ -25,8 +25,9 @@ def run(out: Path, *options: str) -> Path:
     return out
 
 
-#: Coordinates of features, and few bits of all that moves.
+#: Coordinates of features, few bits of all that moves, and masks.
 LEAN = (
+    *("--secure-aggregation", "masked"),
     *(
         "--basis",
         "supervised",
