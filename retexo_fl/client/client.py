@@ -224,6 +224,8 @@ class GraphClient(Answering):
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
+        # In the clear nobody is told.
+        self._held_masks()
         answer = LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
         return self._answered(request, answer)
 

@@ -7,6 +7,7 @@ another process, or begins again after its process was killed, answers the same 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -58,6 +59,7 @@ from retexo_fl.updates.masked import MaskedUpdates
 _SECRETS: Final = "masking-secrets"
 _MEMORY: Final = "masking-memory"
 _PUBLICS: Final = "masking-keys"
+_CRC_BYTES: Final = 4
 
 
 class KeySigner(Protocol):
@@ -99,13 +101,21 @@ class ClientMasks:
 
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
         """Return the client's public key of an attempt, 32 bytes, and its signature if it signs."""
-        known = self._secrets(attempt)
+        try:
+            known = self._secrets(attempt)
+        except CheckpointError:
+            # Of whatever attempt: if of this one, other clients believe no second key.
+            known = None
         if known is None:
-            known = {"attempt": attempt}
             drawn = SecretKeys.draw()
-            known |= {"private": drawn.private.hex(), "own": drawn.own.hex()}
-            self._put(_SECRETS, known)
+            known = {
+                "attempt": attempt,
+                "private": drawn.private.hex(),
+                "own": drawn.own.hex(),
+            }
+            # The memory first: secrets without it answer nothing.
             self._put(_MEMORY, {"attempt": attempt})
+            self._put(_SECRETS, known)
             self._holder = None
         public = _secret_keys(known).public
         if self.signer is None:
@@ -193,7 +203,7 @@ class ClientMasks:
             opens=request.terms.opens,
         )
         included = clients_of(request.included)
-        if not {*included} <= {*label.asked}:
+        if not {*included} <= {*label.asked} <= publics.by_client.keys():
             raise SecureAggregationRefused("to open a sum of clients that were not asked")
         shares: dict[int, bytes] = {}
         content, at = request.shares.tobytes(), 0
@@ -277,7 +287,7 @@ class ClientMasks:
             publics = PublicKeys.of(clients, content)
             if publics.digest.hex() == known["publics"]:
                 return publics
-        raise CheckpointError(f"client {self._client}: its {_PUBLICS} are damaged")
+        raise self._damaged(_PUBLICS)
 
     def _secrets(self, attempt: int) -> dict[str, Any] | None:
         known = self._get(_SECRETS)
@@ -309,15 +319,25 @@ class ClientMasks:
         content = self._store.note(name)
         if content is None:
             return None
-        try:
-            known = json.loads(content)
-        except ValueError as error:
-            raise CheckpointError(f"client {self._client}: its {name} is damaged") from error
-        found: dict[str, Any] = known
+        if content[:_CRC_BYTES] != _crc(content[_CRC_BYTES:]):
+            raise self._damaged(name)
+        found: dict[str, Any] = json.loads(content[_CRC_BYTES:])
         return found
 
     def _put(self, name: str, known: Mapping[str, Any]) -> None:
-        self._store.put_note(name, json.dumps(known).encode())
+        content = json.dumps(known).encode()
+        self._store.put_note(name, _crc(content) + content)
+
+    def _damaged(self, name: str) -> CheckpointError:
+        return CheckpointError(
+            f"client {self._client}: its {name} are damaged; resume the run with "
+            "`retexo run --resume`"
+        )
+
+
+def _crc(content: bytes) -> bytes:
+    """Return the checksum that stands before what is kept, against damage on the disk."""
+    return zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
 
 
 def _place(ticket: Ticket, purpose: str, terms: MaskTerms) -> Place:

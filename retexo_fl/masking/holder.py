@@ -7,7 +7,6 @@ second answer tell more than the first is refused.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,13 +17,14 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived, number
 from retexo_fl.masking.label import Label, Place
-from retexo_fl.masking.shamir import SECRET_BYTES, SHARE_BYTES, split
-from retexo_fl.masking.streams import Sums
+from retexo_fl.masking.shamir import NOISE_BYTES, SECRET_BYTES, SHARE_BYTES, split
+from retexo_fl.masking.streams import Sums, key_stream
 from retexo_fl.units import counted
 
 #: A sum of fewer hides nobody: one of two clients knows the other's part.
 LEAST_CLIENTS: Final = 3
-_NONCE_BYTES: Final = 12
+#: A key seals one piece.
+_NONCE: Final = bytes(12)
 _TAG_BYTES: Final = 16
 
 
@@ -212,15 +212,21 @@ class MaskHolder:
         return derived(self._secrets.own, b"mask", label.digest)[:SECRET_BYTES]
 
     def _sealed(self, label: Label, seeds: Sequence[bytes]) -> dict[int, bytes]:
-        """Split seeds, and seal each opener's shares for it."""
-        openers = label.openers
-        by_seed = [split(seed, label.threshold, len(openers)) for seed in seeds]
+        """Split seeds, and seal each opener's shares for it.
+
+        All follows from secrets and label, so that a question that is asked again has one answer.
+        """
+        openers, size = label.openers, (label.threshold - 1) * NOISE_BYTES
+        noise = key_stream(derived(self._secrets.own, b"shares", label.digest), size * len(seeds))
+        by_seed = [
+            split(seed, label.threshold, len(openers), noise[at * size : (at + 1) * size])
+            for at, seed in enumerate(seeds)
+        ]
         found: dict[int, bytes] = {}
         for at, opener in enumerate(openers):
-            nonce = os.urandom(_NONCE_BYTES)
             plain = b"".join(shares[at] for shares in by_seed)
             box = self._box(label, self._client, opener)
-            found[opener] = nonce + box.encrypt(nonce, plain, label.digest)
+            found[opener] = box.encrypt(_NONCE, plain, label.digest)
         return found
 
     def _told(
@@ -230,8 +236,8 @@ class MaskHolder:
         try:
             # A piece of another length has another tag.
             box = self._box(label, client, client)
-            plain = box.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label.digest)
-        except (InvalidTag, ValueError) as error:
+            plain = box.decrypt(_NONCE, sealed, label.digest)
+        except InvalidTag as error:
             raise SecureAggregationRefused(
                 f"{label.place.name}: shares of client {client} were not sealed for this sum"
             ) from error
@@ -262,7 +268,7 @@ def _note(known: dict[str, Noted], place: Place, content: bytes) -> bool:
 
 def sealed_bytes(neighbours: int) -> int:
     """Return the bytes of one opener's sealed shares of a client with so many neighbours."""
-    return _NONCE_BYTES + (1 + neighbours) * SHARE_BYTES + _TAG_BYTES
+    return (1 + neighbours) * SHARE_BYTES + _TAG_BYTES
 
 
 def told_shares(label: Label, included: Sequence[int]) -> list[tuple[int, int]]:

@@ -42,8 +42,14 @@ def hand_out_keys(
                 "masked"
             )
         publics[client] = hello.mask_key
-    signatures = [hello.mask_signature for hello in hellos.values()]
-    told = b"".join(signature for signature in signatures if signature is not None)
+    signatures = {client: hello.mask_signature for client, hello in hellos.items()}
+    told = b"".join(signature for signature in signatures.values() if signature is not None)
+    unsigned = [client for client, signature in signatures.items() if signature is None]
+    if told and unsigned:
+        raise RemoteProtocolError(
+            f"client {unsigned[0]}: its masking key is not signed; expected a signature, as of "
+            "other clients"
+        )
     request = KeysRequest(
         ticket=ticket,
         clients=bits_of(hellos),

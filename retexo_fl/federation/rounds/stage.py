@@ -325,6 +325,7 @@ class StageTraining:
                 requests, sent, coded, purpose=purpose
             )
             return answers
+        opened: dict[type[Any], tuple[int, ...]] = {}
         for trial in range(TRIALS):
             again = partial(self._masked_requests, requests, masking, trial)
             masked = dict((yield from self._ask_each(again, sent, coded, purpose=purpose)))
@@ -332,7 +333,12 @@ class StageTraining:
                 self._count_traffic(client, answer)
             try:
                 summed: list[tuple[Who, Any]] = yield from masking.summed(
-                    again(coded), masked, weights=sent, lengths=self._lengths(), purpose=purpose
+                    again(coded),
+                    masked,
+                    weights=sent,
+                    lengths=self._lengths(),
+                    purpose=purpose,
+                    opened=opened,
                 )
             except RoundIncomplete:
                 if not masking.opens or trial + 1 == TRIALS:
