@@ -32,6 +32,8 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    FinishAnswer,
+    FinishRequest,
     GramAnswer,
     GramRequest,
     HelloAnswer,
@@ -220,6 +222,12 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         return self._held_masks().open(request)
+
+    def finish(self, request: FinishRequest) -> FinishAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        self._forget()
+        return FinishAnswer()
 
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""

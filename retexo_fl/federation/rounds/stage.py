@@ -13,6 +13,7 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
+    FinishRequest,
     HelloAnswer,
     MaskedAnswer,
     PeerTraffic,
@@ -220,6 +221,14 @@ class StageTraining:
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
+        if nodes == "test" and self._opens:
+            finish = FinishRequest(ticket=replace(self.ticket, round=self.round))
+            asked = self._present(self._participants.everyone)
+            # Nobody has to answer.
+            answers = yield Ask.of(
+                asked, finish, stage=self.ticket.stage, purpose="finish", counted=frozenset()
+            )
+            dict(answers)
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:
@@ -303,6 +312,11 @@ class StageTraining:
     def _all_again(self) -> bool:
         """Whether all clients are asked again where some lack weights: peers have their vectors."""
         return self._config.traits.exchanges_in_rounds
+
+    @property
+    def _opens(self) -> bool:
+        """Whether clients open masked sums: then they need their keys after an answer."""
+        return self._clients.masking is not None and self._clients.masking.opens
 
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
@@ -401,7 +415,7 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test,
+            last=is_test and not self._opens,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation

@@ -1,0 +1,183 @@
+"""Masked trainings whose agents, or server, are killed at every step: the model of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
+from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.commands import ROOT
+from tests.support.limits import PERMISSIVE
+from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.thread_grid import ThreadGrid
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+KEYS: dict[str, Any] = {
+    **{"clients": 3, "layers": 1, "hidden": 4, "rounds": 2, "model": "gcn"},
+    "secure_aggregation": "masked",
+}
+#: All have to answer, and sums are opened nevertheless.
+OPENED: dict[str, Any] = {**KEYS, "min_clients": 3, "round_deadline_s": 60.0}
+WAYS = {"all": KEYS, "opened": OPENED}
+#: What an agent may be killed at, in order; of labels, rounds and the rest, only once each.
+STEPS = (
+    *("hello kept masking-memory", "hello kept masking-secrets"),
+    *("keys begins", "keys kept masking-keys", "keys kept masking-secrets"),
+    *("labels begins", "labels kept masking-memory"),
+    *("train_layer begins", "train_layer kept masking-memory"),
+    *("open begins", "open kept masking-memory"),
+    *("evaluate_layer begins", "evaluate_layer kept masking-memory", "finish begins"),
+)
+ONLY_OPENED = ("open ", "finish ")
+SECRETS = "jobs/*/store/masking-secrets"
+
+
+def curves(run: Path) -> list[tuple[Any, ...]]:
+    keys = ("stage", "round", "loss", "val_loss", "val_accuracy", "summed", "cut")
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    return [tuple(event.get(key) for key in keys) for event in rounds]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(tmp_path: Path, way: str) -> None:
+    keys = WAYS[way]
+    steps = [step for step in STEPS if way == "opened" or not step.startswith(ONLY_OPENED)]
+    with agents(
+        tmp_path / "agents", make_parts(make_config(_kebab(keys))), start=False, settings=PERMISSIVE
+    ) as made:
+        made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
+        made[1].extra = {"PYTHONPATH": str(ROOT)}
+        left = made[1].folder / "steps"
+        left.write_text("\n".join(steps))
+        for agent in made:
+            agent.start()
+        run = train_with(made, configured(tmp_path / "run", **keys))
+        assert left.read_text() == ""
+        assert made[1].log.count(" restored job=") == len(steps)
+        # The job is over, and its secrets are gone.
+        assert not [path for agent in made for path in agent.state.glob(SECRETS)]
+    whole = train(tmp_path / "whole", **keys)
+    assert model_bytes(run) == model_bytes(whole)
+    assert curves(run) == curves(whole)
+    assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path, way: str) -> None:
+    command = "from tests.system.test_masked_crashes import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", command, way, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=ROOT,
+    )
+    assert found.returncode == 0, found.stderr
+    deaths = json.loads(found.stdout.splitlines()[-1])
+    opened = way == "opened"
+    assert deaths == [
+        *("query.hello 0", "query.keys 0", "query.labels 0"),
+        *(["query.open 0"] if opened else []),
+        *("query.publish 0", "query.collect 0", "train.layer 1"),
+        *(["query.open 1"] if opened else []),
+        "train.layer 2",
+        *(["query.open 2"] if opened else []),
+        # Validation of the last weights, and the test.
+        "evaluate.layer 2",
+        *(["query.finish 2"] if opened else []),
+    ]
+
+
+def kill_a_server_at_every_question(way: str, folder: Path) -> list[str]:
+    """Kill and resume until nothing new is asked; return where it was killed."""
+    keys, deaths = WAYS[way], folder / "deaths"
+    deaths.touch()
+    parts = make_parts(make_config(_kebab(keys)))
+    keys_seen: list[bytes] = []
+    attempts = 0
+    with agents(folder / "agents", parts, settings=PERMISSIVE) as made:
+        run = folder / "run"
+        while True:
+            # What was killed before its first checkpoint begins anew.
+            again = {"resume": run} if (run / "checkpoint.safetensors").exists() else {}
+            run = run if again else folder / f"run-{attempts}"
+            status = _in_child(lambda r=run, a=again: _dying_server(made, deaths, r, keys | a))
+            attempts += 1
+            if not os.WIFSIGNALED(status):
+                assert status == 0
+                break
+            for path in made[0].state.glob(SECRETS):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                keys_seen.append(path.read_bytes())
+    whole = folder / "whole"
+    assert _in_child(lambda: train(whole, **keys)) == 0
+    assert model_bytes(run) == model_bytes(whole)
+    assert curves(run) == curves(whole)
+    found = deaths.read_text().splitlines()
+    assert len(found) == attempts - 1
+    # Keys of other jobs and attempts are others.
+    assert len({json.loads(content[4:])["private"] for content in keys_seen}) >= len(found) - 1
+    return found
+
+
+def _dying_server(made: list[AgentProcess], deaths: Path, run: Path, keys: dict[str, Any]) -> None:
+    """Train, and be killed after a question was sent at whose place nobody was killed before."""
+    push = ThreadGrid.push_messages
+
+    def watched(self: ThreadGrid, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        names = list(push(self, sent))
+        kind, group = sent[0].metadata.message_type, sent[0].metadata.group_id
+        place = f"{kind} {group.rpartition('.')[2]}"
+        if place not in deaths.read_text().splitlines():
+            with deaths.open("a") as file:
+                file.write(f"{place}\n")
+            # Some have answered by then, others have not.
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return names
+
+    ThreadGrid.push_messages = watched  # type: ignore[method-assign]
+    train_with(made, configured(run, **keys))
+
+
+def _in_child(task: Callable[[], object]) -> int:
+    """Run a task in a fork of this process, which has loaded everything; return its status."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            task()
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitpid(process, 0)[1]
+
+
+def main() -> None:
+    """Kill the server of the way and in the folder that the command line names."""
+    # In this process nothing of ours has a thread, so that it may be forked.
+    import retexo_fl.client.factory
+    import retexo_fl.simulation.inline_engine  # noqa: F401
+
+    print(json.dumps(kill_a_server_at_every_question(sys.argv[1], Path(sys.argv[2]))))  # noqa: T201
+
+
+def _kebab(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace("_", "-"): value for key, value in keys.items()}
