@@ -34,37 +34,76 @@ def unmask(label: Label, total: Sums, included: Sequence[int], told: Mapping[int
         by_opener[opener] = [
             shares[at : at + SHARE_BYTES] for at in range(0, len(shares), SHARE_BYTES)
         ]
-    chosen = sorted(told)[: label.threshold]
-    assert len(chosen) == label.threshold
-    joiner = _joiner(label, chosen)
+    shares_by_pair = _Shares(label)
     for at, (client, other) in enumerate(pairs):
-        shares_of = {opener: shares[at] for opener, shares in by_opener.items()}
-        try:
-            seed = joiner.join([shares_of[opener] for opener in chosen])
-        except RemoteProtocolError as error:
-            raise RemoteProtocolError(
-                f"{_liar(label, shares_of) or f'client {client}'}: {error}: of client {client}, as "
-                f"clients {', '.join(map(str, sorted(told)))} told them"
-            ) from error
+        seed = shares_by_pair.seed(client, {o: shares[at] for o, shares in by_opener.items()})
         if client <= other:
             total.subtract_mask(seed)
         else:
             total.add_mask(seed)
 
 
-def _joiner(label: Label, openers: Sequence[int]) -> Joiner:
-    return Joiner([label.openers.index(opener) + 1 for opener in openers])
+class _Shares:
+    """Joins shares of one sum's masks."""
 
+    def __init__(self, label: Label) -> None:
+        self._label = label
+        self._joiners: dict[tuple[int, ...], Joiner] = {}
 
-def _liar(label: Label, shares: Mapping[int, bytes]) -> str | None:
-    """Name the opener without whom shares fit, if there are enough of others."""
-    for liar in shares:
-        others = sorted({*shares} - {liar})
-        if len(others) < label.threshold:
-            return None
+    def seed(self, client: int, shares: Mapping[int, bytes]) -> bytes:
+        """Return the seed of a mask.
+
+        Args:
+            client: Who has sealed the shares.
+            shares: By opener; the threshold of them at least.
+
+        Raises:
+            RemoteProtocolError: They do not fit together. With two more than are needed, the
+                opener that told another one is named; else all who may have been it.
+        """
         try:
-            _joiner(label, others).join([shares[opener] for opener in others])
-        except RemoteProtocolError:
-            continue
-        return f"client {liar}"
-    return None
+            return self._joined(shares)
+        except RemoteProtocolError as error:
+            liar = self._liar(shares)
+            whose = f"of client {client}'s masks"
+            if liar is not None:
+                raise RemoteProtocolError(
+                    f"client {liar}: told a share {whose} that does not fit those of others"
+                ) from error
+            tellers = ", ".join(map(str, sorted(shares)))
+            raise RemoteProtocolError(
+                f"client {client}: {error}, as clients {tellers} told them: it sealed others, or "
+                "one of these told another"
+            ) from error
+
+    def _joined(self, shares: Mapping[int, bytes]) -> bytes:
+        """Join shares by two sets of openers, if there are more than are needed.
+
+        A share that is little beside the right one gives a seed that may be one.
+        """
+        openers, least = sorted(shares), self._label.threshold
+        assert len(openers) >= least
+        first, last = openers[:least], openers[-least:]
+        seed = self._join(first, shares)
+        if last != first and self._join(last, shares) != seed:
+            raise RemoteProtocolError("shares of a mask do not fit together")
+        return seed
+
+    def _join(self, openers: Sequence[int], shares: Mapping[int, bytes]) -> bytes:
+        key = tuple(openers)
+        if key not in self._joiners:
+            places = [self._label.openers.index(opener) + 1 for opener in openers]
+            self._joiners[key] = Joiner(places)
+        return self._joiners[key].join([shares[opener] for opener in openers])
+
+    def _liar(self, shares: Mapping[int, bytes]) -> int | None:
+        """Return the opener without whom shares fit, if others are enough to tell."""
+        if len(shares) < self._label.threshold + 2:
+            return None
+        for liar in sorted(shares):
+            try:
+                self._joined({o: share for o, share in shares.items() if o != liar})
+            except RemoteProtocolError:
+                continue
+            return liar
+        return None

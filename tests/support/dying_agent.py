@@ -1,9 +1,9 @@
 """The program `retexo`, but its agent is killed once at each step that a file names.
 
-Run as ``python -m tests.support.dying_agent agent run --config FILE``, with the file ``steps`` beside
-FILE: a step in each line, ``MESSAGE begins`` or ``MESSAGE kept NAME``, after a note of that name is on
-disk. Each step is taken out of the file at its death. What is killed begins again at once, as systemd
-would have it; everything is imported in the parent, so that this takes no time.
+Run as ``python -m tests.support.dying_agent agent run --config FILE``, with a file ``steps`` beside
+FILE: a step in each line, ``MESSAGE begins`` or ``MESSAGE kept NAME``, after a note of that name is
+on disk. Each step is taken out of the file at its death. What is killed begins again at once, as
+systemd would have it; everything is imported in the parent, so that this takes no time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masked trainings whose agents, or server, are killed at every step: the model of an undisturbed one."""
+"""Masked trainings whose agents, or server, are killed at every step: the same model."""
 
 from __future__ import annotations
 
