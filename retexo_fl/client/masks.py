@@ -175,6 +175,7 @@ class ClientMasks:
             weights=told_weights(request, weights),
             opens=terms.opens,
         )
+        holder.check(label)
         numbers = numbers_of(request, answer, lengths, terms=len(asked), client=self._client)
         hidden = holder.hide(label, numbers)
         self._remember(request.ticket.attempt, memory)
@@ -202,8 +203,11 @@ class ClientMasks:
             weights=request.weights,
             opens=request.terms.opens,
         )
+        if not (request.purpose.isascii() and request.purpose.isprintable()):
+            raise SecureAggregationRefused("to open a sum of messages of no type that there is")
+        holder.check(label)
         included = clients_of(request.included)
-        if not {*included} <= {*label.asked} <= publics.by_client.keys():
+        if not {*included} <= {*label.asked}:
             raise SecureAggregationRefused("to open a sum of clients that were not asked")
         shares: dict[int, bytes] = {}
         content, at = request.shares.tobytes(), 0
@@ -330,7 +334,7 @@ class ClientMasks:
 
     def _damaged(self, name: str) -> CheckpointError:
         return CheckpointError(
-            f"client {self._client}: its {name} are damaged; resume the run with "
+            f"client {self._client}: its note {name} is damaged; resume the run with "
             "`retexo run --resume`"
         )
 

@@ -94,6 +94,34 @@ class MaskHolder:
         self._memory = memory
         self._least = max(least_clients, LEAST_CLIENTS)
 
+    def check(self, label: Label) -> None:
+        """Check who is asked for what, and by which keys.
+
+        Raises:
+            SecureAggregationRefused: It is no sum that this client takes part in.
+        """
+        asked = label.asked
+        if list(asked) != sorted({*asked}) or not {*asked} <= self._publics.by_client.keys():
+            raise SecureAggregationRefused(
+                f"{label.place.name}: clients {list(asked)[:9]} are asked; expected clients with "
+                "masking keys, each once, ascending"
+            )
+        if self._client not in asked:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: client {self._client} is not among those that are asked"
+            )
+        if len(asked) < self._least:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: a sum of {counted(len(asked), 'client')}; expected "
+                f"{self._least_told}"
+            )
+        if label.place.trial and not label.opens:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: asked again, where nobody may be missing"
+            )
+        if label.keys != self._publics.digest:
+            raise SecureAggregationRefused(f"{label.place.name}: other masking keys are named")
+
     def hide(self, label: Label, sums: Sums) -> Hidden:
         """Mask a client's numbers.
 
@@ -105,7 +133,7 @@ class MaskHolder:
             SecureAggregationRefused: Too few clients are asked, the label is of other keys, or
                 another content or label was answered at this place.
         """
-        self._check_label(label)
+        self.check(label)
         self._note_answer(label, sums)
         masked = sums.form.zeros()
         masked.add(sums)
@@ -137,7 +165,7 @@ class MaskHolder:
             SecureAggregationRefused: The set is none, or another one was opened, or shares were not
                 sealed for this client and label.
         """
-        self._check_label(label)
+        self.check(label)
         self._check_set(label, included)
         told: list[bytes] = []
         for client in included:
@@ -148,28 +176,10 @@ class MaskHolder:
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _check_label(self, label: Label) -> None:
-        asked = label.asked
-        if list(asked) != sorted({*asked}) or not {*asked} <= self._publics.by_client.keys():
-            raise SecureAggregationRefused(
-                f"{label.place.name}: clients {list(asked)[:9]} are asked; expected clients with "
-                "masking keys, each once, ascending"
-            )
-        if self._client not in asked:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: client {self._client} is not among those that are asked"
-            )
-        if len(asked) < self._least:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: a sum of {counted(len(asked), 'client')}; expected "
-                f"{self._least} at least"
-            )
-        if label.place.trial and not label.opens:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: asked again, where nobody may be missing"
-            )
-        if label.keys != self._publics.digest:
-            raise SecureAggregationRefused(f"{label.place.name}: other masking keys are named")
+    @property
+    def _least_told(self) -> str:
+        whose = " (least-clients in its agent.toml)" if self._least > LEAST_CLIENTS else ""
+        return f"{self._least} at least{whose}"
 
     def _note_answer(self, label: Label, sums: Sums) -> None:
         """Refuse to use a mask for two contents."""
@@ -188,7 +198,7 @@ class MaskHolder:
         if len(included) < self._least:
             raise SecureAggregationRefused(
                 f"{name}: to open a sum of {counted(len(included), 'client')}; expected "
-                f"{self._least} at least"
+                f"{self._least_told}"
             )
         if self._client not in label.openers or not label.opens:
             raise SecureAggregationRefused(

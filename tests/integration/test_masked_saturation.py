@@ -17,20 +17,19 @@ from tests.support.fickle_grid import FickleGrid
 from tests.support.runs import events_of
 
 #: By which the loss is multiplied in the round that is under way.
-_factor = 1.0
+FACTOR = {"now": 1.0}
 
 
 def grown_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross-entropy times a factor that the test sets."""
-    return _factor * torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return FACTOR["now"] * torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
 
 
 def grow(grid: FickleGrid, message: Message) -> None:
     """Have the loss, and so all gradients, be a thousandfold from round 3 on."""
-    global _factor
     del grid
     if message.metadata.message_type == api.TRAIN.message_type:
-        _factor = 1000.0 if records.read_request(message).ticket.round >= 3 else 1.0
+        FACTOR["now"] = 1000.0 if records.read_request(message).ticket.round >= 3 else 1.0
 
 
 @pytest.mark.parametrize("bits", [32, 8])

@@ -10,14 +10,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import (
+    HelloRequest,
+    KeysRequest,
+    LabelsRequest,
+    MaskedAnswer,
+    MaskTerms,
+    Ticket,
+    bits_of,
+)
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import make_config
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import CheckpointError, SecureAggregationRefused, StaleAttempt
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import ROOT
 from tests.support.limits import PERMISSIVE
@@ -177,6 +190,56 @@ def main() -> None:
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
     print(json.dumps(kill_a_server_at_every_question(sys.argv[1], Path(sys.argv[2]))))  # noqa: T201
+
+
+def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_path: Path) -> None:
+    keys = _kebab({**OPENED, "engine": "deployment"})
+    parts = make_parts(make_config(_kebab(KEYS)))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
+        asked = [RemoteClient(agent.socket, config_values(make_config(keys))) for agent in made]
+        ticket = Ticket(job="job-0123456789ab", attempt=1)
+
+        def meet(attempt: int) -> None:
+            now = replace(ticket, attempt=attempt)
+            hellos = [client.ask(HelloRequest(ticket=now)) for client in asked]
+            request = KeysRequest(
+                ticket=now,
+                clients=bits_of(range(3)),
+                keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),
+                signatures=b"".join(h.mask_signature or b"" for h in hellos),
+            )
+            assert len({client.ask(request).digest for client in asked}) == 1
+
+        def count(attempt: int, number: int) -> MaskedAnswer:
+            now = replace(ticket, attempt=attempt, round=number)
+            terms = MaskTerms(asked=bits_of(range(3)), opens=True)
+            answer: Any = asked[0].ask(LabelsRequest(ticket=now, terms=terms))
+            assert isinstance(answer, MaskedAnswer)
+            return answer
+
+        meet(1)
+        earlier, first = count(1, 1), count(1, 2)
+        assert earlier.wide != first.wide
+        for _ in range(2):
+            again = count(1, 2)
+            assert (again.wide, again.shares) == (first.wide, first.shares)
+            with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+                count(1, 1)
+            made[0].kill()
+            made[0].start()
+        made[0].kill()
+        memory = next(made[0].state.glob("jobs/*/store/masking-memory"))
+        memory.write_bytes(memory.read_bytes()[:-1])
+        made[0].start()
+        with pytest.raises(
+            CheckpointError,
+            match="^client 0: its note masking-memory is damaged; resume the run with `retexo run",
+        ):
+            count(1, 2)
+        meet(2)
+        assert count(2, 1).wide != earlier.wide
+        with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
+            count(1, 3)
 
 
 def _kebab(keys: dict[str, Any]) -> dict[str, Any]:

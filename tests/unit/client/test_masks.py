@@ -335,7 +335,11 @@ def test_an_opener_opens_one_set_only(clients: Clients, restarts: bool) -> None:
     [
         ((0, 1), {}, "to open a sum of 2 clients; expected 3 at least"),
         ((0, 1, 2, 5), {}, "to open a sum of clients that were not asked"),
-        ((0, 1, 2), {"terms": MaskTerms(asked=bits_of(range(9)), opens=True)}, "were not asked"),
+        (
+            (0, 1, 2),
+            {"terms": MaskTerms(asked=bits_of(range(9)), opens=True)},
+            "expected clients with masking",
+        ),
         (
             (0, 1, 2),
             {"terms": MaskTerms(asked=bits_of(ALL))},
@@ -344,6 +348,7 @@ def test_an_opener_opens_one_set_only(clients: Clients, restarts: bool) -> None:
         ((0, 1, 2), {"form": b"f" * 32}, "shares of client 0 were not sealed for this sum"),
         ((0, 1, 2), {"weights": b"w" * 32}, "shares of client 0 were not sealed"),
         ((0, 1, 2), {"purpose": "train.layer"}, "shares of client 0 were not sealed"),
+        ((0, 1, 2), {"purpose": "\ud800"}, "messages of no type that there is"),
         ((0, 1, 2), {"shares": np.zeros(7, np.uint8)}, "shares of client 0 were not sealed"),
         ((0, 1, 2), {"ticket": replace(TICKET, round=2)}, "shares of client 0 were not sealed"),
     ],
