@@ -41,7 +41,10 @@ def test_what_exceeds_the_steps_is_cut_and_counted_and_reached_in_the_next_round
             tmp_path / "run",
             grow,
             loss=f"{__name__}:grown_loss",
-            **{"update_bits": bits, "layers": 1, "rounds": 5, "model": "gcn"},
+            update_bits=bits,
+            layers=1,
+            rounds=5,
+            model="gcn",
         )
     rounds = [event for event in events_of(run) if event["event"] == "round"]
     cut = [event["cut"] for event in rounds]

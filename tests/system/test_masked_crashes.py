@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def kill_a_server_at_every_question(way: str, folder: Path) -> list[str]:
             # What was killed before its first checkpoint begins anew.
             again = {"resume": run} if (run / "checkpoint.safetensors").exists() else {}
             run = run if again else folder / f"run-{attempts}"
-            status = _in_child(lambda r=run, a=again: _dying_server(made, deaths, r, keys | a))
+            status = _in_child(partial(_dying_server, made, deaths, run, keys | again))
             attempts += 1
             if not os.WIFSIGNALED(status):
                 assert status == 0
