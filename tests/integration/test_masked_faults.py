@@ -61,6 +61,9 @@ def test_a_late_answer_is_in_no_sum(tmp_path: Path) -> None:
     of_stage = [event for event in rounds(run) if event["stage"] == 0]
     assert [event["summed"] for event in of_stage] == [4, 3, 4, 4]
     assert [event.get("absent", []) for event in of_stage] == [[], [1], [], []]
+    # It was not asked to open a round that it had not answered.
+    opened = [node for kind, node, group in heard if (kind, group) == (OPEN, "1.0.2")]
+    assert opened == [node_of(0), node_of(2), node_of(3)]
     assert heard.index((TRAIN, node_of(1), "1.0.2")) > heard.index((OPEN, node_of(0), "1.0.2"))
 
 

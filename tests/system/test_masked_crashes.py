@@ -32,6 +32,8 @@ from retexo_fl.client.api import (
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused, StaleAttempt
+from retexo_fl.run_log.events import RoundClosed
+from tests.integration.test_masked_training import away_in, train_in
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import ROOT
 from tests.support.limits import PERMISSIVE
@@ -88,6 +90,34 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(tmp_path: Path, 
     assert model_bytes(run) == model_bytes(whole)
     assert curves(run) == curves(whole)
     assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
+
+
+def test_an_agent_that_is_gone_is_left_out_and_takes_part_again(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        **{**OPENED, "clients": 4, "rounds": 7, "round_deadline_s": 1.5},
+        "missing_peers": "drop",
+    }
+    parts = make_parts(make_config(_kebab(keys)))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
+
+        def end_and_begin(event: object) -> None:
+            if isinstance(event, RoundClosed) and event.round == 2:
+                made[3].kill()
+            if isinstance(event, RoundClosed) and event.round == 4:
+                made[3].start()
+
+        run = train_with(made, configured(tmp_path / "run", **keys), [end_and_begin])
+    absent = {
+        (0, event["round"]): event["absent"][0]
+        for event in events_of(run)
+        if event["event"] == "round" and event.get("absent")
+    }
+    assert {*absent.values()} == {3}
+    assert (0, 4) in absent
+    assert (0, 7) not in absent
+    # The same rounds without it, in this process.
+    other = train_in(tmp_path / "other", away_in(absent), **keys | {"round_deadline_s": 0.3})
+    assert model_bytes(run) == model_bytes(other)
 
 
 @pytest.mark.parametrize("way", WAYS)

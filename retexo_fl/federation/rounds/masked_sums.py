@@ -207,8 +207,14 @@ class _Sum:
     def _told(
         self, included: Sequence[int], answers: Mapping[int, MaskedAnswer], purpose: str
     ) -> Round[dict[int, bytes]]:
-        """Ask the openers for shares; return those of enough of them."""
+        """Ask the openers for shares; return those of enough of them.
+
+        One that has not answered would be waited for once more: it is asked where it is needed.
+        """
         label = self._label
+        needed = {*label.openers}
+        if len(needed.intersection(included)) >= label.threshold:
+            needed &= {*included}
         sealed = {client: self._sealed(client, answers[client]) for client in included}
         requests: dict[int, Request[Any]] = {
             opener: OpenRequest(
@@ -223,6 +229,7 @@ class _Sum:
                 ),
             )
             for place, opener in enumerate(label.openers)
+            if opener in needed
         }
         answered = yield Ask(requests=requests, stage=label.place.stage, purpose=purpose)
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
