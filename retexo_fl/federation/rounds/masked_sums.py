@@ -104,6 +104,7 @@ class MaskedSums:
         *,
         weights: np.ndarray | None,
         lengths: SumLengths,
+        stage: int,
         purpose: str,
     ) -> Round[list[tuple[Who, Any]]]:
         """Return one answer for each kind of request, with the clients that it is the sum of.
@@ -113,7 +114,8 @@ class MaskedSums:
             answers: By client, ascending.
             weights: What clients compute with, decoded.
             lengths: How many numbers answers have.
-            purpose: For the ledger, of what opens a sum.
+            stage: For the ledger, of what opens a sum; likewise ``purpose``.
+            purpose: See ``stage``.
 
         Raises:
             RemoteProtocolError: An answer has another length.
@@ -130,7 +132,7 @@ class MaskedSums:
                     f"{counted(len(there), 'masked answer')}; expected {LEAST_CLIENTS} at least"
                 )
             sums = _Sum(self, request, tuple(of_kind), weights=weights, lengths=lengths)
-            total = yield from sums.total(there, purpose)
+            total = yield from sums.total(there, stage, purpose)
             found.append((tuple(there), answer_of_sum(request, total, lengths)))
         return sorted(found, key=lambda pair: members(pair[0]))
 
@@ -167,7 +169,7 @@ class _Sum:
             opens=self._terms.opens,
         )
 
-    def total(self, answers: Mapping[int, MaskedAnswer], purpose: str) -> Round[Sums]:
+    def total(self, answers: Mapping[int, MaskedAnswer], stage: int, purpose: str) -> Round[Sums]:
         """Return the sum without masks."""
         total = self._form.zeros()
         for client, answer in answers.items():
@@ -176,7 +178,9 @@ class _Sum:
         if not self._terms.opens:
             return total
         included = tuple(answers)
-        told = yield from self._told(included, answers, purpose)
+        requests = self._opening(included, answers)
+        answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
+        told = self._told(answered, len(requests))
         unmask(self._label, total, included, told)
         return total
 
@@ -190,13 +194,13 @@ class _Sum:
             wide=WIDE.unpack(answer.wide, form.wide),
         )
 
-    def _told(
-        self, included: Sequence[int], answers: Mapping[int, MaskedAnswer], purpose: str
-    ) -> Round[dict[int, bytes]]:
-        """Ask the openers for shares; return those of enough of them."""
+    def _opening(
+        self, included: Sequence[int], answers: Mapping[int, MaskedAnswer]
+    ) -> dict[int, Request[Any]]:
+        """Return what each opener is asked."""
         label = self._label
         sealed = {client: self._sealed(client, answers[client]) for client in included}
-        requests: dict[int, Request[Any]] = {
+        return {
             opener: OpenRequest(
                 ticket=self._request.ticket,
                 purpose=label.place.purpose,
@@ -210,12 +214,15 @@ class _Sum:
             )
             for place, opener in enumerate(label.openers)
         }
-        answered = yield Ask(requests=requests, stage=label.place.stage, purpose=purpose)
+
+    def _told(self, answered: Iterable[tuple[int, Any]], asked: int) -> dict[int, bytes]:
+        """Return the shares of each opener that answered, if they are enough."""
+        label = self._label
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
         if len(told) < label.threshold:
             raise RoundIncomplete(
                 f"stage {label.place.stage}, round {label.place.round}: shares from "
-                f"{len(told)} of {counted(len(requests), 'client')}; expected {label.threshold} "
+                f"{len(told)} of {counted(asked, 'client')}; expected {label.threshold} "
                 "to open a masked sum"
             )
         return told
