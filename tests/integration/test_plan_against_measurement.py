@@ -116,7 +116,9 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
         {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM},
         {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
+        # One client validates and does not train, then three do.
         {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
+        {"clients": 7, "split": f"{__name__}:few_train", **QUORUM},
         # More than have a mask with each other, or hold shares.
         {"clients": 70, "rounds": 1, "hidden": 2, **QUORUM},
     ],
@@ -136,10 +138,12 @@ def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any
 
 
 def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
-    """Have three of five clients train, the others validate; one of those has test nodes alone."""
+    """Have three clients train, and all but the last validate."""
     found = make_split(graph, assignment, split="random:0.2/0.2/0.6", seed=seed)
     train, val = np.asarray(found.train), np.asarray(found.val)
-    return replace(found, train=train & (assignment < 3), val=val & (assignment < 4))
+    return replace(
+        found, train=train & (assignment < 3), val=val & (assignment < assignment.max())
+    )
 
 
 def _train(out: Path, **keys: Any) -> Path:
