@@ -141,9 +141,7 @@ def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
     """Have three clients train, and all but the last validate."""
     found = make_split(graph, assignment, split="random:0.2/0.2/0.6", seed=seed)
     train, val = np.asarray(found.train), np.asarray(found.val)
-    return replace(
-        found, train=train & (assignment < 3), val=val & (assignment < assignment.max())
-    )
+    return replace(found, train=train & (assignment < 3), val=val & (assignment < assignment.max()))
 
 
 def _train(out: Path, **keys: Any) -> Path:
