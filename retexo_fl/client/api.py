@@ -330,7 +330,8 @@ class OpenRequest(Request["OpenAnswer"]):
     purpose: str
     terms: MaskTerms
     form: bytes
-    weights: bytes
+    # No weights: what they are named by.
+    weights: bytes = field(metadata=named("weights-name"))
     included: bytes
     shares: np.ndarray
 

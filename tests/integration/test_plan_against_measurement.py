@@ -126,10 +126,15 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
 def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {"dataset": "digits", **keys, "secure_aggregation": "masked"}
     config = configured(tmp_path / "run", **{**KEYS, **keys})
-    masked = plan_facts(config, load_parts(config))["masked"]
+    facts = plan_facts(config, load_parts(config))
+    masked, plan = facts["masked"], facts["plans"][facts["boundary_plan"]]
     ledger = ledger_of(_train(tmp_path / "run", **keys))
     assert ledger.sum(kind="updates_up").payload == masked["updates_up"]
     assert ledger.sum(kind="masks").payload == masked["keys"] + masked["shares"]
+    if config.weight_bits == 32 and "split" not in keys:
+        # Where validation nodes do not count, weights are not sent for them.
+        predicted = plan["algorithms"][config.algorithm]["weights_down"]
+        assert ledger.sum(kind="weights_down").raw == predicted
     if not config.traits.exchanges_in_rounds:
         # Whose answers also tell what peers exchanged.
         asked = ("labels", "basis", "gram", "train", "evaluate")

@@ -65,8 +65,7 @@ def _features_of(shape: ModelShape, update: np.ndarray) -> np.ndarray:
     weight = named_weights(shape, 0, update[: num_weights(shape, 0)])["layer.weight"]
     # sage has two rows of weights for each feature: of a node's own, and of its neighbours'.
     by_feature = weight.reshape(-1, shape.features, weight.shape[1])
-    found: np.ndarray = by_feature.any(axis=(0, 2))
-    return found
+    return np.asarray(by_feature.any(axis=(0, 2)))
 
 
 def test_the_terminal_warns_of_features_of_one_client_under_masks_alone(

@@ -125,4 +125,4 @@ def plain(
     numbers: Sequence[tuple[np.ndarray, np.ndarray]], included: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     updates, tails = zip(*[numbers[client] for client in included], strict=True)
-    return sum(updates).tolist(), sum(tails).tolist()
+    return np.sum(updates, axis=0).tolist(), np.sum(tails, axis=0).tolist()
