@@ -166,7 +166,9 @@ class PredictionLoop:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         masking = None
         if self.config.secure_aggregation == "masked":
-            masking = messenger.run(hand_out_keys(hello, federation.hellos, self.config))
+            masking = messenger.run(
+                hand_out_keys(hello, federation.hellos, self.config, to_train=False)
+            )
         clients = Clients(
             hellos=federation.hellos,
             policy=messenger.policy,

@@ -20,16 +20,22 @@ from retexo_fl.units import counted
 
 
 def hand_out_keys(
-    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig
+    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig, *, to_train: bool = True
 ) -> Round[MaskedSums]:
     """Tell every client the keys of all; return how sums are masked from then on.
 
+    Args:
+        ticket: Names job and attempt.
+        hellos: By client, ascending.
+        config: Of the run.
+        to_train: Sums will be over those with train nodes; else over all.
+
     Raises:
-        ConfigurationError: Too few clients train, or a client has no key.
+        ConfigurationError: Too few clients train.
         RemoteProtocolError: A client believes other keys.
     """
     training = [client for client, hello in hellos.items() if hello.train]
-    if len(training) < LEAST_CLIENTS:
+    if to_train and len(training) < LEAST_CLIENTS:
         raise ConfigurationError(
             f"secure-aggregation: masked, but {counted(len(training), 'client')} of "
             f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"
