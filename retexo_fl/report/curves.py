@@ -14,7 +14,6 @@ from retexo_fl.report.svg import Size, both_sizes
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
 from retexo_fl.units import (
-    clients_named,
     format_bytes,
     format_count,
     format_counted,
@@ -293,7 +292,7 @@ def _rounds_table(stage: StageCourse) -> str:
     columns = ("round", "training loss", "validation loss", scored, "moved so far", *more)
     summary = "Rounds as a table"
     if every > 1:
-        gaps = "those without some clients, " if "without" in more else ""
+        gaps = "those without some clients, " if "without clients" in more else ""
         summary += f" (every {every}th, {gaps}the best and the last)"
     table = markup.table(f"Rounds of stage {stage.index}", columns, rows, sortable=len(rows) > 1)
     return markup.folded(summary, table) if len(rows) > 1 else table
@@ -309,9 +308,9 @@ _MORE_CELLS: Final[
             lambda point: markup.count(point.summed),
         ),
         "values cut": (lambda point: point.cut, lambda point: markup.count(point.cut)),
-        "without": (
+        "without clients": (
             lambda point: point.absent,
-            lambda point: markup.words(clients_named(point.absent) if point.absent else ""),
+            lambda point: markup.words(", ".join(map(str, point.absent))),
         ),
     }
 )
