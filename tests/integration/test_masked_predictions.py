@@ -69,12 +69,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[dict[str, Any]]]:
 
 
 def _values(reply: Message) -> dict[str, Any]:
+    content = reply.content
     return {
         key: value
-        for record in (
-            *reply.content.config_records.values(),
-            *reply.content.metric_records.values(),
-        )
+        for records in (content.config_records, content.metric_records)
+        for record in records.values()
         for key, value in record.items()
     }
 
