@@ -114,8 +114,8 @@ class MaskedSums:
             answers: By client, ascending.
             weights: What clients compute with, decoded.
             lengths: How many numbers answers have.
-            stage: For the ledger, of what opens a sum; likewise ``purpose``.
-            purpose: See ``stage``.
+            stage: For the ledger, of what opens a sum.
+            purpose: For the ledger, of what opens a sum.
 
         Raises:
             RemoteProtocolError: An answer has another length.
@@ -178,9 +178,7 @@ class _Sum:
         if not self._terms.opens:
             return total
         included = tuple(answers)
-        requests = self._opening(included, answers)
-        answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
-        told = self._told(answered, len(requests))
+        told = yield from self._told(included, answers, stage, purpose)
         unmask(self._label, total, included, told)
         return total
 
@@ -194,13 +192,17 @@ class _Sum:
             wide=WIDE.unpack(answer.wide, form.wide),
         )
 
-    def _opening(
-        self, included: Sequence[int], answers: Mapping[int, MaskedAnswer]
-    ) -> dict[int, Request[Any]]:
-        """Return what each opener is asked."""
+    def _told(
+        self,
+        included: Sequence[int],
+        answers: Mapping[int, MaskedAnswer],
+        stage: int,
+        purpose: str,
+    ) -> Round[dict[int, bytes]]:
+        """Ask the openers for shares; return those of enough of them."""
         label = self._label
         sealed = {client: self._sealed(client, answers[client]) for client in included}
-        return {
+        requests: dict[int, Request[Any]] = {
             opener: OpenRequest(
                 ticket=self._request.ticket,
                 purpose=label.place.purpose,
@@ -214,15 +216,12 @@ class _Sum:
             )
             for place, opener in enumerate(label.openers)
         }
-
-    def _told(self, answered: Iterable[tuple[int, Any]], asked: int) -> dict[int, bytes]:
-        """Return the shares of each opener that answered, if they are enough."""
-        label = self._label
+        answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
         if len(told) < label.threshold:
             raise RoundIncomplete(
                 f"stage {label.place.stage}, round {label.place.round}: shares from "
-                f"{len(told)} of {counted(asked, 'client')}; expected {label.threshold} "
+                f"{len(told)} of {counted(len(requests), 'client')}; expected {label.threshold} "
                 "to open a masked sum"
             )
         return told
