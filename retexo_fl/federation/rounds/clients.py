@@ -65,7 +65,7 @@ class Clients:
         asked = self.masking.asked(requests)
         masked = yield Ask(requests=asked, stage=stage, purpose=purpose, counted=counted)
         found = yield from self.masking.summed(
-            asked, dict(masked), weights=weights, lengths=lengths, stage=stage, purpose=purpose
+            asked, dict(masked), weights=weights, lengths=lengths, purpose=purpose
         )
         return found
 

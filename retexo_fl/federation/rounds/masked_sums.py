@@ -15,6 +15,7 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateRequest,
     HelloAnswer,
+    LabelsRequest,
     MaskedAnswer,
     MaskTerms,
     OpenRequest,
@@ -104,7 +105,6 @@ class MaskedSums:
         *,
         weights: np.ndarray | None,
         lengths: SumLengths,
-        stage: int,
         purpose: str,
     ) -> Round[list[tuple[Who, Any]]]:
         """Return one answer for each kind of request, with the clients that it is the sum of.
@@ -114,7 +114,6 @@ class MaskedSums:
             answers: By client, ascending.
             weights: What clients compute with, decoded.
             lengths: How many numbers answers have.
-            stage: For the ledger, of what opens a sum.
             purpose: For the ledger, of what opens a sum.
 
         Raises:
@@ -132,7 +131,7 @@ class MaskedSums:
                     f"{counted(len(there), 'masked answer')}; expected {LEAST_CLIENTS} at least"
                 )
             sums = _Sum(self, request, tuple(of_kind), weights=weights, lengths=lengths)
-            total = yield from sums.total(there, stage, purpose)
+            total = yield from sums.total(there, purpose)
             found.append((tuple(there), answer_of_sum(request, total, lengths)))
         return sorted(found, key=lambda pair: members(pair[0]))
 
@@ -169,7 +168,7 @@ class _Sum:
             opens=self._terms.opens,
         )
 
-    def total(self, answers: Mapping[int, MaskedAnswer], stage: int, purpose: str) -> Round[Sums]:
+    def total(self, answers: Mapping[int, MaskedAnswer], purpose: str) -> Round[Sums]:
         """Return the sum without masks."""
         total = self._form.zeros()
         for client, answer in answers.items():
@@ -178,7 +177,7 @@ class _Sum:
         if not self._terms.opens:
             return total
         included = tuple(answers)
-        told = yield from self._told(included, answers, stage, purpose)
+        told = yield from self._told(included, answers, purpose)
         unmask(self._label, total, included, told)
         return total
 
@@ -193,11 +192,7 @@ class _Sum:
         )
 
     def _told(
-        self,
-        included: Sequence[int],
-        answers: Mapping[int, MaskedAnswer],
-        stage: int,
-        purpose: str,
+        self, included: Sequence[int], answers: Mapping[int, MaskedAnswer], purpose: str
     ) -> Round[dict[int, bytes]]:
         """Ask the openers for shares; return those of enough of them."""
         label = self._label
@@ -216,6 +211,8 @@ class _Sum:
             )
             for place, opener in enumerate(label.openers)
         }
+        is_before = isinstance(self._request, LabelsRequest)
+        stage = -1 if is_before else label.place.stage
         answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
         if len(told) < label.threshold:

@@ -334,12 +334,7 @@ class StageTraining:
                 self._count_traffic(client, answer)
             try:
                 summed: list[tuple[Who, Any]] = yield from masking.summed(
-                    again(coded),
-                    masked,
-                    weights=sent,
-                    lengths=self._lengths(),
-                    stage=self.ticket.stage,
-                    purpose=purpose,
+                    again(coded), masked, weights=sent, lengths=self._lengths(), purpose=purpose
                 )
             except RoundIncomplete:
                 if not masking.opens or trial + 1 == TRIALS:
