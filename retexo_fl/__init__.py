@@ -11,7 +11,7 @@ from retexo_fl.version import __version__
 
 if TYPE_CHECKING:
     from retexo_fl.api.graph_model import GraphModel
-    from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger
+    from retexo_fl.api.loggers import MlflowLogger, TensorBoardLogger, WandbLogger
     from retexo_fl.api.parts import open_parts, partition, plan
     from retexo_fl.api.predicting import Predictions
     from retexo_fl.api.rows import Rows
@@ -44,6 +44,7 @@ __all__ = [
     "StageClosed",
     "SweepRow",
     "TensorBoardLogger",
+    "WandbLogger",
     "__version__",
     "open_parts",
     "partition",
@@ -54,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "api.graph_model": ("GraphModel",),
-    "api.loggers": ("MlflowLogger", "TensorBoardLogger"),
+    "api.loggers": ("MlflowLogger", "TensorBoardLogger", "WandbLogger"),
     "api.parts": ("open_parts", "partition", "plan"),
     "api.predicting": ("Predictions",),
     "api.rows": ("Rows",),

@@ -104,6 +104,10 @@ class ClientFailed(RetexoError):
     """A client answered with an error, or its process ended."""
 
 
+class PluginFailed(RetexoError):
+    """A ``module:attribute`` raised an exception while the run used it."""
+
+
 class DeviceFailed(RetexoError):
     """A worker of this machine's devices answered with an error, ended, or hangs."""
 

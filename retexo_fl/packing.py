@@ -27,9 +27,9 @@ def pack(numbers: npt.NDArray[Any], bits: int) -> Bytes:
     if width % each:
         padded = np.zeros((rows, packed_bytes(width, bits) * each), np.uint8)
         padded[:, :width] = numbers
-    packed = padded[:, 0::each] << (8 - bits)
+    packed: Bytes = padded[:, 0::each] << np.uint8(8 - bits)
     for place in range(1, each):
-        packed |= padded[:, place::each] << (8 - bits * (place + 1))
+        packed |= padded[:, place::each] << np.uint8(8 - bits * (place + 1))
     return packed
 
 

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
-from retexo_fl.errors import PluginError
+from retexo_fl.errors import PluginError, PluginFailed, RetexoError
 
 #: How a model begins that is a convolution of PyG: the form of a plug-in, but no user's module.
 PYG: Final = "pyg:"
 _OWN_SCHEME: Final = re.compile(r"x-[a-z0-9-]{1,30}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    kind: str
+    text: str
+    files: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.text!r}"
+
+    def made(self, code: CodeType) -> bool:
+        """Return whether a function is the plug-in itself, or defined within it."""
+        path = self.text.partition(":")[2]
+        return f"{code.co_qualname}.".startswith(f"{path}.")
+
+
+#: What this process has loaded, in that order.
+_LOADED: Final[dict[tuple[str, str], _Loaded]] = {}
 
 
 def is_plugin(text: str) -> bool:
@@ -45,12 +70,94 @@ def load_plugin(kind: str, text: str) -> object:
         found: object = import_module(module_name)
     except ImportError as error:
         raise PluginError(f"{kind} {text!r}: cannot import {module_name!r} ({error})") from error
+    except RetexoError:
+        raise
+    except Exception as error:
+        place = _place_of_import(error)
+        raise PluginError(
+            f"{kind} {text!r}: cannot import {module_name!r}: {_words(error)} ({place})"
+        ) from error
     for name in path.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
             raise PluginError(f"{kind} {text!r}: {module_name!r} has no {path!r}") from error
+    _LOADED[kind, text] = _Loaded(kind, text, _files_of(found, module_name))
     return found
+
+
+@contextmanager
+def named_plugin_errors(named: type[RetexoError] = PluginFailed) -> Iterator[None]:
+    """Have an exception that a plug-in raises in the body end as :func:`plugin_failure`.
+
+    An exception that passed no line of a plug-in's file is left as it is.
+
+    Args:
+        named: Class of the error that it becomes.
+    """
+    try:
+        yield
+    except RetexoError:
+        raise
+    except Exception as error:
+        failure = plugin_failure(error, named)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def plugin_failure(
+    error: BaseException, named: type[RetexoError] = PluginFailed, *, tells_text: bool = True
+) -> RetexoError | None:
+    """Return an error that says which plug-in raised an exception, and in which of its lines.
+
+    Args:
+        error: With the traceback of where it was raised.
+        named: Class of what is returned.
+        tells_text: It has the exception's text, which may hold what the plug-in was given; else the
+            exception's class alone.
+
+    Returns:
+        None for an exception that passed no line of a plug-in's file.
+    """
+    files = {file for loaded in _LOADED.values() for file in loaded.files}
+    frames = [
+        (frame.f_code, line_number)
+        for frame, line_number in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename in files
+    ]
+    if not frames:
+        return None
+    code, line_number = frames[-1]
+    of_file = [item for item in _LOADED.values() if code.co_filename in item.files]
+    # A file may hold several; the one that was called is nearest to the caller.
+    called = [item for entered, _ in frames for item in of_file if item.made(entered)]
+    names = [called[0].name] if called else [item.name for item in of_file]
+    what = _words(error) if tells_text else type(error).__name__
+    # The name alone: where a client keeps its files is not for the server.
+    place = f"{Path(code.co_filename).name}:{line_number}"
+    return named(f"{' or '.join(names)}: {what} ({place}, in {code.co_name})")
+
+
+def _files_of(found: object, module_name: str) -> frozenset[str]:
+    """Return the files in which a plug-in's functions are defined; a notebook's cells are such."""
+    members = [found, *vars(found).values()] if isinstance(found, type) else [found]
+    codes = (getattr(inspect.unwrap(item), "__code__", None) for item in members if callable(item))
+    files = {code.co_filename for code in codes if isinstance(code, CodeType)}
+    return frozenset(files | {str(getattr(import_module(module_name), "__file__", None))})
+
+
+def _place_of_import(error: Exception) -> str:
+    """Return the line at which the import of a module ended."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+
+
+def _words(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def load_callable(kind: str, text: str, *parameters: str) -> Callable[..., Any]:

@@ -1,8 +1,4 @@
-"""The version of this installation."""
+"""The version, which pyproject.toml repeats (Flower reads it there)."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("retexo-fl")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+# Written here, since to look it up among the installed packages takes a tenth of a short command.
+__version__ = "0.1.0"

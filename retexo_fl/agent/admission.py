@@ -71,9 +71,9 @@ def _check_names(config: RunConfig, limits: Limits) -> None:
             f"algorithm: {config.algorithm!r}; expected one that allow-algorithms in this client's "
             f"agent.toml lists ({', '.join(limits.allow_algorithms) or 'none'})"
         )
-    if config.rounds > limits.most_rounds:
+    if (rounds := max(config.rounds, config.last_rounds)) > limits.most_rounds:
         raise ConfigurationError(
-            f"rounds: {config.rounds}; expected at most {limits.most_rounds} (most-rounds in this "
+            f"rounds: {rounds}; expected at most {limits.most_rounds} (most-rounds in this "
             "client's agent.toml)"
         )
 

@@ -24,6 +24,7 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     RetexoError,
 )
+from retexo_fl.plugins import plugin_failure
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,8 @@ class SocketServer:
         error = task.exception()
         if error is not None and not isinstance(error, RetexoError):
             logger.error(line("bug", message=request.message), exc_info=error)
-            raise ClientFailed(
+            # Its text stays in the log: it may hold what the owner's files do.
+            raise plugin_failure(error, tells_text=False) or ClientFailed(
                 f"{type(error).__name__} in the agent, which is a bug of retexo-fl; see its log"
             ) from error
         return task.result()

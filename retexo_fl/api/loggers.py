@@ -82,6 +82,42 @@ class MlflowLogger:
         self._mlflow.log_artifact(str(run.report()))
 
 
+class WandbLogger:
+    """Logs to a run of Weights & Biases: each stage's figures by round; at the end keys and test.
+
+    The run is the active one, which `wandb.init(...)` returned, or one that this begins and ends;
+    where it goes is Weights & Biases' own to say, by its arguments or by ``WANDB_MODE=offline``.
+    Its steps are counted over all stages; ``stage-N/round`` are the rounds.
+
+    Raises:
+        ConfigurationError: Weights & Biases is not installed.
+    """
+
+    def __init__(self) -> None:
+        _demand("wandb", "wandb")
+        self._wandb = import_module("wandb")
+        self._begun: Any = None
+
+    def on_round(self, event: RoundClosed, /) -> None:
+        """Log the figures of a round."""
+        self._run().log({**_figures(event), f"stage-{event.stage}/round": event.round})
+
+    def on_end(self, run: Run, /) -> None:
+        """Log the configuration and the test, and end a run that this began."""
+        self._run().config.update(config_values(run.config))
+        self._run().summary.update(_ends(run))
+        if self._begun is not None:
+            self._begun.finish()
+            self._begun = None
+
+    def _run(self) -> Any:
+        if self._begun is not None:
+            return self._begun
+        if self._wandb.run is None:
+            self._begun = self._wandb.init()
+        return self._begun or self._wandb.run
+
+
 def _demand(module: str, extra: str) -> None:
     if find_spec(module) is None:
         raise ConfigurationError(

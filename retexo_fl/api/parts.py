@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retexo_fl.api.settling import Asked, settled
 from retexo_fl.api.values import Partitions, asked_for
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
@@ -75,6 +76,7 @@ def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[Graph
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
     from retexo_fl.graph.recipes import RECIPE_NAME
+    from retexo_fl.progress.steps import Step
 
     if unlabelled is None:
         parts = make_parts(settled(asked), graph=asked.graph)
@@ -83,7 +85,8 @@ def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[Graph
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()
-    write_partitions(parts, out, beside=beside)
+    with Step(f"writing {counted(len(parts), 'part')}"):
+        write_partitions(parts, out, beside=beside)
     return parts
 
 

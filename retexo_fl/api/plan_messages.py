@@ -152,7 +152,7 @@ class _Messages:
 
     def _stage(self, stage: int, size: int, *, before: int | None) -> Iterator[Asked]:
         """Yield the messages of a stage of ``size`` weights, after one of so many ``before``."""
-        rounds = self._config.rounds
+        rounds = self._config.stage_rounds[stage]
         train = Asked(
             stage=stage,
             purpose="train",

@@ -73,7 +73,7 @@ def _exchanges(
     if config.algorithm in {"drop", "central"} or not any(plan.num_send for plan in plans):
         return
     # Forward and backward in each round; forward once more for each validation and the test.
-    later = 3 * config.rounds + 2 if config.traits.exchanges_in_rounds else 1
+    later = 3 * config.stage_rounds[0] + 2 if config.traits.exchanges_in_rounds else 1
     for stage in range(shape.stages):
         payloads = stage_payloads(config, shape, parts, plans, stage)
         known = {"stage": stage, "count": later if stage else 1}

@@ -10,6 +10,7 @@ from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.config import PROFILES, RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.named import layer_class
+from retexo_fl.progress.steps import Step
 
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
@@ -25,9 +26,10 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], str]:
     layer_class(config.model)
     parts = asked.load(config)
     config, told = fitted(config, parts, asked)
-    facts = plan_facts(config, parts)
-    if config.algorithm == "lazy":
-        facts["profiles"] = {name: _profile_facts(asked, parts, name) for name in PROFILES}
+    with Step("counting what each algorithm and profile would move"):
+        facts = plan_facts(config, parts)
+        if config.algorithm == "lazy":
+            facts["profiles"] = {name: _profile_facts(asked, parts, name) for name in PROFILES}
     return config, facts, told
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
@@ -192,6 +192,39 @@ class Run:
             quiet=quiet,
             keys=keys,
         )
+
+    def extend(
+        self,
+        *,
+        rounds: int,
+        graph: object | None = None,
+        partitions: Partitions | None = None,
+        callbacks: Sequence[Callback] = (),
+        quiet: bool = False,
+        **moved: object,
+    ) -> Self:
+        """Train the last stage of a finished run on; its result gives way to the new one.
+
+        That is the last layer where layers are trained one after the other, else the whole model.
+        It is trained to the bits of a run whose ``last-rounds`` were so many from the start.
+
+        Args:
+            rounds: How many more, whatever ``patience``.
+            graph: As in :meth:`resume`, likewise all others.
+            partitions: See there.
+            callbacks: See there.
+            quiet: See there.
+            moved: See there.
+
+        Raises:
+            RunDirectoryError: It has not finished, or had no rounds.
+            RetexoError: As :func:`run`.
+        """
+        if rounds < 1:
+            raise ConfigurationError(f"rounds: {rounds}; expected at least 1")
+        asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
+        _train(replace(asked, extend=rounds), callbacks, quiet=quiet)
+        return self
 
     def resume(
         self,

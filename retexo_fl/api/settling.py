@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Values: TypeAlias = Mapping[str, Scalar]
 
 #: A resume takes everything from the run but these.
-_MOVABLE: Final = free_keys() - {"out"}
+_MOVABLE: Final = free_keys() - {"out", "last-rounds"}
 #: Keys of a deployment only.
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
@@ -60,6 +60,7 @@ class Asked:
         graph: What takes the place of a named graph: a :class:`~retexo_fl.graph.Graph`, a PyG
             ``Data`` or a NetworkX graph.
         parts: What takes the place of a folder of parts.
+        extend: Rounds by which a finished run's last stage is trained on; 0 for none.
     """
 
     values: Values = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Asked:
     profile: str | None = None
     graph: object | None = None
     parts: Sequence[GraphPartition] | None = None
+    extend: int = 0
 
     def of_run(self) -> Self:
         """Return it with the profile of `retexo run`, where none is named."""
@@ -203,10 +205,10 @@ def _refuse(contradicting: Set[str], others: str) -> None:
 
 
 def resumed(asked: Asked) -> RunConfig:
-    """Return the configuration of the run to resume, moved where the keys say.
+    """Return the configuration of the run to resume or extend, moved where the keys say.
 
     Raises:
-        InputError: There is no run to resume, or an option would train something else.
+        InputError: There is no such run, or an option would train something else.
     """
     from retexo_fl.federation.checkpoints import named_damage, read_checkpoint
     from retexo_fl.federation.resume_checks import check_unchanged
@@ -214,7 +216,7 @@ def resumed(asked: Asked) -> RunConfig:
 
     values = asked.values
     run_path = Path(str(values["resume"])).absolute()
-    stored = check_resumable(run_path)
+    stored = check_resumable(run_path, extends=asked.extend > 0)
     others = (("config", asked.file), ("profile", asked.profile))
     named = [name for name, given in others if given is not None]
     fixed = named or sorted(values.keys() - _MOVABLE)
@@ -226,9 +228,12 @@ def resumed(asked: Asked) -> RunConfig:
         checkpoint = read_checkpoint(run_path / "checkpoint.safetensors")
         with named_damage(run_path / "checkpoint.safetensors"):
             check_unchanged(run_path, stored, checkpoint)
+            done = int(checkpoint.facts["round"])
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
     moved = config_values(stored)
+    if asked.extend:
+        moved["last-rounds"] = done + asked.extend
     if "engine" in values:
         moved |= _WHERE_GRAPHS_LIE if values["engine"] == "deployment" else _OF_DEPLOYMENTS
     config = make_config({**moved, **values})

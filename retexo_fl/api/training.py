@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from retexo_fl.api.settling import Asked, fitted
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import Interrupted, PluginError, RetexoError
+from retexo_fl.plugins import named_plugin_errors
 
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
@@ -113,6 +114,7 @@ def placed(config: RunConfig, *, made_here: bool = True) -> tuple[RunConfig, Pat
     return make_config({**config_values(config), "out": str(path)}), path
 
 
+@named_plugin_errors(PluginError)
 def check_plugins(config: RunConfig) -> None:
     """Find what the configuration names while nothing is written yet.
 

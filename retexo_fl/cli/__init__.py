@@ -6,27 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
+from typing import Final
 
 import click
 import typer
-from typer.core import TyperGroup
 
-from retexo_fl.cli import (
-    agent,
-    bluetooth,
-    datasets,
-    doctor,
-    features,
-    keys,
-    partition,
-    plan,
-    predict,
-    report,
-    run,
-    sweep,
-)
-from retexo_fl.cli.options import examples
-from retexo_fl.cli.sentences import complain, unknown, usage_sentence
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.sentences import complain, usage_sentence
 from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, RetexoError, TableError
 from retexo_fl.version import __version__
@@ -37,21 +25,35 @@ A graph is split over clients; each layer is trained after one exchange between 
 """
 
 
-class _Commands(TyperGroup):
-    """A group that names the nearest command instead of an unknown one."""
+#: In the order of `--help`; each is a module of this package, with a function ``add_to``.
+_COMMANDS: Final = (
+    *("run", "sweep", "plan", "predict", "report", "doctor", "datasets"),
+    *("features", "partition", "agent", "keys", "bluetooth"),
+)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that ``args`` begin with."""
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)), ctx)
-        return super().resolve_command(ctx, args)
+
+class _AllCommands(CommandGroup):
+    """The commands, each of which is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name; None where there is none."""
+        return _imported(cmd_name) if cmd_name in _COMMANDS else None
+
+
+@cache
+def _imported(name: str) -> click.Command:
+    holder = typer.Typer(rich_markup_mode="rich")
+    import_module(f"{__name__}.{name}").add_to(holder)
+    return typer.main.get_group(holder).commands[name]
 
 
 app = typer.Typer(
     name="retexo",
-    cls=_Commands,
+    cls=_AllCommands,
     help=_HELP,
     epilog=examples("retexo run --out runs/first", "retexo COMMAND --help"),
     no_args_is_help=True,
@@ -59,18 +61,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-run.add_to(app)
-sweep.add_to(app)
-plan.add_to(app)
-predict.add_to(app)
-report.add_to(app)
-doctor.add_to(app)
-datasets.add_to(app)
-features.add_to(app, _Commands)
-partition.add_to(app, _Commands)
-agent.add_to(app, _Commands)
-keys.add_to(app, _Commands)
-bluetooth.add_to(app, _Commands)
 
 
 @app.callback(invoke_without_command=True)
@@ -104,11 +94,15 @@ def run_command(arguments: Sequence[str]) -> int:
         # Whoever names no command has been shown them all.
         return 2
     except BrokenPipeError:
-        return _without_reader()
+        # Quietly, as other programs do, when the reader of the output has gone.
+        _drop_output()
+        return 1
     except (KeyboardInterrupt, RetexoError, click.ClickException, click.Abort, OSError) as error:
         code, sentences = _verdict(error)
         for sentence in sentences:
             complain(sentence)
+        if isinstance(error, OSError) and not error.filename:
+            _drop_output()
     return code if isinstance(code, int) else 0
 
 
@@ -136,8 +130,7 @@ def _verdict(error: BaseException) -> tuple[int, list[str]]:
             return Interrupted.exit_code, ["interrupted"]
 
 
-def _without_reader() -> int:
-    """End quietly, as other programs do, when the reader of the output has gone."""
+def _drop_output() -> None:
+    """Have what is left of the output go nowhere: Python tries it again at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
-    return 1

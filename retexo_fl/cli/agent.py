@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from retexo_fl.cli.options import examples
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ _Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="The age
 _DEFAULT = Path("/etc/retexo/agent.toml")
 
 
-def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
-    """Register the commands, as a group of class ``cls``."""
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
     group = typer.Typer(
-        cls=cls,
+        cls=CommandGroup,
         no_args_is_help=True,
         help="Run and control the agent: the process that holds a client's part and its links.",
         rich_markup_mode="rich",

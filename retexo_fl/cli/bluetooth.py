@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 import typer
-from typer.core import TyperGroup
 
 from retexo_fl.cli.bluetooth_tables import (
     facts,
@@ -18,7 +17,8 @@ from retexo_fl.cli.bluetooth_tables import (
     show_list,
     waiting,
 )
-from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.sentences import complain, tell
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _MAX_SECONDS: Final = 3600.0
 
 
-def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
-    """Register the commands, as a group of class ``cls``."""
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
     group = typer.Typer(
-        cls=cls,
+        cls=CommandGroup,
         no_args_is_help=True,
         help=_HELP,
         rich_markup_mode="rich",

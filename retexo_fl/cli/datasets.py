@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from retexo_fl.cli.options import examples
-from retexo_fl.cli.sentences import printable
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import AsJson
+from retexo_fl.cli.sentences import printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count
 
@@ -30,12 +32,18 @@ def _datasets(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of NAME.npz data sets.", metavar="DIR")
     ] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List the data sets: built in, made from a seed, here as files, and public ones."""
     from retexo_fl.graph import list_datasets
 
+    found = list_datasets(data_dir)
+    if as_json:
+        tell_json([asdict(info) for info in found])
+        return
     table = figures("name", "nodes", "edges", "features", "classes", "train/val/test")
-    for place, infos in groupby(list_datasets(data_dir), key=attrgetter("place")):
+    for place, infos in groupby(found, key=attrgetter("place")):
         table.add_row(place, style="dim")
         for info in infos:
             sizes = map(format_count, (info.nodes, info.edges, info.features, info.classes))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retexo_fl.api.flower_run import mark_of
-from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.superlink import Address
 from retexo_fl.config import RunConfig
 
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
 
 
 def predict_deployed(
-    config: RunConfig, task: InPlaceTask, *, address: Address, quiet: bool
+    config: RunConfig,
+    task: InPlaceTask,
+    *,
+    address: Address,
+    quiet: bool,
+    tell: Callable[[str], None],
 ) -> tuple[Path, dict[str, Any] | None]:
     """Have the clients of a SuperLink predict, and show the progress.
+
+    Args:
+        config: Of the inference.
+        task: What to predict with, and where the server writes.
+        address: Of the SuperLink.
+        quiet: Show no progress.
+        tell: Is handed a sentence where nothing had to be made.
 
     Returns:
         Where the server's summary is, on the SuperLink's machine; and what is in it, if that is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from retexo_fl.cli.doctor_audit import run_audit
-from retexo_fl.cli.options import examples, styled
-from retexo_fl.cli.sentences import printable
+from retexo_fl.cli.help_text import examples, styled
+from retexo_fl.cli.options import AsJson
+from retexo_fl.cli.sentences import printable, tell_json
 from retexo_fl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _doctor(
         Path | None, typer.Option(help="agent.toml of the agent to audit.", metavar="FILE")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long to audit.")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     if audit is not None:
         if config is not None or superlink or root_certificates is not None:
@@ -78,7 +78,7 @@ def _doctor(
             _show(finding)
     if as_json:
         facts = [{**asdict(item), "verdict": item.verdict.value} for item in findings]
-        typer.echo(json.dumps(facts, indent=2))
+        tell_json(facts)
     else:
         typer.echo(_conclusion(findings))
     return int(worst(findings) is Verdict.BAD)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.core import TyperGroup
 
-from retexo_fl.cli.options import examples
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import complain, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -57,10 +57,10 @@ _Categorical = Annotated[
 ]
 
 
-def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
-    """Register the commands, as a group of class ``cls``."""
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
     group = typer.Typer(
-        cls=cls,
+        cls=CommandGroup,
         no_args_is_help=True,
         help="Make a recipe by which columns of nodes become features and classes at all clients.",
         rich_markup_mode="rich",

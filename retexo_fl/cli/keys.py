@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from retexo_fl.cli.options import examples
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
 from retexo_fl.units import format_counted
 
@@ -27,10 +27,10 @@ the other clients. Never overwrites a key.
 """
 
 
-def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
-    """Register the commands, as a group of class ``cls``."""
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
     group = typer.Typer(
-        cls=cls,
+        cls=CommandGroup,
         no_args_is_help=True,
         help="Keys of clients, and the roster of their certificates and addresses.",
         rich_markup_mode="rich",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.markup import escape
 
+from retexo_fl.cli.help_text import styled
 from retexo_fl.config import (
     PROFILES,
     Scalar,
@@ -33,6 +33,8 @@ PROFILE_OPTION: Final = typer.Option(
     "machine with no other choice of how; else retexo.",
     metavar="NAME",
 )
+#: Of commands that print what they found as one JSON value.
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
     {bool: "true|false", int: "N", float: "X", str: "NAME"}
@@ -76,17 +78,6 @@ def config_command(
         app.command(name, help=styled(help_text), epilog=epilog)(command)
 
     return register
-
-
-def examples(*commands: str) -> str:
-    """Return the last lines of a command's help."""
-    lines = [f"[dim]$[/dim] [cyan]{escape(command)}[/cyan]" for command in commands]
-    return "\n\n".join((f"Example{'s' if len(commands) > 1 else ''}:", *lines))
-
-
-def styled(text: str) -> str:
-    """Return ``text`` as rich markup, with what stands in backticks as a command."""
-    return re.sub(r"`([^`]+)`", r"[cyan]\1[/cyan]", escape(text))
 
 
 def _parameter(key: str, panel: str, default: str | None) -> inspect.Parameter:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from retexo_fl.api.parts import cut
 from retexo_fl.api.settling import Asked
 from retexo_fl.cli import partition_local
-from retexo_fl.cli.options import Values, config_command, examples
+from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import Values, config_command
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count, format_counted
@@ -39,10 +40,10 @@ _MAKE_EXAMPLES = examples(
 _CHECK_EXAMPLES = examples("retexo partition check parts/part-*")
 
 
-def add_to(app: typer.Typer, cls: type[TyperGroup]) -> None:
-    """Register the commands, as a group of class ``cls``."""
+def add_to(app: typer.Typer) -> None:
+    """Register the commands, as a group."""
     group = typer.Typer(
-        cls=cls,
+        cls=CommandGroup,
         no_args_is_help=True,
         help="Make parts, one for each client: of a whole graph, or of a client's own; check them.",
         rich_markup_mode="rich",

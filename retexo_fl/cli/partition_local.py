@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retexo_fl.cli.options import examples, styled
+from retexo_fl.cli.help_text import examples, styled
 from retexo_fl.cli.sentences import tell
 from retexo_fl.config import AUTO_FEATURES
 from retexo_fl.errors import ConfigurationError

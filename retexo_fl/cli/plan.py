@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from retexo_fl.api.settling import Asked
-from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
-from retexo_fl.cli.sentences import complain, printable
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Values, config_command
+from retexo_fl.cli.sentences import complain, printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig, panels
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
@@ -62,7 +62,7 @@ def _plan(
         Path | None, typer.Option(help="TOML file of the keys below; options win.", metavar="FILE")
     ] = None,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     from retexo_fl.api.planning import planned
 
@@ -70,7 +70,7 @@ def _plan(
     if told:
         complain(told)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        tell_json(facts)
     else:
         _show(chosen, facts)
 

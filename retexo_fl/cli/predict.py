@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,8 +21,9 @@ from retexo_fl.api.predicting import (
     predict_asked,
 )
 from retexo_fl.api.training import named_end
-from retexo_fl.cli.options import Values, config_command, examples
-from retexo_fl.cli.sentences import printable, tell
+from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import AsJson, Values, config_command
+from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
     Address,
@@ -96,6 +98,7 @@ def _predict(  # noqa: PLR0913 - so many options
             "--allow-plugins", help="Import the module:attribute that RUN's configuration names."
         ),
     ] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     superlink: Annotated[
         str | None,
@@ -130,14 +133,18 @@ def _predict(  # noqa: PLR0913 - so many options
     )
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
-        _predict_in_place(asked, address, clients)
+        _predict_in_place(asked, address, clients, as_json=as_json)
         return
     if clients:
         raise ConfigurationError("clients: expected only with --superlink HOST:PORT")
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     again = partial(_command, values=values, overwrite=overwrite)
-    inference, summary = predict_asked(asked, again=again, tell=tell)
+    inference, summary = predict_asked(asked, again=again, tell=complain if as_json else tell)
+    if as_json:
+        written = json.loads((inference.out / SUMMARY_NAME).read_bytes())
+        tell_json({"folder": str(inference.out), "summary": written})
+        return
     places = (
         f"predictions     {inference.out / f'predictions-*{_ending(asked.form)}'}",
         f"summary         {inference.out / SUMMARY_NAME}",
@@ -145,7 +152,9 @@ def _predict(  # noqa: PLR0913 - so many options
     _tell(inference.model.config.task, summary, places)
 
 
-def _predict_in_place(asked: AskedPredictions, address: Address, clients: int) -> None:
+def _predict_in_place(
+    asked: AskedPredictions, address: Address, clients: int, *, as_json: bool
+) -> None:
     """Have clients predict on their own parts, and say how that went."""
     given = {*(() if asked.partitions is None else ("partitions",)), *OF_TABLES & {*asked.values}}
     if given:
@@ -175,7 +184,16 @@ def _predict_in_place(asked: AskedPredictions, address: Address, clients: int) -
     command = f"retexo predict {shlex.join([str(asked.run), *words])} {address.options()}"
     command += f" --clients {clients}" if clients else ""
     with named_end(lambda: f"start again with: {command}"):
-        path, summary = predict_deployed(config, task, address=address, quiet=asked.quiet)
+        path, summary = predict_deployed(
+            config,
+            task,
+            address=address,
+            quiet=asked.quiet,
+            tell=complain if as_json else tell,
+        )
+    if as_json:
+        tell_json({"folder": str(path.parent), "summary": summary})
+        return
     if summary is None:
         tell(f"summary         {path} where the SuperLink runs")
         return

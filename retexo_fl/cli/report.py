@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from retexo_fl.cli.options import examples
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.sentences import tell
 
 

@@ -19,9 +19,10 @@ from retexo_fl.api.training import (
     result_of,
     what_now,
 )
+from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PROFILE_OPTION, Values, config_command, examples
-from retexo_fl.cli.sentences import complain, printable, tell
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Values, config_command
+from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
     Address,
@@ -32,6 +33,7 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config import FITTED, RunConfig, panels
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.json_form import to_json
 from retexo_fl.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ _EXAMPLES = examples(
     "--label-column fraud",
     "retexo run --algorithm central --clients 1 --sampler neighbour --fanouts 15/10 --devices auto",
     "retexo run --resume runs/first",
+    "retexo run --resume runs/first --extend 20",
     "retexo run --superlink HOST:8000 --root-certificates ca.crt --clients 4",
 )
 
@@ -72,6 +75,17 @@ def _run(  # noqa: PLR0913 - each is an option
         ),
     ] = None,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
+    as_json: AsJson = False,
+    extend: Annotated[
+        int,
+        typer.Option(
+            help="With --resume: train the last layer of a finished run, or the whole model of "
+            "standard, bns, drop and central, for so many more rounds.",
+            metavar="ROUNDS",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
@@ -90,14 +104,12 @@ def _run(  # noqa: PLR0913 - each is an option
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
         values = deployed_values(values)
-    asked = Asked(values=values, file=config, profile=profile).of_run()
-    chosen = resumed(asked) if "resume" in values else settled(asked)
-    if address is not None and "resume" not in values:
-        chosen, told = masked_if_possible(chosen, asked)
-        if told:
-            complain(told)
-    chosen, run_path = placed(chosen, made_here=address is None)
+    if extend and "resume" not in values:
+        raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
+    asked = Asked(values=values, file=config, profile=profile, extend=extend).of_run()
     with imports_uncollected():
+        chosen = _chosen(asked, address)
+        chosen, run_path = placed(chosen, made_here=address is None)
         check_plugins(chosen)
         if chosen.engine == "inline":
             import_module("retexo_fl.simulation.inline_engine")
@@ -108,6 +120,9 @@ def _run(  # noqa: PLR0913 - each is an option
     )
     with named_end(partial(_what_now, run_path, address)):
         is_here = _train(training, address)
+    if not is_here and as_json:
+        tell_json({"run": str(run_path), "result": None})
+        return
     if not is_here:
         tell(f"results         {run_path} where the SuperLink runs")
         return
@@ -116,7 +131,22 @@ def _run(  # noqa: PLR0913 - each is an option
         # Else the table has them.
         for warning in result.warnings:
             complain(f"warning: {warning}")
-    tell(_summary(result, run_path))
+    if as_json:
+        tell_json({"run": str(run_path), "result": to_json(result)})
+    else:
+        tell(_summary(result, run_path))
+
+
+def _chosen(asked: Asked, address: Address | None) -> RunConfig:
+    """Return the configuration that is asked for; in a deployment sums are masked by default."""
+    if "resume" in asked.values:
+        return resumed(asked)
+    chosen = settled(asked)
+    if address is not None:
+        chosen, told = masked_if_possible(chosen, asked)
+        if told:
+            complain(told)
+    return chosen
 
 
 def _check_address(config: RunConfig, address: Address | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,6 +20,11 @@ def printable(text: str) -> str:
 def tell(text: str) -> None:
     """Print the lines of a result to standard output."""
     typer.echo("\n".join(printable(line) for line in text.splitlines()))
+
+
+def tell_json(value: object) -> None:
+    """Print the result of a command with ``--json``: the one thing on standard output."""
+    typer.echo(json.dumps(value, indent=2))
 
 
 def complain(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, sweep_in, sweep_of
-from retexo_fl.cli.options import examples, styled
-from retexo_fl.cli.sentences import complain, printable
+from retexo_fl.cli.help_text import examples, styled
+from retexo_fl.cli.options import AsJson
+from retexo_fl.cli.sentences import complain, printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import UNKNOWN, counted, format_bytes, format_duration
 
@@ -40,7 +40,7 @@ def _sweep(
     *,
     out: Annotated[Path, typer.Option(help="Folder of the run directories.", metavar="DIR")],
     jobs: Annotated[int, typer.Option(help="Runs at once.", metavar="N")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not say how runs end.")] = False,
 ) -> None:
     def tell(sentence: str) -> None:
@@ -49,7 +49,7 @@ def _sweep(
 
     rows = sweep_of(sweep_in(file), out, jobs=jobs, tell=tell)
     if as_json:
-        typer.echo(json.dumps(rows.cells(), indent=2))
+        tell_json(rows.cells())
     else:
         show(_table(rows), *_errors(rows), f"table           {printable(str(out / TABLE_NAME))}")
     if any(row.error for row in rows):

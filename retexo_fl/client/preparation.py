@@ -39,11 +39,14 @@ from retexo_fl.graph.recipes.recipe import named_recipe
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.moments import Moment
+from retexo_fl.graph.sources.named.obtain import kept_path
+from retexo_fl.graph.sources.named.table import NAMED
 from retexo_fl.graph.sources.plugin_graph import as_graph
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
-from retexo_fl.units import counted
+from retexo_fl.progress.steps import Step
+from retexo_fl.units import counted, format_counted
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +67,35 @@ def make_parts(
         TableError: Its tables cannot be read, or contradict each other.
         ConfigurationError: It cannot be split as asked.
     """
-    whole = _load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
+    # A download has a bar of its own.
+    with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
+        whole = _load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
     check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
-    assignment = assign_nodes(
-        whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
-    )
-    split = _node_split(whole, assignment, config)
+    with _cutting(whole, config, quiet=quiet):
+        assignment = assign_nodes(
+            whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
+        )
+        split = _node_split(whole, assignment, config)
+        parts = cut_graph(whole, assignment, split)
     if config.nodes and whole.published_split is not None and config.split_name != "published":
         logger.warning(
             "%s: column not used: %r (--split published uses it)", config.nodes, SPLIT_COLUMN
         )
-    return cut_graph(whole, assignment, split)
+    return parts
+
+
+def _may_download(config: RunConfig) -> bool:
+    """Return whether a graph may have to be fetched."""
+    if config.nodes or config.dataset not in NAMED:
+        return False
+    here = Path(config.data_dir) / f"{config.dataset}.npz" if config.data_dir else None
+    return kept_path(config.dataset) is None and not (here is not None and here.is_file())
+
+
+def _cutting(graph: Graph, config: RunConfig, *, quiet: bool) -> Step:
+    nodes = format_counted(graph.num_nodes, "node")
+    parts = format_counted(config.clients, "part")
+    return Step(f"cutting {nodes} into {parts} by {config.partitioner}", quiet=quiet)
 
 
 def given_graph(graph: object, config: RunConfig) -> Graph:
@@ -117,7 +138,8 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
     """
     if config.task in {LINKS, REGRESSION} and outputs != 1:
         raise ConfigurationError(f"unlabelled: got {outputs}; expected 1 with task {config.task}")
-    graph = _load_graph(replace(config, task=LINKS), quiet=False)
+    with Step(f"loading {config.graph_name}", quiet=_may_download(config)):
+        graph = _load_graph(replace(config, task=LINKS), quiet=False)
     classes = () if graph.recipe is None else graph.recipe.classes
     if classes and len(classes) != outputs:
         raise ConfigurationError(
@@ -125,11 +147,12 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
         )
     labels = unknown_labels(config.task, graph.num_nodes, outputs)
     graph = replace(graph, labels=labels, num_classes=outputs)
-    assignment = assign_nodes(
-        graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
-    )
     none = np.zeros(graph.num_nodes, dtype=bool)
-    return cut_graph(graph, assignment, Split(train=none, val=none, test=none))
+    with _cutting(graph, config, quiet=False):
+        assignment = assign_nodes(
+            graph, partitioner=config.partitioner, clients=config.clients, seed=config.seed
+        )
+        return cut_graph(graph, assignment, Split(train=none, val=none, test=none))
 
 
 def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Split:

@@ -25,8 +25,8 @@ class KeyInfo:
         brief: The same for a list of options; empty where any text is allowed.
         panel: Heading in a list of options, of this key and those that follow; empty: as before.
         metavar: What stands for its value in such a list; empty: what its type is called.
-        may_change: Whether attempts of one job may differ in it: it says where a run takes place or
-            how long it waits for whom.
+        may_change: Whether attempts of one job may differ in it: it says where a run takes place,
+            how long it waits for whom, or when it ends.
     """
 
     help: str

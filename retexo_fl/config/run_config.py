@@ -146,6 +146,12 @@ class RunConfig:
     hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
     heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
     rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1)
+    last_rounds: int = whole(
+        0,
+        "Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says.",
+        least=0,
+        may_change=True,
+    )
     basis: str = one_of(
         "none",
         "Whether features become coordinates in a subspace that the train labels choose.",
@@ -451,7 +457,18 @@ class RunConfig:
             return (*[0] * (self.layers - 1), 1)
         # Before links are trained on, features cross.
         opening = (0,) if self.task == "links" else ()
-        return (*opening, *(self.rounds,) * self.layers)
+        last = self.last_rounds or self.rounds
+        # End to end there is one stage, which is the last.
+        before = last if self.traits.end_to_end else self.rounds
+        return (*opening, *(before,) * (self.layers - 1), last)
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are: one for each layer, or one that trains all layers.
+
+        With task ``links`` one more comes first, in which features cross.
+        """
+        return 1 if self.traits.end_to_end else len(self.stage_rounds)
 
     @property
     def graph_name(self) -> str:

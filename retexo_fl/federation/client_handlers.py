@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import QUESTIONS, ClientApi, Ticket
 from retexo_fl.errors import RetexoError
 from retexo_fl.federation import records
+from retexo_fl.plugins import named_plugin_errors
 
 #: Finds the client that a message is for.
 ClientSource = Callable[[Context, Ticket], ClientApi]
@@ -27,16 +28,19 @@ def build_client_app(find_client: ClientSource) -> ClientApp:
 def _handler(find_client: ClientSource) -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
         try:
-            first, request = records.read_first(message), records.read_request(message)
-            client = find_client(context, request.ticket)
-            before: list[object] = []
-            for item in first:
-                before.append(client.ask(item))
-                if records.leaves_open(before[-1]):
-                    return Message(records.answer_content(None, before), reply_to=message)
-            told = client.ask(request)
+            with named_plugin_errors():
+                return Message(_answer(message, context), reply_to=message)
         except RetexoError as error:
             return Message(records.failure_content(error), reply_to=message)
-        return Message(records.answer_content(told, before), reply_to=message)
+
+    def _answer(message: Message, context: Context) -> RecordDict:
+        first, request = records.read_first(message), records.read_request(message)
+        client = find_client(context, request.ticket)
+        before: list[object] = []
+        for item in first:
+            before.append(client.ask(item))
+            if records.leaves_open(before[-1]):
+                return records.answer_content(None, before)
+        return records.answer_content(client.ask(request), before)
 
     return answer

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from retexo_fl.config import RunConfig, Scalar, config_values, default_values, free_keys, shown
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.federation.checkpoints import Checkpoint
+from retexo_fl.units import counted
 
 
 def fixed_values(config: RunConfig) -> dict[str, Scalar]:
@@ -34,6 +35,25 @@ def check_unchanged(path: Path, stored: RunConfig, checkpoint: Checkpoint) -> No
                 f"{key}: got {shown(value)} in {path / 'config.toml'}; expected "
                 f"{shown(began[key])}, as in the run's checkpoint"
             )
+
+
+def check_longer(path: Path, last_rounds: int, checkpoint: Checkpoint) -> None:
+    """Refuse to extend a run by nothing.
+
+    Args:
+        path: The run directory.
+        last_rounds: Rounds that its last stage is to have.
+        checkpoint: Its checkpoint, after the last round.
+
+    Raises:
+        RunDirectoryError: The stage has as many.
+    """
+    done = int(checkpoint.facts["round"])
+    if last_rounds <= done:
+        raise RunDirectoryError(
+            f"last-rounds: {last_rounds}; expected more than the {counted(done, 'round')} of the "
+            f"last stage in {path}"
+        )
 
 
 def told_rounds(facts: Mapping[str, Any]) -> dict[int, int]:

@@ -41,7 +41,12 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
     write_layer_file,
 )
-from retexo_fl.federation.resume_checks import check_unchanged, fixed_values, told_rounds
+from retexo_fl.federation.resume_checks import (
+    check_longer,
+    check_unchanged,
+    fixed_values,
+    told_rounds,
+)
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.log import EventLog, RoundSpan
@@ -86,37 +91,60 @@ class RunDirectory:
                 f"out: {self.path} cannot be made ({error.strerror})"
             ) from error
         self._config = fixed_values(config)
-        values = {k: v for k, v in config_values(config).items() if k not in PLACE_KEYS}
-        replace_file(self.path / "config.toml", tomli_w.dumps(values).encode())
+        self._write_config(config)
         self._lock()
 
-    def reopen(self) -> Checkpoint:
-        """Return the last checkpoint and cut the history back to it.
+    def reopen(self, last_rounds: int) -> Checkpoint:
+        """Return the last checkpoint; :meth:`go_on` follows when nothing more is to be checked.
+
+        Args:
+            last_rounds: The key; with another than the run's own, a finished run is extended.
 
         Raises:
-            RunDirectoryError: The folder is no run, its run has finished, or another process is
-                at work on it.
+            RunDirectoryError: The folder is no run, its run cannot be resumed or extended, or
+                another process is at work on it.
             ConfigurationError: ``config.toml`` was changed since.
             CheckpointError: It has no checkpoint, or a damaged one.
         """
-        stored = check_resumable(self.path)
+        extends = last_rounds != stored_config(self.path).last_rounds
+        stored = check_resumable(self.path, extends=extends)
         self._lock()
         try:
-            return self._reopened(stored)
+            checkpoint = read_checkpoint(self._checkpoint_path)
+            with named_damage(self._checkpoint_path):
+                check_unchanged(self.path, stored, checkpoint)
+                self._config = fixed_values(stored)
+                self._seconds_before = float(checkpoint.facts["seconds"])
+                if extends:
+                    check_longer(self.path, last_rounds, checkpoint)
         except BaseException:
             self.close()
             raise
+        return checkpoint
 
-    def _reopened(self, stored: RunConfig) -> Checkpoint:
+    def go_on(self, checkpoint: Checkpoint, config: RunConfig) -> None:
+        """Cut the history back to a checkpoint; a finished run gives up its result.
+
+        Args:
+            checkpoint: From :meth:`reopen`.
+            config: Of this attempt; the run takes its ``last-rounds``.
+
+        Raises:
+            CheckpointError: A file could not be written, or the checkpoint is damaged.
+        """
         for left in self.path.rglob("*.part"):  # by a process that was killed as it wrote
             left.unlink(missing_ok=True)
-        checkpoint = read_checkpoint(self._checkpoint_path)
+        # First: interrupted from here on, the run is one to resume.
+        (self.path / "result.json").unlink(missing_ok=True)
+        stored = stored_config(self.path)
+        if config.last_rounds != stored.last_rounds:
+            self._write_config(replace(stored, last_rounds=config.last_rounds))
         with named_damage(self._checkpoint_path):
-            check_unchanged(self.path, stored, checkpoint)
-            self._config = fixed_values(stored)
-            self._seconds_before = float(checkpoint.facts["seconds"])
             self._cut_history(checkpoint)
-        return checkpoint
+
+    def _write_config(self, config: RunConfig) -> None:
+        values = {k: v for k, v in config_values(config).items() if k not in PLACE_KEYS}
+        replace_file(self.path / "config.toml", tomli_w.dumps(values).encode())
 
     def _cut_history(self, checkpoint: Checkpoint) -> None:
         """Cut ``metrics.jsonl`` back to a checkpoint; a shorter one is noticed and continued."""
@@ -285,11 +313,11 @@ def _or_resume(path: Path) -> str:
     return f", or go on with that run by --resume {path}" if resumable else ""
 
 
-def check_resumable(path: Path) -> RunConfig:
-    """Return the configuration of the run in ``path`` if it can be resumed.
+def stored_config(path: Path) -> RunConfig:
+    """Return the configuration of the run in ``path``.
 
     Raises:
-        RunDirectoryError: It holds no run, or one that has finished or has no checkpoint yet.
+        RunDirectoryError: It holds no run.
     """
     try:
         present = (path / "config.toml").is_file()
@@ -299,14 +327,37 @@ def check_resumable(path: Path) -> RunConfig:
         raise RunDirectoryError(
             f"resume: {path} holds no run (config.toml is missing); expected a run directory"
         )
-    if (path / "result.json").exists():
+    return make_config(read_config_file(path / "config.toml"))
+
+
+def check_resumable(path: Path, *, extends: bool = False) -> RunConfig:
+    """Return the configuration of the run in ``path`` if it can be resumed.
+
+    Args:
+        path: A run directory.
+        extends: Whether its last stage is to have more rounds than it had.
+
+    Raises:
+        RunDirectoryError: It holds no run, one without a checkpoint, or one that has finished; or
+            it is to be extended, and has not finished or had no rounds.
+    """
+    stored = stored_config(path)
+    is_finished = (path / "result.json").exists()
+    if is_finished and not extends:
         correct_status(path)
         raise RunDirectoryError(f"resume: the run in {path} has finished; there is nothing to do")
+    if extends and not is_finished:
+        raise RunDirectoryError(f"extend: the run in {path} has not finished; resume it first")
+    if extends and stored.solver != "rounds":
+        raise RunDirectoryError(
+            f"extend: the run in {path} was solved without rounds (solver {stored.solver}); "
+            "expected one that was trained in rounds"
+        )
     if not (path / "checkpoint.safetensors").is_file():
         raise RunDirectoryError(
             f"resume: {path} has no checkpoint yet; start the run again in a new directory"
         )
-    return make_config(read_config_file(path / "config.toml"))
+    return stored
 
 
 def default_path(config: RunConfig) -> Path:

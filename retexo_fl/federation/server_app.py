@@ -21,10 +21,11 @@ from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.run_directory import (
     RunDirectory,
     check_free,
-    check_resumable,
     default_path,
+    stored_config,
 )
 from retexo_fl.federation.server_loop import ServerLoop
+from retexo_fl.plugins import named_plugin_errors
 from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import Event
 
@@ -93,9 +94,10 @@ def run_training(
     check_links(grid, config)
     if config.resume:
         run = RunDirectory(Path(config.resume).absolute())
-        _check_same_job(config, check_resumable(run.path), run.path)
+        checkpoint = run.reopen(config.last_rounds)
         try:
-            job = JobState.resume(run.reopen())
+            _check_same_job(config, stored_config(run.path), run.path)
+            job = JobState.resume(checkpoint)
         except BaseException:
             run.close()
             raise
@@ -106,6 +108,8 @@ def run_training(
     loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
     try:
         loop.greet()
+        if config.resume:
+            run.go_on(checkpoint, config)
     except BaseException:
         run.close()
         raise
@@ -125,7 +129,8 @@ def run_training(
 def _train(loop: ServerLoop, run: RunDirectory) -> None:
     run.write_status("running")
     try:
-        loop.train()
+        with named_plugin_errors():
+            loop.train()
     except Exception as error:
         run.write_status("failed", f"{type(error).__name__}: {error}")
         raise

@@ -25,14 +25,18 @@ class StageLoop:
     """
 
     def __init__(self, config: RunConfig, messenger: Messenger, training: StageTraining) -> None:
-        self._config = config
         self._messenger = messenger
         self._training = training
+        stage = training.ticket.stage
+        self._rounds = config.stage_rounds[stage]
+        self._patience = config.patience
+        if config.last_rounds and stage == config.stages - 1:
+            self._patience = 0
 
     @property
     def finished(self) -> bool:
         """Whether no round is left: all are done, or none of the last ``patience`` was better."""
-        return self._training.round >= self._config.rounds or self._has_lost_patience
+        return self._training.round >= self._rounds or self._has_lost_patience
 
     @property
     def _has_lost_patience(self) -> bool:
@@ -40,7 +44,7 @@ class StageLoop:
 
         Those of the last round are not looked at then.
         """
-        done, patience = self._training.round, self._config.patience
+        done, patience = self._training.round, self._patience
         since_best = done - 1 - self._training.best.round_number
         return bool(patience) and done > 1 and since_best >= patience
 
@@ -83,7 +87,7 @@ class StageLoop:
         assert best.score is not None
         return RoundClosed(
             stage=self._training.ticket.stage,
-            rounds=max(self._config.stage_rounds),
+            rounds=self._rounds,
             **known,
             val_loss=score.loss,
             val_accuracy=score.accuracy,

@@ -114,11 +114,8 @@ class LazyMessagePassing(Strategy):
 
     @property
     def stages(self) -> int:
-        """How many stages there are: one for each layer, or one that trains all layers.
-
-        With task ``links`` one more comes first, in which features cross.
-        """
-        return 1 if self.config.traits.end_to_end else len(self.config.stage_rounds)
+        """How many :meth:`start` trains, one after the other."""
+        return self.config.stages
 
     def start(  # noqa: PLR0917  (the arguments of Flower's own)
         self,
@@ -168,7 +165,7 @@ class LazyMessagePassing(Strategy):
         result = super().start(
             grid=grid,
             initial_arrays=records.weights_record(training.weights),
-            num_rounds=self.config.rounds if num_rounds is None else num_rounds,
+            num_rounds=self.config.stage_rounds[stage] if num_rounds is None else num_rounds,
             timeout=self.config.message_timeout_s if timeout is None else timeout,
             train_config=train_config,
             evaluate_config=evaluate_config,

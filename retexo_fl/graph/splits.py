@@ -13,7 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph, Split
 from retexo_fl.graph.labels import CLASSES, KINDS
 from retexo_fl.graph.seeding import seeded_generator
-from retexo_fl.plugins import is_plugin, load_callable
+from retexo_fl.plugins import is_plugin, load_callable, named_plugin_errors
 from retexo_fl.units import counted
 
 _FORMS: Final = (
@@ -112,7 +112,8 @@ def _published(graph: Graph) -> Split:
 
 def _of_plugin(graph: Graph, assignment: np.ndarray, split: str, seed: int) -> Split:
     function: SplitFunction = load_callable("split", split, "graph", "assignment", "seed")
-    found = function(graph, assignment, seed)
+    with named_plugin_errors(PluginError):
+        found = function(graph, assignment, seed)
     where = f"split {split!r}"
     if not isinstance(found, Split):
         raise PluginError(f"{where}: returned {type(found).__name__}; expected a Split")

@@ -23,10 +23,15 @@ KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 
 
-def derived(secret: bytes, *what: bytes) -> bytes:
-    """Return 32 bytes that follow from a secret and from what they are for."""
-    told = b"".join(len(piece).to_bytes(4, "little") + piece for piece in what)
-    return hmac.digest(secret, told, "sha256")
+def derived(secret: bytes, what: bytes, *pieces: bytes) -> bytes:
+    """Return 32 bytes that follow from a secret.
+
+    Args:
+        secret: The key.
+        what: What they are for.
+        pieces: Of lengths that follow from that.
+    """
+    return hmac.digest(secret, b"\0".join([what, b"".join(pieces)]), "sha256")
 
 
 def number(value: int) -> bytes:

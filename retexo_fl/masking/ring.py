@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +22,16 @@ class Ring:
     """The numbers modulo ``2**bits``, 2 to 64 of them."""
 
     bits: int
+    #: In which numbers are computed, little-endian.
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    _fills_words: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the width."""
+        """Check the width; find the words."""
         assert 2 <= self.bits <= 64
+        item = next(size for size in (1, 2, 4, 8) if self.bits <= 8 * size)
+        object.__setattr__(self, "dtype", np.dtype(f"<u{item}"))
+        object.__setattr__(self, "_fills_words", self.bits == 8 * item)
 
     @classmethod
     def of_sums(cls, most: int, terms: int) -> Ring:
@@ -36,12 +42,6 @@ class Ring:
             terms: How many are added.
         """
         return cls(max(2, (2 * most * terms).bit_length()))
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """In which numbers are computed, little-endian."""
-        item = next(size for size in (1, 2, 4, 8) if self.bits <= 8 * size)
-        return np.dtype(f"<u{item}")
 
     @property
     def most(self) -> int:
@@ -106,10 +106,6 @@ class Ring:
             found |= unpack(piece, count, plane)[0].astype(self.dtype) << shift
             at += size
         return found
-
-    @property
-    def _fills_words(self) -> bool:
-        return self.bits == 8 * self.dtype.itemsize
 
     def _planes(self) -> list[tuple[int, int]]:
         """Return the bits of each plane, and by how many they are shifted."""

@@ -5,13 +5,13 @@ A Raspberry Pi 4 has no instructions for AES, and both ends of a pair need the s
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from retexo_fl.masking.keys import derived
 from retexo_fl.masking.ring import Numbers, Ring
 
 _ZEROS: Final = bytes(2**20)
@@ -97,7 +97,8 @@ def _mask(seed: bytes, form: Form) -> tuple[Numbers, Numbers]:
     dtype = form.ring.dtype
     begin = form.wide * WIDE.dtype.itemsize
     total = begin + form.narrow * dtype.itemsize
-    cipher = Cipher(algorithms.ChaCha20(derived(seed, b"retexo mask 1"), bytes(16)), mode=None)
+    key = hashlib.sha256(b"retexo mask 1" + seed).digest()
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
     encryptor, stream = cipher.encryptor(), bytearray(total + _ROOM)
     view = memoryview(stream)
     for at in range(0, total, len(_ZEROS)):

@@ -10,7 +10,7 @@ from typing import Final, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-_REFRESHES_PER_S: Final = 8
+REFRESHES_PER_S: Final = 8
 
 
 class LiveView(ABC):
@@ -40,7 +40,7 @@ class LiveView(ABC):
             self._live = Live(
                 get_renderable=self.picture,
                 console=self._console,
-                refresh_per_second=_REFRESHES_PER_S,
+                refresh_per_second=REFRESHES_PER_S,
                 # What others print must not vanish from a standard output that is a file.
                 redirect_stdout=sys.stdout.isatty(),
             )
@@ -67,10 +67,14 @@ class LiveView(ABC):
     def write_line(self, line: str | None) -> None:
         """Write a line, if it says anything, in the encoding of its reader."""
         if line:
-            encoding = getattr(self._console.file, "encoding", None) or "utf-8"
-            self._console.file.write(line.encode(encoding, "backslashreplace").decode(encoding))
-            self._console.file.write("\n")
-            self._console.file.flush()
+            write_line(self._console, line)
+
+
+def write_line(console: Console, line: str) -> None:
+    """Write a line where there is no terminal, in the encoding of its reader."""
+    encoding = getattr(console.file, "encoding", None) or "utf-8"
+    console.file.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    console.file.flush()
 
 
 def plain_text(text: str) -> str:

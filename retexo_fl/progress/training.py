@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retexo_fl.progress.live_view import LiveView, plain_text
+from retexo_fl.progress.steps import Step
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import (
     Event,
@@ -67,13 +69,33 @@ class LiveTable(LiveView):
         more = ("masked sums",) * masked
         self._names = tuple(plain_text(name) for name in (dataset, model, engine, *more))
         self._course = RunCourse()
+        self._beginning = Step("preparing clients", console=self._console, quiet=quiet)
+
+    def __enter__(self) -> Self:
+        """Start to show."""
+        super().__enter__()
+        if self.wants_lines:
+            self._beginning.__enter__()
+        return self
 
     def handle(self, event: Event) -> None:
         """Take the next event of the run."""
+        if self.wants_lines:
+            self._beginning.end()
         before = _tenth_so_far(event, self._course), self._course.absent
         self._course.take(event)
         if self.wants_lines:
             self.write_line(_plain_line(event, self._course, self._names, before))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the last state on the screen; an error of the body is raised again."""
+        self._beginning.end()
+        super().__exit__(kind, error, trace)
 
     def picture(self) -> Group:
         """Return what a terminal shows."""
@@ -168,6 +190,8 @@ def _head(course: RunCourse, names: tuple[str, ...]) -> str:
 
 
 def _foot(course: RunCourse) -> str:
+    if course.clients is None and not course.stopped:
+        return f"preparing clients: {_short(course.elapsed_s)} so far"
     text = f"{format_bytes(course.moved_bytes or 0)} moved in {_short(course.elapsed_s)}"
     if course.missing:
         text += f", {format_counted(course.missing, 'vector')} missing"

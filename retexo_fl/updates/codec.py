@@ -66,6 +66,10 @@ class UpdateCodec(Protocol):
         """
         ...
 
+    def most_cut(self, values: int) -> int:
+        """Return how many of so many values may exceed their steps without a word."""
+        ...
+
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return what a client sends of its (P,) update; the argument is not written to.
 
@@ -141,6 +145,10 @@ class PlainUpdates:
         """See :class:`UpdateCodec`; there are none."""
         del largest, before
         return b""
+
+    def most_cut(self, values: int) -> int:
+        """See :class:`UpdateCodec`; none are."""
+        return 0 * values
 
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""

@@ -34,6 +34,8 @@ _REACH: Final = 3.6
 #: The same of a grid with bits to spare: four times the most that the one value of a block, where
 #: the others are zero, exceeds its root mean square.
 _WIDE_REACH: Final = 64.0
+#: So what was zero in one round may be 256 times the root mean square of all in the next.
+_WIDE_LEAST_SHARE: Final = 4.0
 #: Of numbers that fill what a sum of 32 bits leaves them.
 _WIDE_BITS: Final = 32
 #: Steps to the nearest of which values are rounded with little error, in root mean squares of a
@@ -62,7 +64,7 @@ class Grid:
     def __init__(self, bits: int) -> None:
         assert bits in BITS
         self._bits = bits
-        self._reach = _REACH
+        self._reach, self._least_share = _REACH, _LEAST_SHARE
         self.most = _most(bits)
 
     @classmethod
@@ -70,6 +72,7 @@ class Grid:
         """Return one of numbers up to a ``most`` of many bits, rounded to the nearest."""
         grid = cls(8)
         grid.most, grid._reach, grid._bits = most, _WIDE_REACH, _WIDE_BITS
+        grid._least_share = _WIDE_LEAST_SHARE
         return grid
 
     def reach(self, steps: bytes) -> np.ndarray:
@@ -105,7 +108,9 @@ class Grid:
         Args:
             largest: (blocks,) root mean squares that they are for; see :func:`block_rms`.
         """
-        least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
+        least = (
+            self._least_share * math.sqrt(float(np.mean(np.square(largest)))) if len(largest) else 0
+        )
         return _exponents(np.ceil(_log2(np.maximum(largest, least) * self._reach / self.most)))
 
     def encode(self, values: np.ndarray, key: str, steps: bytes = b"") -> np.ndarray:

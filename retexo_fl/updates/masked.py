@@ -122,6 +122,10 @@ class MaskedUpdates(FewBits):
         exponents = next_shared.grid.steps(sizes)
         return _HEAD.pack(self._bits, shared.terms) + exponents
 
+    def most_cut(self, values: int) -> int:
+        """Return none with 32 bits; of few a hundredth: their grids leave out the largest."""
+        return 0 if self._bits == _WIDE_BITS else values // 100
+
     def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P + blocks + 1,) int64 numbers of a client's update.
 

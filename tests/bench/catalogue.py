@@ -14,6 +14,7 @@ from tests.bench import (
     agent_channels,
     engine_overhead,
     kernel_path,
+    masked_sums,
     precomputed_aggregate,
     samplers,
     segment_max,
@@ -63,6 +64,10 @@ BENCHES: Final = {
     "kernel_path": Bench(
         purpose="in-kernel aggregation and broadcast against user-space UDP and TCP",
         run=kernel_path.run,
+    ),
+    "masked_sums": Bench(
+        purpose="masked sums: clients, server, bytes, and rounds with masks against without",
+        run=masked_sums.run,
     ),
     "unified": Bench(
         purpose="two CPU devices of known speeds training together against each alone",

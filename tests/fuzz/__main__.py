@@ -16,7 +16,12 @@ def main() -> int:
     """Fuzz what the command line names; return 1 where an input was not ended by name."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"parsers or groups ({', '.join(GROUPS)})")
-    parser.add_argument("--cases", type=float, default=1.0, help="times as many cases as in CI")
+    parser.add_argument(
+        "--cases",
+        type=float,
+        default=1.0,
+        help="share of the cases that stand beside the parsers (CI: 0.2)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="other cases")
     parser.add_argument("--keep", type=Path, default=FOUND, help="folder for inputs that fail")
     asked = parser.parse_args()

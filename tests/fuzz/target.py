@@ -40,10 +40,10 @@ class Target:
 
     Attributes:
         name: Of the parser, and of the folder of its found inputs.
-        group: Parsers that are fuzzed one after the other in one process.
+        group: Parsers of one kind of input.
         seeds: Inputs that are in order; the parser must take each.
         read: Parses an input; what it raises from the project's tree of errors is right.
-        cases: How many in CI.
+        cases: How many there are of it; CI takes the first fifth.
         repaired: Makes checksums fit again, so that what they cover is looked at; taken for every
             other case.
         words: What the format knows.

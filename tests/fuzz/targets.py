@@ -10,7 +10,7 @@ from tests.fuzz.peer_targets import peer_targets
 from tests.fuzz.target import Target
 from tests.fuzz.text_targets import text_targets
 
-#: What is fuzzed in one process each, side by side.
+#: Names that stand for several parsers.
 GROUPS = (
     *("frames", "links", "socket", "messages"),
     *("texts", "arrays", "tables", "parts", "runs"),

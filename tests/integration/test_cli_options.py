@@ -252,6 +252,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"edges-before": str(edges)},
         **{"partitioner": "louvain", "split": "random:0.4/0.3/0.3", "feature-normalisation": "l2"},
         **{"model": "dir-gat", "layers": "1", "hidden": "6", "heads": "3", "rounds": "1"},
+        **{"last-rounds": "2"},
         **{"patience": "4", "learning-rate": "0.5", "dropout": "0.25", "weight-decay": "0.125"},
         **{"seed": "7", "dtype": "float64", "threads": "2", "missing-peers": "drop"},
         **{"exchange-deadline-s": "5", "message-timeout-s": "6", "checkpoint-every": "3"},

@@ -21,6 +21,7 @@ from tests.support.limits import PERMISSIVE
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
 from tests.support.valued_graphs import VALUED, write_valued
+from tests.support.workers import train_in_workers
 
 TOLERANCE = 1e-9
 KEYS: dict[str, Any] = {
@@ -232,20 +233,13 @@ def test_negative_weights_and_nan_end_before_anything_is_written(
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.system
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("model", "graph"), [("gat", CARRYING), ("dir-gcn", DIRECTED)])
-def test_both_engines_leave_the_same_model(
-    tmp_path: Path, retexo: CommandLine, model: str, graph: dict[str, Any]
+def test_workers_of_flowers_simulation_leave_the_same_model(
+    tmp_path: Path, model: str, graph: dict[str, Any]
 ) -> None:
-    write_valued(tmp_path, **graph)
-    edges = ("--edges-are", "directed") if graph.get("directed") else ()
-    data = ("--dataset", "valued", "--data-dir", tmp_path, "--split", "random:0.4/0.3/0.3")
-    keys = ("--model", model, "--clients", "2", "--rounds", "3", "--hidden", "8", "--quiet")
-    for engine in ("inline", "flower"):
-        out = ("--engine", engine, "--out", tmp_path / engine)
-        retexo.done("run", *data, *edges, *keys, *out)
-    assert model_bytes(tmp_path / "inline") == model_bytes(tmp_path / "flower")
+    keys = {**keys_of(tmp_path, model, graph), "clients": 2}
+    one = train(tmp_path / "inline", **keys)
+    assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
 
 
 @pytest.mark.system

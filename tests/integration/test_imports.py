@@ -1,14 +1,18 @@
-"""What a run loads: each of these would be waited for before the first round."""
+"""What a command loads: each of these would be waited for before it says anything."""
 
 from __future__ import annotations
 
 import gc
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import pytest
+
+import retexo_fl
 from retexo_fl.cli.imports import imports_uncollected
-from tests.support.cli import environment
+from tests.support.commands import ROOT, environment
 
 NOT_NEEDED = (
     "numba",
@@ -37,6 +41,38 @@ def test_run_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("option", "not_needed"),
+    [
+        ("--version", ("asyncio", "importlib.metadata", "retexo_fl.config", "rich")),
+        ("--help", ("flwr", "numpy", "retexo_fl.graph", "torch")),
+    ],
+)
+def test_words_about_the_command_load_nothing_that_trains(
+    option: str, not_needed: tuple[str, ...]
+) -> None:
+    script = (
+        "import sys\n"
+        "from retexo_fl.cli import run_command\n"
+        f"assert run_command([{option!r}]) == 0\n"
+        f"print([name for name in {not_needed} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version_is_the_same_in_both_places() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert retexo_fl.__version__ == project["version"]
 
 
 def test_collector_leaves_alone_what_was_imported() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,48 @@ def test_mlflow_holds_what_was_logged(tmp_path: Path) -> None:
     assert list((tmp_path / "artifacts").rglob("report.html"))
 
 
+@installed("wandb")
+def test_weights_and_biases_has_what_was_logged_without_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MODE": "offline", "ERROR_REPORTING": "false", "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    logged: list[dict[str, float]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wandb: Any = import_module("wandb")
+        log = wandb.Run.log
+
+        def noted(run: object, data: dict[str, float]) -> None:
+            logged.append(data)
+            log(run, data)
+
+        monkeypatch.setattr(wandb.Run, "log", noted)
+        logger = retexo_fl.WandbLogger()
+        with wandb.init() as active:
+            run = retexo_fl.run(out=tmp_path / "run", callbacks=[logger], **KEYS)
+            assert wandb.run is active
+            assert active.config["hidden"] == 8
+            assert active.summary["test/accuracy"] == run.result.test_accuracy
+            assert active.summary["stage-1/round"] == 3
+        rows = run.history()
+        losses = [data[f"stage-{row.stage}/loss"] for data, row in zip(logged, rows, strict=True)]
+        assert losses == [row.loss for row in rows]
+        # None is active: the logger begins one, and ends it.
+        retexo_fl.run(out=tmp_path / "other", callbacks=[logger], **KEYS)
+        assert wandb.run is None
+    stores = list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    # What `wandb sync` sends is in the files, not in this process alone.
+    assert [b"test/accuracy" in store.read_bytes() for store in stores] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("module", "make"),
     [
         ("tensorboard", lambda: retexo_fl.TensorBoardLogger("board")),
         ("mlflow", retexo_fl.MlflowLogger),
+        ("wandb", retexo_fl.WandbLogger),
     ],
 )
 def test_a_tool_that_is_not_there_is_named(

@@ -69,11 +69,10 @@ def test_what_was_chosen_is_not_fitted(retexo: CommandLine) -> None:
     assert "profile lean: as it is (" in ended.err
 
 
-@pytest.mark.parametrize("engine", ["inline", pytest.param("flower", marks=pytest.mark.system)])
-def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine, engine: str) -> None:
+def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine) -> None:
     words = "synthetic:nodes=300,edges=4500,classes=2,features=40,words=12,signal=0.5"
     tiny = ("--dataset", words, "--rounds", "1", "--hidden", "4", "--clients", "2")
-    ended = retexo("run", *tiny, "--profile", "lean", "--engine", engine, "--out", "run")
+    ended = retexo("run", *tiny, "--profile", "lean", "--out", "run")
     assert ended.code == 0
     assert written("run")["basis-rows"] == "sums"
     told = re.search(r"^retexo: profile lean: (.+?) \((.+)\)$", ended.err, re.MULTILINE)

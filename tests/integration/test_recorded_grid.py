@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents, train_with
-from tests.support.commands import environment, program
 from tests.support.limits import PERMISSIVE
 from tests.support.predictions import write_small
 from tests.support.recorded_grid import (
@@ -26,14 +23,15 @@ from tests.support.recorded_grid import (
     train_cell,
 )
 from tests.support.runs import configured
+from tests.support.workers import train_in_workers
 
 CELLS = list(cells())
 NAMES = [name_of(cell) for cell in CELLS]
 CODECS = ("lossless", "dense", "fixed")
 SAMPLERS = ("none", "full", "neighbour", "shadow", "gns")
 MODELS = ("gcn", "sage", "gat", "gin")
-#: One of each way in which Flower's simulation takes part.
-IN_FLOWER = ("gcn lazy cover fixed", "gat drop shadow 16 static")
+#: One of each way in which workers of Flower's simulation take part.
+IN_WORKERS = ("gcn lazy cover fixed", "gat drop shadow 16 static")
 
 
 def test_every_cell_of_the_record_is_trained() -> None:
@@ -81,23 +79,11 @@ def test_agents_leave_the_bits_of_one_process(
     assert left_by(run) == left_by(train_cell(cell, tmp_path))
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("name", IN_FLOWER)
-def test_flowers_simulation_leaves_the_bits_of_one_process(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_workers_of_flowers_simulation_leave_the_recorded_bits(tmp_path: Path, name: str) -> None:
     cell = CELLS[NAMES.index(name)]
-    inline = train_cell(cell, tmp_path)
-    values = {**KEYS, **cell, "engine": "flower", "data_dir": tmp_path, "out": tmp_path / "run"}
-    options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values.items()]
-    done = subprocess.run(
-        [program("retexo"), "run", "--quiet", *chain.from_iterable(options)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert left_by(tmp_path / "run") == left_by(inline)
+    write_small(tmp_path / "small.npz", nodes=60)
+    assert_as_recorded(cell, train_in_workers(tmp_path / "run", **KEYS | cell, data_dir=tmp_path))
 
 
 def test_another_training_is_noticed(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ OLDEST_CPU: Final = "cortex-a53"
 #: What a Pi installs: the project, with what the Bluetooth channel asks for.
 EXTRAS: Final = ("bluetooth",)
 
-_QEMU: Final = "qemu-aarch64-static"
+QEMU: Final = "qemu-aarch64-static"
 _PLATFORM: Final = "aarch64-manylinux_2_28"
 _KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SOURCE: Final = "deb [signed-by={keyring}] http://deb.debian.org/debian {release} main\n"
@@ -71,7 +71,7 @@ class Aarch64:
         }
         given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
         interpreter = self.root / "usr" / "bin" / f"python{self.python}"
-        qemu = [_QEMU, "-cpu", OLDEST_CPU, "-L", str(self.root), *given]
+        qemu = [QEMU, "-cpu", OLDEST_CPU, "-L", str(self.root), *given]
         return [*qemu, str(interpreter), *map(str, arguments)]
 
     def run(self, *arguments: str | Path, timeout_s: float = START_S) -> str:
@@ -122,7 +122,7 @@ def aarch64_machine(python: str) -> Aarch64:
 
     Skips the calling test where a program is not installed, or what is needed cannot be downloaded.
     """
-    _need(_QEMU, "qemu-user-static")
+    _need(QEMU, "qemu-user-static")
     _need("apt-get", "apt")
     _need("dpkg-deb", "dpkg")
     if not Path(_KEYRING).exists():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,25 @@ def exists(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def open_descriptors() -> int:
-    """Return how many descriptors this process has open."""
+def open_descriptors() -> dict[int, str]:
+    """Return what this process has open, by descriptor."""
     gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        # That of the folder itself is closed again.
+        with suppress(FileNotFoundError):
+            found[int(path.name)] = str(path.readlink())
+    return found
+
+
+def left_open(before: dict[int, str]) -> dict[int, str]:
+    """Return what is open beside ``before``, once it is nothing or has stayed for a second.
+
+    What another test's thread opens for a moment is not kept; what a pool forgets is.
+    """
+    deadline = time.monotonic() + 1.0
+    while (left := dict(open_descriptors().items() - before.items())) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    return left

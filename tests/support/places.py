@@ -100,7 +100,7 @@ class Places:
         size = () if place[0] == "--resume" else ("--clients", str(self.clients))
         if size and "--secure-aggregation" not in options:
             # So that its bits are those of a simulation, whose default this is.
-            size += ("--secure-aggregation", "none")
+            options += ("--secure-aggregation", "none")
         return [
             *("run", "--superlink", self.superlink_address),
             *("--root-certificates", self.root_certificates, *place, *size, *options),

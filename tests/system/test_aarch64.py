@@ -6,8 +6,10 @@ wheels that pip would choose there.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from retexo_fl.graph import GraphPartition
 from retexo_fl.training.stage_model import ModelShape, initial_weights
 from tests.support.aarch64 import (
     RELEASES,
+    START_S,
     Aarch64,
     Aarch64Agent,
     aarch64_machine,
@@ -41,8 +44,9 @@ from tests.support.aarch64 import (
     packages_of,
 )
 from tests.support.agents import AgentProcess, agents, train_with
-from tests.support.commands import ROOT, environment, run_command, search_path
+from tests.support.commands import ROOT, copy_tree, environment, run_command, search_path
 from tests.support.data import data_dir
+from tests.support.emulated_root import EmulatedRoot
 from tests.support.runs import configured, model_weights, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -111,6 +115,34 @@ def test_every_wheel_runs_on_the_oldest_processor(python: str) -> None:
         *IMPORTS,
     )
     assert said.splitlines()[-1] == f"aarch64 {python.replace('.', ' ')} None"
+
+
+@pytest.mark.timeout(6600)
+def test_the_installer_takes_a_clone_and_a_bundle_to_a_working_doctor(tmp_path: Path) -> None:
+    folder = tmp_path / "root"
+    try:
+        system = EmulatedRoot.make(folder, RELEASES["3.11"])
+        clone = copy_tree(folder / "root")
+        bundle = [str(ROOT / "edge" / "bundle.sh"), str(clone.with_name("wheels"))]
+        path = {"PATH": search_path()}
+        run_command(bundle, cwd=tmp_path, env=environment(path), timeout_s=900)
+        # There is no network in it, so what it asks an index for fails.
+        said = system.run("/root/retexo-fl/edge/install.sh --bundle /root/wheels", timeout_s=2400)
+        assert "Successfully installed" in said
+        doctor = "/opt/retexo/bin/retexo doctor --json 2>/dev/null"
+        found = {fact["thing"]: fact for fact in json.loads(system.run(doctor, timeout_s=START_S))}
+        LOG.info("%s", found)
+        assert found["python"]["seen"].endswith(" on aarch64")
+        assert not [fact for fact in found.values() if fact["verdict"] == "bad"]
+        # It reads versions; nothing but the programs themselves says that they load.
+        system.run(
+            "/opt/retexo/bin/python -c 'import torch, retexo_fl.agent.process'", timeout_s=START_S
+        )
+        # As it says itself: what is a client's own is not there yet.
+        (told,) = re.findall("^installed: (.*)$", said, re.M)
+        assert "✗ key" in system.run(told, code=1, timeout_s=START_S)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---- an agent ------------------------------------------------------------------------------------

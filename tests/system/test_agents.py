@@ -6,7 +6,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,40 @@ pytestmark = pytest.mark.system
 MOST_BYTES = 330_000_000
 
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 8, "rounds": 2}
+CORA: dict[str, Any] = {"dataset": "cora", "clients": 2, "rounds": 2}
 
 
 @pytest.fixture(scope="module")
 def parts() -> list[GraphPartition]:
     return make_parts(make_config(KEYS))
+
+
+@pytest.fixture(scope="module")
+def _pair(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[list[AgentProcess]]:
+    with agents(tmp_path_factory.mktemp("pair"), parts, settings=PERMISSIVE) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(_pair: list[AgentProcess]) -> list[AgentProcess]:
+    """Return two agents that run, and whose logs are empty."""
+    for agent in _pair:
+        assert agent.process is not None
+        if agent.process.poll() is not None:
+            agent.start()
+        # They append to it.
+        (agent.folder / "log").write_text("")
+    return _pair
+
+
+@pytest.fixture(scope="module")
+def cora_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AgentProcess]]:
+    """Return two agents that have Cora's parts."""
+    parts = make_parts(make_config({**CORA, "data-dir": str(cora_dir())}))
+    with agents(tmp_path_factory.mktemp("cora"), parts, settings=PERMISSIVE) as made:
+        yield made
 
 
 STANDARD: dict[str, Any] = {"algorithm": "standard"}
@@ -69,44 +98,47 @@ SCAFFOLD: dict[str, Any] = {
 )
 def test_an_agent_that_ends_in_a_round_is_waited_for(
     tmp_path: Path,
-    parts: list[GraphPartition],
+    pair: list[AgentProcess],
     end: Callable[[AgentProcess], object],
     more: dict[str, Any],
 ) -> None:
     keys = {**KEYS, **more, "rounds": 3}
-    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
-        calls = itertools.count()
+    calls = itertools.count()
 
-        def restart() -> None:
-            end(made[0])
-            made[0].start()
+    def restart() -> None:
+        end(pair[0])
+        pair[0].start()
 
-        def end_once(event: Event) -> None:
-            if isinstance(event, RoundClosed) and next(calls) == 0:
-                threading.Thread(target=restart).start()
+    restarting = threading.Thread(target=restart)
 
-        train_with(made, configured(tmp_path / "agents", **keys), [end_once])
-        assert next(calls) > 0
-        assert "restored job=" in made[0].log
+    def end_once(event: Event) -> None:
+        if isinstance(event, RoundClosed) and next(calls) == 0:
+            restarting.start()
+
+    train_with(pair, configured(tmp_path / "agents", **keys), [end_once])
+    assert next(calls) > 0
+    restarting.join()
+    assert "restored job=" in pair[0].log
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
 
 
 def test_an_agent_that_lost_weights_keeps_nobody_waiting(
-    tmp_path: Path, parts: list[GraphPartition]
+    tmp_path: Path, pair: list[AgentProcess]
 ) -> None:
     """Client 0 waits for its vectors in that round, and would until ``message-timeout-s``."""
     keys = {**KEYS, **CODED, "algorithm": "standard", "rounds": 5}
     lost: list[Path] = []
-    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
 
-        def lose(event: Event) -> None:
-            if isinstance(event, RoundClosed) and event.round == 2:
-                lost.extend(made[1].state.glob("jobs/*/store/held-*.npy"))
-                for path in lost:
-                    path.unlink()
+    def lose(event: Event) -> None:
+        if isinstance(event, RoundClosed) and event.round == 2:
+            # What an earlier training left is not what this one holds.
+            job = max(pair[1].state.glob("jobs/*"), key=lambda path: path.stat().st_mtime_ns)
+            lost.extend(job.glob("store/held-*.npy"))
+            for path in lost:
+                path.unlink()
 
-        train_with(made, configured(tmp_path / "agents", **keys), [lose])
+    train_with(pair, configured(tmp_path / "agents", **keys), [lose])
     assert lost
     train(tmp_path / "inline", **keys)
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
@@ -230,30 +262,29 @@ ONE_SHOT: dict[str, Any] = {
     ],
 )
 def test_cora_is_trained_as_in_one_process(
-    tmp_path: Path, algorithm: str, more: dict[str, Any]
+    tmp_path: Path, cora_pair: list[AgentProcess], algorithm: str, more: dict[str, Any]
 ) -> None:
-    keys: dict[str, Any] = {
-        "dataset": "cora",
-        "data_dir": cora_dir(),
-        "clients": 2,
-        "rounds": 2,
-        "algorithm": algorithm,
-        **more,
-    }
-    config = configured(tmp_path / "agents", **keys)
-    with agents(tmp_path / "made", make_parts(config), settings=PERMISSIVE) as made:
-        train_with(made, config)
-        peaks = [agent.status()["memory"]["peak_rss_bytes"] for agent in made]
+    keys = {**CORA, "data_dir": cora_dir(), "algorithm": algorithm, **more}
+    train_with(cora_pair, configured(tmp_path / "agents", **keys))
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
-    if algorithm == "lazy":
-        assert max(peaks) < MOST_BYTES
+
+
+def test_agents_stay_within_their_memory(tmp_path: Path) -> None:
+    config = configured(tmp_path / "agents", **CORA, data_dir=cora_dir())
+    with agents(tmp_path / "made", make_parts(config), settings=PERMISSIVE) as made:
+        for name, more in (("lazy", {}), ("lean", LEAN), ("sums", SUMS), ("one-shot", ONE_SHOT)):
+            train_with(
+                made, configured(tmp_path / name, **{**CORA, "data_dir": cora_dir(), **more})
+            )
+        peaks = [agent.status()["memory"]["peak_rss_bytes"] for agent in made]
+    assert max(peaks) < MOST_BYTES
 
 
 @pytest.mark.parametrize(("more", "asked"), [(SUMS, "train_layer"), (ONE_SHOT, "gram")])
 def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
     tmp_path: Path,
-    parts: list[GraphPartition],
+    pair: list[AgentProcess],
     monkeypatch: pytest.MonkeyPatch,
     more: dict[str, Any],
     asked: str,
@@ -262,19 +293,18 @@ def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
     keys = {**KEYS, **more}
     config = configured(tmp_path / "agents", **keys)
     ask, ended = RemoteClient.ask, set[str]()
-    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
-        first = made[0]
+    first = pair[0]
 
-        def ask_after_an_end(client: RemoteClient, request: Request[Any]) -> Any:
-            kind = question_of(request).name
-            if client._socket_path == first.socket and kind not in ended:
-                ended.add(kind)
-                first.kill()
-                first.start()
-            return ask(client, request)
+    def ask_after_an_end(client: RemoteClient, request: Request[Any]) -> Any:
+        kind = question_of(request).name
+        if client._socket_path == first.socket and kind not in ended:
+            ended.add(kind)
+            first.kill()
+            first.start()
+        return ask(client, request)
 
-        monkeypatch.setattr(RemoteClient, "ask", ask_after_an_end)
-        train_with(made, config)
+    monkeypatch.setattr(RemoteClient, "ask", ask_after_an_end)
+    train_with(pair, config)
     assert ended == {"hello", "basis", "publish", "collect", asked, "evaluate_layer"}
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
@@ -283,16 +313,14 @@ def test_an_agent_that_ends_at_every_kind_of_question_changes_nothing(
 @pytest.mark.parametrize("more", [SUMS, ONE_SHOT])
 def test_vectors_that_are_late_do_not_change_what_is_trained(
     tmp_path: Path,
-    parts: list[GraphPartition],
+    pair: list[AgentProcess],
     monkeypatch: pytest.MonkeyPatch,
     more: dict[str, Any],
 ) -> None:
     """Nobody waits: the client that is asked first has nothing of the other's."""
     monkeypatch.setattr(exchange_with, "_WAIT_S", 0.0)
     keys = {**KEYS, **more}
-    config = configured(tmp_path / "agents", **keys)
-    with agents(tmp_path / "made", parts, settings=PERMISSIVE) as made:
-        train_with(made, config)
+    train_with(pair, configured(tmp_path / "agents", **keys))
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")
     asked = ledger_of(tmp_path / "agents")

@@ -51,6 +51,8 @@ def running(folder: Path, name: str, command: list[str]) -> Iterator[subprocess.
     home.mkdir()
     variables = {
         **FLOWER_ENVIRONMENT,
+        # As our units have it.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "FLWR_HOME": str(home),
         "PATH": search_path(),
         "PYTHONPATH": str(ROOT),
@@ -110,16 +112,19 @@ def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
     )
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
 
-    with start(superlink, "--resume", str(run)) as process:
-        try:
-            told, complaints = process.communicate(timeout=2 * WAIT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0, complaints
-    assert told.startswith("test accuracy ")
-    assert events_of(run)[-1]["event"] == "finish"
-    alone = train(tmp_path / "alone", clients=CLIENTS, hidden=4, layers=1, rounds=3)
-    assert model_bytes(run) == model_bytes(alone)
+    keys = {"clients": CLIENTS, "hidden": 4, "layers": 1}
+    # What has finished then is trained on.
+    for more, rounds in (((), 3), (("--extend", "1"), 4)):
+        with start(superlink, "--resume", str(run), *more) as process:
+            try:
+                told, complaints = process.communicate(timeout=2 * WAIT_S)
+            finally:
+                process.kill()
+        assert process.returncode == 0, complaints
+        assert told.startswith("test accuracy ")
+        assert events_of(run)[-1]["event"] == "finish"
+        alone = train(tmp_path / f"alone-{rounds}", **keys, rounds=rounds)
+        assert model_bytes(run) == model_bytes(alone)
 
 
 def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:

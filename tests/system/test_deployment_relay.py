@@ -26,7 +26,7 @@ from tests.support.runs import configured, ledger_of, model_bytes, train_over
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1500)]
 
-KEYS: dict[str, Any] = {"model": "sage", "hidden": 64, "rounds": 2}
+KEYS: dict[str, Any] = {"model": "sage", "hidden": 64, "rounds": 1}
 #: Bytes that are searched for: few, so that most lie within a page.
 _SOUGHT_BYTES = 48
 #: Of SQLite: a page, and what stands before a log and before each page in it.
@@ -108,7 +108,7 @@ def test_relay_between_clients_that_the_server_introduced(tmp_path: Path) -> Non
             deployment.start_supernode(client)
         deployment.wait_for_supernodes()
         with captured(deployment.home(SERVER)) as pages:
-            options = ("--model", "sage", "--hidden", "64", "--rounds", "2")
+            options = ("--model", "sage", "--hidden", "64", "--rounds", "1")
             peering = ("--introductions", "true", "--relay", "true")
             deployment.run(tmp_path / "run", *options, *peering, timeout_s=1300.0)
         peers = [deployment.agent_status(client)["peers"][0] for client in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.commands import (
     search_path,
 )
 from tests.support.data import data_dir
+from tests.support.runs import result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -45,7 +47,14 @@ def test_readme_block_runs(tmp_path: Path, block: str) -> None:
                 env=environment(variables),
                 timeout_s=350,
             )
+            # Flower leaves its daemon running, as the page says; `retexo` leaves nothing.
+            assert bool(mark.alive()) == ("flwr run" in block)
         finally:
             mark.end_all()
     for run in re.findall(r"runs/\w+", block):
-        assert (tree / run / "result.json").is_file()
+        result = result_of(tree / run)
+        assert result["bytes"]["payload"]["boundary"] > 0
+        assert result["engine"] == ("flower" if "flwr run" in block else "inline")
+        assert f'engine = "{result["engine"]}"' in (tree / run / "config.toml").read_text()
+        assert json.loads((tree / run / "status.json").read_text())["state"] == "finished"
+        assert (tree / run / "report.html").stat().st_size > 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, environment, run_command
+from tests.support.commands import ROOT, Marked, environment, offline, run_command
 
 #: Of the library's files: Python, the report's page, and the programs for the kernel.
 _SUFFIXES = {".py", ".css", ".js", ".c", ".h", ".o", ".npz"}
@@ -117,12 +117,14 @@ def test_wheel_is_what_the_second_environment_imports(installed: Path, tmp_path:
     [("--rounds", "3"), ("--engine", "flower", "--rounds", "2", "--clients", "2")],
     ids=["inline", "flower"],
 )
-def test_wheel_trains_in_an_empty_directory(
-    installed: Path, tmp_path: Path, options: tuple[str, ...]
+def test_wheel_trains_in_an_empty_directory_without_a_network(
+    installed: Path, tmp_path: Path, marked: Marked, options: tuple[str, ...]
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    run_command([str(installed / "retexo"), "run", *options], cwd=empty, env=environment())
+    command = offline([str(installed / "retexo"), "run", *options])
+    run_command(command, cwd=empty, env=environment(marked.variables))
+    assert marked.alive() == []
     assert [path.name for path in empty.iterdir()] == ["runs"]
     (run,) = (empty / "runs").iterdir()
     assert {path.name for path in run.iterdir()} >= {
@@ -136,6 +138,8 @@ def test_wheel_trains_in_an_empty_directory(
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     rounds = int(options[options.index("--rounds") + 1])
     assert [stage["rounds"] for stage in result["stages"]] == [rounds, rounds]
+    assert result["bytes"]["payload"]["boundary"] > 0
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
 
 
 #: After README's lines: six runs, and predictions with one of them.

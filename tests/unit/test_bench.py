@@ -59,6 +59,10 @@ RATIOS = {
         "2 x 64 KiB, total: TCP / XDP",
         "copies to 4 peers: tc / gso",
     },
+    "masked_sums": {
+        "70 clients: client of SecAgg+ / ours",
+        "rounds of 10 clients, 8 bits: masked / not",
+    },
     "unified": {
         "shadow, 1:2: together / sum of speeds alone",
         "gain of preparing beside computing / its bound",

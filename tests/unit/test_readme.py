@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 import retexo_fl
 from retexo_fl import errors
+from sims.headline import RESULTS, picture
 from tests.support.commands import ROOT, readme_blocks
 
 HEADLINE_BLOCKS = 2
 
 
-def test_readme_first_commands_are_lines_of_ci() -> None:
+def test_readme_first_commands_are_lines_of_ci_in_their_order() -> None:
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    lines = [line.strip() for line in text.splitlines()]
-    commands = readme_blocks()[:HEADLINE_BLOCKS]
-    assert "retexo run" in commands[0]
-    assert commands[1].endswith("pytest")
-    assert [command for command in commands if command not in lines] == []
+    blocks = readme_blocks()[:HEADLINE_BLOCKS]
+    assert "retexo run" in blocks[0]
+    assert blocks[1].endswith("pytest")
+    # Between those of one block CI does something else, too.
+    lines = iter([step for line in text.splitlines() for step in line.strip().split(" && ")])
+    missing = [step for block in blocks for step in block.split(" && ") if step not in lines]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
@@ -41,3 +45,13 @@ def test_glossary_has_thirty_words_at_most() -> None:
     rows = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     words = [row for row in rows if row.startswith("| ") and not row.startswith("| word |")]
     assert 15 < len(words) <= 30
+
+
+def test_readme_is_two_hundred_lines_at_most_and_trains_in_five_lines_of_shell() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len(readme_blocks()[HEADLINE_BLOCKS].splitlines()) == 5
+
+
+def test_readmes_picture_is_drawn_from_the_written_result() -> None:
+    result = json.loads((RESULTS / "lean.json").read_text(encoding="utf-8"))
+    assert (RESULTS / "headline.svg").read_text(encoding="utf-8") == picture(result)

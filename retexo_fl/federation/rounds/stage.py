@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 #: Under a robust aggregator steps reach updates so many times as large as the clients' median.
 _MOST_MEDIANS: Final = 8
-#: Few bits cut a value in a thousand or so; more than this share is said.
-_MUCH_CUT: Final = 0.01
 
 
 class StageTraining:
@@ -197,7 +195,7 @@ class StageTraining:
             return
         self.summed = len(answered.intersection(self.training))
         self.cut = int(sum(one[-1] for one in measured))
-        if self.cut > _MUCH_CUT * self.summed * len(self.weights):
+        if self.cut > self._codec.most_cut(len(self.weights) * self.summed):
             logger.warning(
                 "stage %d, round %d: %s of %s exceeded what their steps reach and were cut; the "
                 "next round's steps reach them",

@@ -17,7 +17,7 @@ from retexo_fl.graph.partitioners.louvain import assign_louvain
 from retexo_fl.graph.partitioners.metis import assign_metis
 from retexo_fl.graph.partitioners.structureless import assign_one_node, assign_randomly
 from retexo_fl.graph.sources.attributes import ATTRIBUTE
-from retexo_fl.plugins import is_plugin, load_callable
+from retexo_fl.plugins import is_plugin, load_callable, named_plugin_errors
 
 
 class Partitioner(Protocol):
@@ -87,7 +87,8 @@ def assign_nodes(graph: Graph, *, partitioner: str, clients: int, seed: int) -> 
 
 def _call_plugin(partitioner: str, graph: Graph, clients: int, seed: int) -> np.ndarray:
     function: Partitioner = load_callable("partitioner", partitioner, "graph", "clients", "seed")
-    found = function(graph, clients, seed)
+    with named_plugin_errors(PluginError):
+        found = function(graph, clients, seed)
     if not isinstance(found, np.ndarray):
         raise PluginError(
             f"partitioner {partitioner!r}: got {type(found).__name__}; "

@@ -11,7 +11,7 @@ from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
 from retexo_fl.graph.sources.from_networkx import from_networkx
 from retexo_fl.graph.sources.from_pyg import from_pyg
-from retexo_fl.plugins import load_callable
+from retexo_fl.plugins import load_callable, named_plugin_errors
 
 
 def load_plugin_graph(
@@ -35,7 +35,9 @@ def load_plugin_graph(
         PluginError: It cannot be imported or called, or returned something else.
         DatasetError: What it returned cannot be trained on.
     """
-    made = load_callable("dataset", text)()
+    function = load_callable("dataset", text)
+    with named_plugin_errors(PluginError):
+        made = function()
     graph = as_graph(made, name=text, attributes=attributes, rules=rules, task=task)
     if graph is None:
         raise PluginError(

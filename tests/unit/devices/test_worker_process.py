@@ -13,6 +13,7 @@ from tests.support.device_pools import (
     TIMEOUT_S,
     WEIGHTS,
     exists,
+    left_open,
     open_descriptors,
     open_rows,
     pool_of,
@@ -73,7 +74,7 @@ def test_failing_worker_is_named_and_the_pool_closed(
     if purpose == "fail":
         assert "in _fail" in caught.value.__notes__[0]
     del caught, task
-    assert open_descriptors() == before
+    assert left_open(before) == {}
 
 
 @pytest.mark.system

@@ -1,0 +1,71 @@
+"""``--json``: one value on standard output, all else on standard error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import PROGRAM, Ended, environment
+
+SMALL = ("--rounds", "2", "--hidden", "8")
+
+
+def by_itself(*arguments: str | Path) -> Ended:
+    done = subprocess.run(
+        [*PROGRAM, *map(str, arguments), "--json"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def value_of(ended: Ended) -> Any:
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("json") / "parts"
+    made = [*PROGRAM, "partition", "make", "--clients", "2", "--out", str(folder)]
+    subprocess.run(made, env=environment(), timeout=200, check=True, capture_output=True)
+    return folder
+
+
+def test_run_and_predict_print_what_their_files_hold(parts: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = by_itself("run", "--partitions", parts, *SMALL, "--out", run)
+    written = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert value_of(trained) == {"run": str(run), "result": written}
+    assert "stage 1: done" in trained.err
+
+    predicted = by_itself("predict", run, "--partitions", parts)
+    found = value_of(predicted)
+    summary = json.loads((parts / "predictions.json").read_text(encoding="utf-8"))
+    assert found["folder"] == str(parts)
+    assert found["summary"] == summary
+    assert "exchange 1: closed" in predicted.err
+
+    again = by_itself("predict", run, "--partitions", parts)
+    assert value_of(again) == found
+    assert again.err.splitlines() == ["retexo: made already; --overwrite makes them again"]
+
+
+def test_datasets_are_listed() -> None:
+    first = value_of(by_itself("datasets"))[0]
+    assert first["name"] == "digits"
+    assert (first["nodes"], first["features"], first["classes"]) == (1797, 64, 10)
+
+
+def test_bad_input_prints_nothing_but_its_line(tmp_path: Path) -> None:
+    ended = by_itself("run", "--clients", "-1", "--out", tmp_path / "run")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("retexo: error: clients: ")
+    assert len(ended.err.splitlines()) == 1

@@ -1,0 +1,40 @@
+"""The notebooks of docs/ run from their first cell to their last, and say what they say there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.notebooks import NOTEBOOKS, count_figures, executed, printed
+
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+#: Of a committed notebook, figures included.
+MOST_BYTES = 80_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of
+def test_outputs_are_those_of_a_run(path: Path, tmp_path: Path) -> None:
+    committed = json.loads(path.read_text(encoding="utf-8"))
+    run = executed(path, tmp_path)
+    assert count_figures(run) == count_figures(committed)
+    for new, old in zip(printed(run), printed(committed), strict=True):
+        assert _NUMBER.sub("#", new) == _NUMBER.sub("#", old)
+        # Another machine's arithmetic may end a stage a round earlier or later.
+        assert _numbers(new) == pytest.approx(_numbers(old), rel=0.08, abs=0.021)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_notebooks_are_small_and_tell_of_no_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < MOST_BYTES
+    assert not re.search(r"/(?:home|tmp|root|work|usr)/", text)
+    counts = [cell.get("execution_count", 0) for cell in json.loads(text)["cells"]]
+    assert None not in counts
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in _NUMBER.findall(text)]

@@ -1,0 +1,78 @@
+"""Workers that share a folder train the bits of one process, whatever is trained.
+
+What Flower's own processes add to that is tested with a few trainings (``tests/system``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retexo_fl.config import PROFILES
+from tests.support.goals import write_goals
+from tests.support.predictions import SMALL, write_small
+from tests.support.runs import events_of, model_bytes, result_of, train
+from tests.support.workers import train_in_workers
+
+KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3}
+#: Coordinates of features, and few bits of all that moves.
+LEAN: dict[str, Any] = {
+    **{"basis": "supervised", "basis_rows": "sums", "basis_bits": 8, "basis_blocks": 2},
+    **{"optimizer": "lbfgs", "warm_start": True, "dropout": 0.0},
+    **{"update_bits": 8, "weight_bits": 8, "row_bits": 8},
+}
+ONE_SHOT = {key.replace("-", "_"): value for key, value in PROFILES["one-shot"].items()}
+SCAFFOLD = {"local_steps": 3, "local_optimizer": "sgd", "local_correction": "scaffold"}
+MASKED = {"secure_aggregation": "masked"}
+BALANCED = {"metric": "roc-auc", "class_weights": "balanced", "loss": "focal:2"}
+
+
+def assert_same(tmp_path: Path, keys: dict[str, Any]) -> None:
+    one = train(tmp_path / "inline", **keys)
+    other = train_in_workers(tmp_path / "workers", **keys)
+    assert model_bytes(other) == model_bytes(one)
+    left, right = result_of(one), result_of(other)
+    for key in ("metric", "test_accuracy", "val_accuracy", "micro_f1", "errors", "labels"):
+        assert left.get(key) == right.get(key)
+    for key in ("stages", "missing_rows", "client_table"):
+        assert left[key] == right[key]
+    for measure in ("raw", "payload"):
+        for kind in ("boundary", "updates_up", "weights_down"):
+            assert left["bytes"][measure][kind] == right["bytes"][measure][kind]
+    assert _curves(one) == _curves(other)
+
+
+def _curves(run: Path) -> list[tuple[object, ...]]:
+    return [
+        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
+        for event in events_of(run)
+        if event["event"] == "round"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("sage", {}),
+        ("gat", {"heads": 2}),
+        ("gcn", LEAN),
+        ("gcn", LEAN | MASKED),
+        ("gat", {"heads": 2} | MASKED),
+        ("gcn", ONE_SHOT),
+        ("gcn", SCAFFOLD),
+        ("sage", BALANCED),
+    ],
+)
+def test_clients_that_move_between_workers_train_the_same(
+    tmp_path: Path, model: str, more: dict[str, Any]
+) -> None:
+    write_small(tmp_path / "small.npz", nodes=60)
+    assert_same(tmp_path, {**SMALL, "data_dir": tmp_path, **KEYS, "model": model, **more})
+
+
+@pytest.mark.parametrize("task", ["multi-label", "regression", "links"])
+def test_every_task_is_trained_the_same(tmp_path: Path, task: str) -> None:
+    data = {"dataset": "regression" if task == "links" else task, "data_dir": write_goals(tmp_path)}
+    assert_same(tmp_path, {**data, "task": task, **KEYS, "per_client_metrics": True})

@@ -1,0 +1,54 @@
+"""Flower's simulation without its processes: two workers, either of which gets any message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common import serde
+from flwr.proto.message_pb2 import Message as ProtoMessage
+
+from retexo_fl.client.factory import SCRATCH_VARIABLE
+from retexo_fl.config import config_values
+from retexo_fl.federation import make_client_app, make_server_app
+from retexo_fl.simulation.inline_grid import InlineGrid
+from tests.support.runs import configured
+
+
+class TwoWorkers(ClientApp):
+    """The ClientApp that ``clients/app.py`` makes, twice: with clients, as with Ray's actors, that
+    were in the other worker meanwhile. Messages pass as Flower's bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._apps = [make_client_app(), make_client_app()]
+        self._rng = random.Random(0)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Have either worker answer."""
+        answer: Callable[[Message, Context], Message] = self._rng.choice(self._apps)
+        return _carried(answer(_carried(message), context))
+
+
+def _carried(message: Message) -> Message:
+    content = serde.message_to_proto(message).SerializeToString()
+    return serde.message_from_proto(ProtoMessage.FromString(content))
+
+
+def train_in_workers(out: Path, **keys: Any) -> Path:
+    """Train as :func:`~tests.support.runs.train`, with clients that move between two workers."""
+    config = configured(out, **keys, engine="flower")
+    values = config_values(config)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SCRATCH_VARIABLE, f"{out}-scratch")
+        make_server_app()(InlineGrid(TwoWorkers(), config.clients, values), context)
+    return out
