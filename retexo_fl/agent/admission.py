@@ -84,6 +84,11 @@ def _check_masks(config: RunConfig, limits: Limits) -> None:
             f"secure-aggregation: {config.secure_aggregation}; expected masked "
             "(require-secure-aggregation in this client's agent.toml)"
         )
+    if config.secure_aggregation == "masked" and config.clients < limits.least_clients:
+        raise ConfigurationError(
+            f"clients: {config.clients}; expected {limits.least_clients} at least (least-clients "
+            "in this client's agent.toml)"
+        )
 
 
 def _check_updates(config: RunConfig, train: int, limits: Limits) -> None:

@@ -26,6 +26,7 @@ from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
     EvaluateRequest,
+    FinishRequest,
     PredictedAnswer,
     PredictedRequest,
     PredictRequest,
@@ -337,7 +338,8 @@ class AgentJobs:
 
 def _is_last(request: wire.Request) -> bool:
     asked = request.asked
-    return isinstance(asked, PredictRequest) or (isinstance(asked, EvaluateRequest) and asked.last)
+    is_end = isinstance(asked, PredictRequest | FinishRequest)
+    return is_end or (isinstance(asked, EvaluateRequest) and asked.last)
 
 
 def _write(path: Path, parts: list[bytes]) -> None:

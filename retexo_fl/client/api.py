@@ -344,6 +344,22 @@ class OpenAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRequest(Request["FinishAnswer"]):
+    """Forget the job: no message of it follows.
+
+    Asked where the last sum had to be opened, for which clients must still know their keys; else
+    the test says it (``last`` of :class:`EvaluateRequest`).
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishAnswer:
+    """The job is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabelsRequest(Request["LabelsAnswer"]):
     """Count the nodes of each class by use, which hello does not tell where sums are masked."""
 
@@ -713,6 +729,7 @@ RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
 LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
 OPEN: Final = _question("open", "query.open", OpenRequest, OpenAnswer)
+FINISH: Final = _question("finish", "query.finish", FinishRequest, FinishAnswer)
 
 #: By name.
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
@@ -721,7 +738,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         for question in (
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
-            *(SUMMARY, RECIPE, KEYS, LABELS, OPEN),
+            *(SUMMARY, RECIPE, KEYS, LABELS, OPEN, FINISH),
         )
     }
 )

@@ -32,6 +32,8 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    FinishAnswer,
+    FinishRequest,
     GramAnswer,
     GramRequest,
     HelloAnswer,
@@ -221,9 +223,17 @@ class GraphClient(Answering):
         self._admit(request.ticket)
         return self._held_masks().open(request)
 
+    def finish(self, request: FinishRequest) -> FinishAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        self._forget()
+        return FinishAnswer()
+
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
+        # In the clear nobody is told.
+        self._held_masks()
         answer = LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
         return self._answered(request, answer)
 

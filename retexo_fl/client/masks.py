@@ -7,6 +7,7 @@ another process, or begins again after its process was killed, answers the same 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -58,6 +59,7 @@ from retexo_fl.updates.masked import MaskedUpdates
 _SECRETS: Final = "masking-secrets"
 _MEMORY: Final = "masking-memory"
 _PUBLICS: Final = "masking-keys"
+_CRC_BYTES: Final = 4
 
 
 class KeySigner(Protocol):
@@ -99,13 +101,21 @@ class ClientMasks:
 
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
         """Return the client's public key of an attempt, 32 bytes, and its signature if it signs."""
-        known = self._secrets(attempt)
+        try:
+            known = self._secrets(attempt)
+        except CheckpointError:
+            # Of whatever attempt: if of this one, other clients believe no second key.
+            known = None
         if known is None:
-            known = {"attempt": attempt}
             drawn = SecretKeys.draw()
-            known |= {"private": drawn.private.hex(), "own": drawn.own.hex()}
-            self._put(_SECRETS, known)
+            known = {
+                "attempt": attempt,
+                "private": drawn.private.hex(),
+                "own": drawn.own.hex(),
+            }
+            # The memory first: secrets without it answer nothing.
             self._put(_MEMORY, {"attempt": attempt})
+            self._put(_SECRETS, known)
             self._holder = None
         public = _secret_keys(known).public
         if self.signer is None:
@@ -165,6 +175,7 @@ class ClientMasks:
             weights=told_weights(request, weights),
             opens=terms.opens,
         )
+        holder.check(label)
         numbers = numbers_of(request, answer, lengths, terms=len(asked), client=self._client)
         hidden = holder.hide(label, numbers)
         self._remember(request.ticket.attempt, memory)
@@ -192,6 +203,9 @@ class ClientMasks:
             weights=request.weights,
             opens=request.terms.opens,
         )
+        if not (request.purpose.isascii() and request.purpose.isprintable()):
+            raise SecureAggregationRefused("to open a sum of messages of no type that there is")
+        holder.check(label)
         included = clients_of(request.included)
         if not {*included} <= {*label.asked}:
             raise SecureAggregationRefused("to open a sum of clients that were not asked")
@@ -277,7 +291,7 @@ class ClientMasks:
             publics = PublicKeys.of(clients, content)
             if publics.digest.hex() == known["publics"]:
                 return publics
-        raise CheckpointError(f"client {self._client}: its {_PUBLICS} are damaged")
+        raise self._damaged(_PUBLICS)
 
     def _secrets(self, attempt: int) -> dict[str, Any] | None:
         known = self._get(_SECRETS)
@@ -309,15 +323,25 @@ class ClientMasks:
         content = self._store.note(name)
         if content is None:
             return None
-        try:
-            known = json.loads(content)
-        except ValueError as error:
-            raise CheckpointError(f"client {self._client}: its {name} is damaged") from error
-        found: dict[str, Any] = known
+        if content[:_CRC_BYTES] != _crc(content[_CRC_BYTES:]):
+            raise self._damaged(name)
+        found: dict[str, Any] = json.loads(content[_CRC_BYTES:])
         return found
 
     def _put(self, name: str, known: Mapping[str, Any]) -> None:
-        self._store.put_note(name, json.dumps(known).encode())
+        content = json.dumps(known).encode()
+        self._store.put_note(name, _crc(content) + content)
+
+    def _damaged(self, name: str) -> CheckpointError:
+        return CheckpointError(
+            f"client {self._client}: its note {name} is damaged; resume the run with "
+            "`retexo run --resume`"
+        )
+
+
+def _crc(content: bytes) -> bytes:
+    """Return the checksum that stands before what is kept, against damage on the disk."""
+    return zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
 
 
 def _place(ticket: Ticket, purpose: str, terms: MaskTerms) -> Place:

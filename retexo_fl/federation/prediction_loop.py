@@ -166,8 +166,9 @@ class PredictionLoop:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         masking = None
         if self.config.secure_aggregation == "masked":
+            # All have to answer, whatever the training allowed.
             masking = messenger.run(
-                hand_out_keys(hello, federation.hellos, self.config, to_train=False)
+                hand_out_keys(hello, federation.hellos, opens=False, to_train=False)
             )
         clients = Clients(
             hellos=federation.hellos,

@@ -245,7 +245,9 @@ class LazyMessagePassing(Strategy):
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         masking = None
         if config.secure_aggregation == "masked":
-            masking = messenger.run(hand_out_keys(hello, federation.hellos, config))
+            masking = messenger.run(
+                hand_out_keys(hello, federation.hellos, opens=config.min_clients > 0)
+            )
             federation = federation.hiding_validation()
         job.check_partitioning(federation.answers[0].partitioning)
         training = federation.participants.training

@@ -7,7 +7,6 @@ second answer tell more than the first is refused.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,13 +17,14 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived, number
 from retexo_fl.masking.label import Label, Place
-from retexo_fl.masking.shamir import SECRET_BYTES, SHARE_BYTES, split
-from retexo_fl.masking.streams import Sums
+from retexo_fl.masking.shamir import NOISE_BYTES, SECRET_BYTES, SHARE_BYTES, split
+from retexo_fl.masking.streams import Sums, key_stream
 from retexo_fl.units import counted
 
 #: A sum of fewer hides nobody: one of two clients knows the other's part.
 LEAST_CLIENTS: Final = 3
-_NONCE_BYTES: Final = 12
+#: A key seals one piece.
+_NONCE: Final = bytes(12)
 _TAG_BYTES: Final = 16
 
 
@@ -94,6 +94,34 @@ class MaskHolder:
         self._memory = memory
         self._least = max(least_clients, LEAST_CLIENTS)
 
+    def check(self, label: Label) -> None:
+        """Check who is asked for what, and by which keys.
+
+        Raises:
+            SecureAggregationRefused: It is no sum that this client takes part in.
+        """
+        asked = label.asked
+        if list(asked) != sorted({*asked}) or not {*asked} <= self._publics.by_client.keys():
+            raise SecureAggregationRefused(
+                f"{label.place.name}: clients {list(asked)[:9]} are asked; expected clients with "
+                "masking keys, each once, ascending"
+            )
+        if self._client not in asked:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: client {self._client} is not among those that are asked"
+            )
+        if len(asked) < self._least:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: a sum of {counted(len(asked), 'client')}; expected "
+                f"{self._least_told}"
+            )
+        if label.place.trial and not label.opens:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: asked again, where nobody may be missing"
+            )
+        if label.keys != self._publics.digest:
+            raise SecureAggregationRefused(f"{label.place.name}: other masking keys are named")
+
     def hide(self, label: Label, sums: Sums) -> Hidden:
         """Mask a client's numbers.
 
@@ -105,7 +133,7 @@ class MaskHolder:
             SecureAggregationRefused: Too few clients are asked, the label is of other keys, or
                 another content or label was answered at this place.
         """
-        self._check_label(label)
+        self.check(label)
         self._note_answer(label, sums)
         masked = sums.form.zeros()
         masked.add(sums)
@@ -137,7 +165,7 @@ class MaskHolder:
             SecureAggregationRefused: The set is none, or another one was opened, or shares were not
                 sealed for this client and label.
         """
-        self._check_label(label)
+        self.check(label)
         self._check_set(label, included)
         told: list[bytes] = []
         for client in included:
@@ -148,28 +176,10 @@ class MaskHolder:
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _check_label(self, label: Label) -> None:
-        asked = label.asked
-        if list(asked) != sorted({*asked}) or not {*asked} <= self._publics.by_client.keys():
-            raise SecureAggregationRefused(
-                f"{label.place.name}: clients {list(asked)[:9]} are asked; expected clients with "
-                "masking keys, each once, ascending"
-            )
-        if self._client not in asked:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: client {self._client} is not among those that are asked"
-            )
-        if len(asked) < self._least:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: a sum of {counted(len(asked), 'client')}; expected "
-                f"{self._least} at least"
-            )
-        if label.place.trial and not label.opens:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: asked again, where nobody may be missing"
-            )
-        if label.keys != self._publics.digest:
-            raise SecureAggregationRefused(f"{label.place.name}: other masking keys are named")
+    @property
+    def _least_told(self) -> str:
+        whose = " (least-clients in its agent.toml)" if self._least > LEAST_CLIENTS else ""
+        return f"{self._least} at least{whose}"
 
     def _note_answer(self, label: Label, sums: Sums) -> None:
         """Refuse to use a mask for two contents."""
@@ -188,7 +198,7 @@ class MaskHolder:
         if len(included) < self._least:
             raise SecureAggregationRefused(
                 f"{name}: to open a sum of {counted(len(included), 'client')}; expected "
-                f"{self._least} at least"
+                f"{self._least_told}"
             )
         if self._client not in label.openers or not label.opens:
             raise SecureAggregationRefused(
@@ -212,15 +222,21 @@ class MaskHolder:
         return derived(self._secrets.own, b"mask", label.digest)[:SECRET_BYTES]
 
     def _sealed(self, label: Label, seeds: Sequence[bytes]) -> dict[int, bytes]:
-        """Split seeds, and seal each opener's shares for it."""
-        openers = label.openers
-        by_seed = [split(seed, label.threshold, len(openers)) for seed in seeds]
+        """Split seeds, and seal each opener's shares for it.
+
+        All follows from secrets and label, so that a question that is asked again has one answer.
+        """
+        openers, size = label.openers, (label.threshold - 1) * NOISE_BYTES
+        noise = key_stream(derived(self._secrets.own, b"shares", label.digest), size * len(seeds))
+        by_seed = [
+            split(seed, label.threshold, len(openers), noise[at * size : (at + 1) * size])
+            for at, seed in enumerate(seeds)
+        ]
         found: dict[int, bytes] = {}
         for at, opener in enumerate(openers):
-            nonce = os.urandom(_NONCE_BYTES)
             plain = b"".join(shares[at] for shares in by_seed)
             box = self._box(label, self._client, opener)
-            found[opener] = nonce + box.encrypt(nonce, plain, label.digest)
+            found[opener] = box.encrypt(_NONCE, plain, label.digest)
         return found
 
     def _told(
@@ -230,8 +246,8 @@ class MaskHolder:
         try:
             # A piece of another length has another tag.
             box = self._box(label, client, client)
-            plain = box.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label.digest)
-        except (InvalidTag, ValueError) as error:
+            plain = box.decrypt(_NONCE, sealed, label.digest)
+        except InvalidTag as error:
             raise SecureAggregationRefused(
                 f"{label.place.name}: shares of client {client} were not sealed for this sum"
             ) from error
@@ -262,7 +278,7 @@ def _note(known: dict[str, Noted], place: Place, content: bytes) -> bool:
 
 def sealed_bytes(neighbours: int) -> int:
     """Return the bytes of one opener's sealed shares of a client with so many neighbours."""
-    return _NONCE_BYTES + (1 + neighbours) * SHARE_BYTES + _TAG_BYTES
+    return (1 + neighbours) * SHARE_BYTES + _TAG_BYTES
 
 
 def told_shares(label: Label, included: Sequence[int]) -> list[tuple[int, int]]:

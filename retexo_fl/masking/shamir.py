@@ -5,7 +5,6 @@ Over the field of 2**255 - 19 elements. Source: Shamir, How to share a secret, C
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,14 +13,28 @@ from retexo_fl.errors import RemoteProtocolError
 _FIELD: Final = 2**255 - 19
 SECRET_BYTES: Final = 16
 SHARE_BYTES: Final = 32
+#: Of noise for each share that does not suffice; more than an element has, so that all are equally
+#: likely.
+NOISE_BYTES: Final = 48
 
 
-def split(secret: bytes, threshold: int, places: int) -> list[bytes]:
-    """Return one share of 32 bytes for each of the places 1 to ``places``."""
+def split(secret: bytes, threshold: int, places: int, noise: bytes) -> list[bytes]:
+    """Return one share of 32 bytes for each of the places 1 to ``places``.
+
+    Args:
+        secret: 16 bytes.
+        threshold: So many shares tell it.
+        places: How many there are.
+        noise: (threshold - 1) times 48 bytes, secret and used for nothing else.
+    """
     assert len(secret) == SECRET_BYTES
     assert 1 <= threshold <= places
+    assert len(noise) == (threshold - 1) * NOISE_BYTES
     terms = [int.from_bytes(secret, "little")]
-    terms += [secrets.randbelow(_FIELD) for _ in range(threshold - 1)]
+    terms += [
+        int.from_bytes(noise[at : at + NOISE_BYTES], "little") % _FIELD
+        for at in range(0, len(noise), NOISE_BYTES)
+    ]
     return [_value(terms, place).to_bytes(SHARE_BYTES, "little") for place in range(1, places + 1)]
 
 

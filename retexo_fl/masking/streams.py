@@ -92,6 +92,12 @@ class Sums:
         return self.form.ring.signed(self.narrow), WIDE.signed(self.wide)
 
 
+def key_stream(key: bytes, size: int) -> bytes:
+    """Return so many bytes that follow from 32."""
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
+    return cipher.encryptor().update(bytes(size))
+
+
 def _mask(seed: bytes, form: Form) -> tuple[Numbers, Numbers]:
     """Return the numbers that a seed stands for; a seed is used for one form only."""
     dtype = form.ring.dtype

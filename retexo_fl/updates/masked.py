@@ -26,9 +26,17 @@ _HEAD: Final = struct.Struct("<BI")
 _WIDE_BITS: Final = 32
 #: A gradient of the loss of one node with respect to one weight is smaller, as far as was seen.
 _FIRST_REACH: Final = 16.0
-#: Fourth powers of sizes reach so far above what the grid reaches, 2**4, and add up below 2**62.
-_MOST_POWER: Final = 16
+#: Fourth powers of sizes add up below this.
+_MOST_SUM: Final = 2**62
+#: One counts up to twice what the grid reaches at least.
+_LEAST_POWER: Final = 16
+#: On a grid of few bits, which reaches little, one is counted in parts of so many for each client:
+#: from 1/64 of what the grid reaches, so that steps may shrink, up to 360 times that with 4 clients
+#: and 22 times with 1,000. Then the next steps reach 1,800 and 450 times as far.
+_FEW_UNIT: Final = 2**24
 _MOST_CLIENTS: Final = 2**20
+#: The largest number of a grid of few bits.
+_MOST_FEW: Final = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,14 @@ class SharedGrid:
     @property
     def unit(self) -> float:
         """What a fourth power of 1 counts as."""
-        return float(2**62 // (_MOST_POWER * self.terms))
+        finest = _MOST_SUM // (_LEAST_POWER * self.terms)
+        is_few = self.grid.most <= _MOST_FEW
+        return float(min(_FEW_UNIT * self.terms, finest) if is_few else finest)
+
+    @property
+    def most_power(self) -> float:
+        """The largest fourth power that is told."""
+        return _MOST_SUM / (self.unit * self.terms)
 
 
 class MaskedUpdates(FewBits):
@@ -150,7 +165,7 @@ class MaskedUpdates(FewBits):
         )
         part = block_rms(update_sum) / shared.grid.reach(shared.exponents)
         square = np.square(part)
-        powers = np.minimum(np.square(square), _MOST_POWER) * shared.unit
+        powers = np.minimum(np.square(square), shared.most_power) * shared.unit
         return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut]])
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:

@@ -178,7 +178,7 @@ def _socket_targets() -> list[Target]:
 # ---- Flower's messages --------------------------------------------------------------------------
 
 
-def _as_json(record: Mapping[str, Any]) -> Any:
+def as_json(record: Mapping[str, Any]) -> Any:
     return {key: _plain(value) for key, value in record.items()}
 
 
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
     return {"hex": value.hex()} if isinstance(value, bytes) else value
 
 
-def _record_of(kind: type[Any], data: bytes) -> Any:
+def record_of(kind: type[Any], data: bytes) -> Any:
     """Return a record of values that JSON says; None where Flower would not have carried it."""
     try:
         values = json.loads(data)
@@ -211,7 +211,7 @@ def _message(content: RecordDict, message_type: str = "query") -> Message:
 
 def _read_settings(message_type: str, whole: RecordDict) -> Callable[[bytes], object]:
     def read(data: bytes) -> object:
-        settings = _record_of(ConfigRecord, data)
+        settings = record_of(ConfigRecord, data)
         if settings is None:
             return None
         content = RecordDict({**whole, "retexo": settings})
@@ -222,7 +222,7 @@ def _read_settings(message_type: str, whole: RecordDict) -> Callable[[bytes], ob
 
 def _read_first(whole: RecordDict) -> Callable[[bytes], object]:
     def read(data: bytes) -> object:
-        settings = _record_of(ConfigRecord, data)
+        settings = record_of(ConfigRecord, data)
         if settings is None:
             return None
         return records.read_first(_message(RecordDict({**whole, "first-1": settings})))
@@ -234,7 +234,7 @@ _KINDS: Final = MappingProxyType({"retexo": ConfigRecord, "metrics": MetricRecor
 
 
 def _content_as_json(content: RecordDict) -> bytes:
-    said = {name: _as_json(content[name]) for name in _KINDS if name in content}
+    said = {name: as_json(content[name]) for name in _KINDS if name in content}
     return json.dumps(said).encode()
 
 
@@ -250,7 +250,7 @@ def _read_reply(answer: type[Any], whole: RecordDict) -> Callable[[bytes], objec
         content = RecordDict(arrays)
         for name, kind in _KINDS.items():
             values = said.get(name) if isinstance(said, dict) else None
-            record = _record_of(kind, json.dumps(values).encode())
+            record = record_of(kind, json.dumps(values).encode())
             if record is not None:
                 content[name] = record
         return records.read_answer(answer, Message(content, reply_to=asked))
@@ -273,7 +273,7 @@ def _record_targets() -> list[Target]:
         content = records.request_content(request)
         settings = content["retexo"]
         assert isinstance(settings, ConfigRecord)
-        seeds = [json.dumps(_as_json(settings)).encode()]
+        seeds = [json.dumps(as_json(settings)).encode()]
         made.append(
             Target(
                 name=f"message-{question.name}",
@@ -286,7 +286,7 @@ def _record_targets() -> list[Target]:
         )
     first = [REQUESTS["publish"], REQUESTS["collect"]]
     content = records.request_content(REQUESTS["train_layer"], first)
-    seeds = [json.dumps(_as_json(content.config_records["first-1"])).encode()]
+    seeds = [json.dumps(as_json(content.config_records["first-1"])).encode()]
     made.append(
         Target(
             name="message-first",

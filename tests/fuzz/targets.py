@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.fuzz.file_targets import file_targets
+from tests.fuzz.mask_targets import mask_targets
 from tests.fuzz.message_targets import message_targets
 from tests.fuzz.peer_targets import peer_targets
 from tests.fuzz.target import Target
@@ -28,6 +29,7 @@ def all_targets(folder: Path) -> list[Target]:
     targets = [
         *peer_targets(),
         *message_targets(),
+        *mask_targets(),
         *text_targets(folder / "texts"),
         *file_targets(folder / "files"),
     ]

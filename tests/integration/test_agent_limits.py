@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -108,6 +109,65 @@ def test_what_the_owner_did_not_allow_is_refused_at_hello(
     agent: AgentProcess, keys: Mapping[str, Any], expected: str
 ) -> None:
     refused(agent, expected, **keys)
+
+
+@pytest.fixture(scope="module")
+def insisting(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[GraphPartition]
+) -> Iterator[AgentProcess]:
+    """An agent whose owner insists on masked sums of five clients."""
+    settings = {"require-secure-aggregation": True, "least-clients": 5}
+    with agents(tmp_path_factory.mktemp("insisting"), parts, settings=settings) as made:
+        yield made[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            {"secure_aggregation": "none"},
+            "secure-aggregation: none; expected masked (require-secure-aggregation in this "
+            "client's agent.toml)",
+        ),
+        (
+            {"secure_aggregation": "masked", "clients": 4},
+            "clients: 4; expected 5 at least (least-clients in this client's agent.toml)",
+        ),
+    ],
+)
+def test_an_owner_insists_on_masked_sums(
+    insisting: AgentProcess, keys: Mapping[str, Any], expected: str
+) -> None:
+    before = len(insisting.log.splitlines())
+    refused(insisting, f"{re.escape(expected)}$", **keys)
+    told = insisting.log.splitlines()[before:]
+    assert len(told) == 1
+    assert expected in told[0]
+
+
+def test_what_the_owner_insists_on_is_taken(insisting: AgentProcess) -> None:
+    ticket = replace(TICKET, job="job-00000000000d")
+    asked = ask(insisting, secure_aggregation="masked", clients=5)
+    hello = asked.ask(HelloRequest(ticket=ticket))
+    assert len(hello.mask_signature or b"") == 64
+
+
+def test_an_agent_without_a_roster_file_takes_no_part_in_masked_sums(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with agents(tmp_path, parts, start=False) as (agent,):
+        lines = agent.settings.read_text().splitlines()
+        kept = [line for line in lines if not line.startswith("roster")]
+        agent.settings.write_text("\n".join([*kept, "introductions = true"]))
+        agent.start()
+        refused(
+            agent,
+            "secure-aggregation: masked needs a roster file; expected roster in this client's "
+            r"agent\.toml, not introductions$",
+            secure_aggregation="masked",
+            clients=3,
+        )
+        assert agent.log.count("masked needs a roster file") == 1
 
 
 def test_the_server_names_the_client_and_what_it_expected(

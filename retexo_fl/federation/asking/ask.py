@@ -36,7 +36,7 @@ class Ask:
         requests: By client, ascending. A request that several clients share is built once.
         stage: Stage index for the ledger, -1 for none.
         purpose: For the ledger: ``introduce``, ``basis``, ``publish``, ``collect``, ``relay``,
-            ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``.
+            ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``, ``finish``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
     """

@@ -20,14 +20,14 @@ from retexo_fl.units import counted
 
 
 def hand_out_keys(
-    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig, *, to_train: bool = True
+    ticket: Ticket, hellos: Mapping[int, HelloAnswer], *, opens: bool, to_train: bool = True
 ) -> Round[MaskedSums]:
     """Tell every client the keys of all; return how sums are masked from then on.
 
     Args:
         ticket: Names job and attempt.
         hellos: By client, ascending.
-        config: Of the run.
+        opens: Rounds may be closed without some clients.
         to_train: Sums will be over those with train nodes; else over all.
 
     Raises:
@@ -48,8 +48,14 @@ def hand_out_keys(
                 "masked"
             )
         publics[client] = hello.mask_key
-    signatures = [hello.mask_signature for hello in hellos.values()]
-    told = b"".join(signature for signature in signatures if signature is not None)
+    signatures = {client: hello.mask_signature for client, hello in hellos.items()}
+    told = b"".join(signature for signature in signatures.values() if signature is not None)
+    unsigned = [client for client, signature in signatures.items() if signature is None]
+    if told and unsigned:
+        raise RemoteProtocolError(
+            f"client {unsigned[0]}: its masking key is not signed; expected a signature, as of "
+            "other clients"
+        )
     request = KeysRequest(
         ticket=ticket,
         clients=bits_of(hellos),
@@ -62,7 +68,7 @@ def hand_out_keys(
         with named(client):
             if answer.digest != digest:
                 raise RemoteProtocolError("it believes other masking keys than were sent")
-    return MaskedSums(job=ticket.job, keys=digest, opens=config.min_clients > 0)
+    return MaskedSums(job=ticket.job, keys=digest, opens=opens)
 
 
 def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:

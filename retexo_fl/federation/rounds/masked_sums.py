@@ -6,7 +6,7 @@ A round asks as ever, with the terms of :meth:`MaskedSums.asked`; from the maske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -106,6 +106,7 @@ class MaskedSums:
         weights: np.ndarray | None,
         lengths: SumLengths,
         purpose: str,
+        opened: MutableMapping[type[Any], tuple[int, ...]] | None = None,
     ) -> Round[list[tuple[Who, Any]]]:
         """Return one answer for each kind of request, with the clients that it is the sum of.
 
@@ -115,6 +116,8 @@ class MaskedSums:
             weights: What clients compute with, decoded.
             lengths: How many numbers answers have.
             purpose: For the ledger, of what opens a sum.
+            opened: By kind of request, over whom a sum was to be opened when the same was asked
+                before; it is added to. Openers tell of no other set.
 
         Raises:
             RemoteProtocolError: An answer has another length.
@@ -125,11 +128,22 @@ class MaskedSums:
             of_kind = {c: r for c, r in requests.items() if type(r) is kind}
             there = {c: answers[c] for c in of_kind if c in answers}
             request = next(iter(of_kind.values()))
+            known = {} if opened is None else opened
+            if gone := sorted({*known.get(kind, ())} - {*there}):
+                raise RoundIncomplete(
+                    f"{question_of(request).message_type}: asked again because too few clients "
+                    f"opened the sum, and now {'clients' if gone[1:] else 'client'} "
+                    f"{', '.join(map(str, gone))} did not answer; expected all of before: a sum "
+                    "over others would tell the difference"
+                )
+            there = {client: there[client] for client in known.get(kind, tuple(there))}
             if len(there) < LEAST_CLIENTS:
                 raise RoundIncomplete(
                     f"{question_of(request).message_type}: "
                     f"{counted(len(there), 'masked answer')}; expected {LEAST_CLIENTS} at least"
                 )
+            if self.opens:
+                known[kind] = tuple(there)
             sums = _Sum(self, request, tuple(of_kind), weights=weights, lengths=lengths)
             total = yield from sums.total(there, purpose)
             found.append((tuple(there), answer_of_sum(request, total, lengths)))
@@ -194,8 +208,14 @@ class _Sum:
     def _told(
         self, included: Sequence[int], answers: Mapping[int, MaskedAnswer], purpose: str
     ) -> Round[dict[int, bytes]]:
-        """Ask the openers for shares; return those of enough of them."""
+        """Ask the openers for shares; return those of enough of them.
+
+        One that has not answered would be waited for once more: it is asked where it is needed.
+        """
         label = self._label
+        needed = {*label.openers}
+        if len(needed.intersection(included)) >= label.threshold:
+            needed &= {*included}
         sealed = {client: self._sealed(client, answers[client]) for client in included}
         requests: dict[int, Request[Any]] = {
             opener: OpenRequest(
@@ -210,6 +230,7 @@ class _Sum:
                 ),
             )
             for place, opener in enumerate(label.openers)
+            if opener in needed
         }
         is_before = isinstance(self._request, LabelsRequest)
         stage = -1 if is_before else label.place.stage

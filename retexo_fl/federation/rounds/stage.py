@@ -13,6 +13,7 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
+    FinishRequest,
     HelloAnswer,
     MaskedAnswer,
     PeerTraffic,
@@ -220,6 +221,14 @@ class StageTraining:
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
+        if nodes == "test" and self._opens:
+            finish = FinishRequest(ticket=replace(self.ticket, round=self.round))
+            asked = self._present(self._participants.everyone)
+            # Nobody has to answer.
+            answers = yield Ask.of(
+                asked, finish, stage=self.ticket.stage, purpose="finish", counted=frozenset()
+            )
+            dict(answers)
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:
@@ -304,6 +313,11 @@ class StageTraining:
         """Whether all clients are asked again where some lack weights: peers have their vectors."""
         return self._config.traits.exchanges_in_rounds
 
+    @property
+    def _opens(self) -> bool:
+        """Whether clients open masked sums: then they need their keys after an answer."""
+        return self._clients.masking is not None and self._clients.masking.opens
+
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
 
@@ -325,6 +339,7 @@ class StageTraining:
                 requests, sent, coded, purpose=purpose
             )
             return answers
+        opened: dict[type[Any], tuple[int, ...]] = {}
         for trial in range(TRIALS):
             again = partial(self._masked_requests, requests, masking, trial)
             masked = dict((yield from self._ask_each(again, sent, coded, purpose=purpose)))
@@ -332,7 +347,12 @@ class StageTraining:
                 self._count_traffic(client, answer)
             try:
                 summed: list[tuple[Who, Any]] = yield from masking.summed(
-                    again(coded), masked, weights=sent, lengths=self._lengths(), purpose=purpose
+                    again(coded),
+                    masked,
+                    weights=sent,
+                    lengths=self._lengths(),
+                    purpose=purpose,
+                    opened=opened,
                 )
             except RoundIncomplete:
                 if not masking.opens or trial + 1 == TRIALS:
@@ -395,7 +415,7 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test,
+            last=is_test and not self._opens,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation

@@ -16,8 +16,18 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
+    FinishAnswer,
+    FinishRequest,
     HelloAnswer,
     HelloRequest,
+    KeysAnswer,
+    KeysRequest,
+    LabelsAnswer,
+    LabelsRequest,
+    MaskedAnswer,
+    MaskTerms,
+    OpenAnswer,
+    OpenRequest,
     PeerTraffic,
     PredictAnswer,
     PredictRequest,
@@ -44,6 +54,8 @@ TICKET = Ticket(job="job-1", attempt=2, stage=1, round=7, weights_digest=bytes(r
 WEIGHTS = np.array([1.5, -0.0, 3e-38, 7.0], np.float32)
 TRAFFIC = Traffic(boundary=Volume(messages=2, raw=10, payload=8, wire=9), control=Volume(wire=None))
 ROUND = PeerTraffic(sent=TRAFFIC, received=Traffic())
+CODED = np.arange(200, dtype=np.uint8)
+TERMS = MaskTerms(asked=b"\x0f", opens=True, trial=1)
 CONFIG: dict[str, Scalar] = {"clients": 2, "dropout": 0.3, "model": "gcn", "resume": ""}
 
 REQUESTS: dict[str, Request[Any]] = {
@@ -52,7 +64,21 @@ REQUESTS: dict[str, Request[Any]] = {
     "collect": CollectRequest(ticket=TICKET, wait_s=2.5, close=True),
     "train_layer": TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float64)),
     "evaluate_layer": EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
-    "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv"),
+    "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv", terms=TERMS),
+    "keys": KeysRequest(
+        ticket=TICKET, clients=b"\x03", keys=CODED[:64], signatures=CODED[:128].tobytes()
+    ),
+    "labels": LabelsRequest(ticket=TICKET, terms=TERMS),
+    "open": OpenRequest(
+        ticket=TICKET,
+        purpose="train.layer",
+        terms=TERMS,
+        form=b"f" * 32,
+        weights=b"w" * 32,
+        included=b"\x07",
+        shares=CODED,
+    ),
+    "finish": FinishRequest(ticket=TICKET),
 }
 ANSWERS: list[object] = [
     HelloAnswer(
@@ -99,6 +125,11 @@ ANSWERS: list[object] = [
         test_correct=7,
         test_metric=Sums(length=5, places=(4,), values=(0.3,)),
     ),
+    KeysAnswer(digest=b"d" * 32),
+    LabelsAnswer(uses=(1, 2, 3), sums=(0.5,)),
+    MaskedAnswer(numbers=CODED, wide=b"w" * 16, shares=b"s" * 64, traffic=ROUND),
+    OpenAnswer(shares=CODED[:96]),
+    FinishAnswer(),
 ]
 
 

@@ -10,6 +10,7 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
     HelloRequest,
+    LabelsRequest,
     PredictRequest,
     PublishRequest,
     Ticket,
@@ -162,6 +163,11 @@ def test_publishing_with_weights_of_another_size_is_refused(parts: list[GraphPar
     request = PublishRequest(ticket=ticket, previous_digest=FIRST.weights_digest, weights=short)
     with pytest.raises(LocalProtocolError, match=r"expected float32 of shape"):
         clients[0].publish(request)
+
+
+def test_how_many_labels_there_are_is_told_under_masks_alone(parts: list[GraphPartition]) -> None:
+    with pytest.raises(LocalProtocolError, match="asked about masks; expected secure-aggreg"):
+        pair(parts)[0].ask(LabelsRequest(ticket=FIRST))
 
 
 def test_message_of_another_job_is_refused(parts: list[GraphPartition]) -> None:

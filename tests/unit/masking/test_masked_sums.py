@@ -82,6 +82,40 @@ def test_fewer_openers_than_the_threshold_open_nothing() -> None:
         unmask(label, added(sent, range(5)), range(5), told)
 
 
+@pytest.mark.parametrize("at", [0, 8, 31])
+def test_an_opener_that_tells_another_share_is_named(at: int) -> None:
+    """A change of the lowest bit of a share changes the seed by little."""
+    clients, numbers = MaskedClients(7), random_numbers(7)
+    label = clients.label()
+    sent = clients.hide(label, numbers)
+    told = {
+        opener: clients.holders[opener].open(
+            label, range(6), {c: sent[c].shares[opener] for c in range(6)}
+        )
+        for opener in label.openers
+    }
+    lie = bytearray(told[4])
+    lie[64 + at] ^= 1
+    told[4] = bytes(lie)
+    with pytest.raises(
+        RemoteProtocolError, match="client 4: told a share of client 1's masks that does not fit"
+    ):
+        unmask(label, added(sent, range(6)), range(6), told)
+    # One of six, where five are needed: that is seen, but not whose it is.
+    del told[6]
+    with pytest.raises(
+        RemoteProtocolError,
+        match="client 1: shares of a mask do not fit together, as clients 0, 1, 2, 3, 4, 5 told",
+    ):
+        unmask(label, added(sent, range(6)), range(6), told)
+    # Without it all is well.
+    told[6] = clients.holders[6].open(label, range(6), {c: sent[c].shares[6] for c in range(6)})
+    del told[4]
+    total = added(sent, range(6))
+    unmask(label, total, range(6), told)
+    assert lists(total) == plain_sum(numbers, range(6))
+
+
 def test_a_share_too_few_from_an_opener_is_named() -> None:
     clients, numbers = MaskedClients(3), random_numbers(3)
     label = clients.label()

@@ -1,0 +1,284 @@
+"""Masked trainings whose agents, or server, are killed at every step: the same model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.client.api import (
+    HelloRequest,
+    KeysRequest,
+    LabelsRequest,
+    MaskedAnswer,
+    MaskTerms,
+    Ticket,
+    bits_of,
+)
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import CheckpointError, SecureAggregationRefused, StaleAttempt
+from retexo_fl.run_log.events import RoundClosed
+from tests.integration.test_masked_training import away_in, train_in
+from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.commands import ROOT
+from tests.support.limits import PERMISSIVE
+from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.thread_grid import ThreadGrid
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+KEYS: dict[str, Any] = {
+    **{"clients": 3, "layers": 1, "hidden": 4, "rounds": 2, "model": "gcn"},
+    "secure_aggregation": "masked",
+}
+#: All have to answer, and sums are opened nevertheless.
+OPENED: dict[str, Any] = {**KEYS, "min_clients": 3, "round_deadline_s": 60.0}
+WAYS = {"all": KEYS, "opened": OPENED}
+#: The same of every kind of sum that training asks for.
+LEAN: dict[str, Any] = {
+    **{**OPENED, "layers": 2, "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
+    **{"update_bits": 8, "weight_bits": 8},
+}
+#: What an agent may be killed at, in order; of labels, rounds and the rest, only once each.
+STEPS = (
+    *("hello kept masking-memory", "hello kept masking-secrets"),
+    *("keys begins", "keys kept masking-keys", "keys kept masking-secrets"),
+    *("labels begins", "labels kept masking-memory"),
+    *("basis begins", "basis kept masking-memory"),
+    *("train_layer begins", "train_layer kept masking-memory"),
+    *("open begins", "open kept masking-memory"),
+    *("evaluate_layer begins", "evaluate_layer kept masking-memory", "finish begins"),
+)
+ONLY_LEAN = ("basis ", "open ", "finish ")
+SECRETS = "jobs/*/store/masking-secrets"
+
+
+def curves(run: Path) -> list[tuple[Any, ...]]:
+    keys = ("stage", "round", "loss", "val_loss", "val_accuracy", "summed", "cut")
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    return [tuple(event.get(key) for key in keys) for event in rounds]
+
+
+@pytest.mark.parametrize("keys", [KEYS, LEAN], ids=["all", "lean and opened"])
+def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    steps = [step for step in STEPS if keys is LEAN or not step.startswith(ONLY_LEAN)]
+    with agents(
+        tmp_path / "agents", make_parts(make_config(_kebab(keys))), start=False, settings=PERMISSIVE
+    ) as made:
+        made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
+        made[1].extra = {"PYTHONPATH": str(ROOT)}
+        left = made[1].folder / "steps"
+        left.write_text("\n".join(steps))
+        for agent in made:
+            agent.start()
+        run = train_with(made, configured(tmp_path / "run", **keys))
+        assert left.read_text() == ""
+        assert made[1].log.count(" restored job=") == len(steps)
+        # The job is over, and its secrets are gone.
+        assert not [path for agent in made for path in agent.state.glob(SECRETS)]
+    whole = train(tmp_path / "whole", **keys)
+    assert model_bytes(run) == model_bytes(whole)
+    assert curves(run) == curves(whole)
+    assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
+
+
+def test_an_agent_that_is_gone_is_left_out_and_takes_part_again(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        **{**OPENED, "clients": 4, "rounds": 7, "round_deadline_s": 1.5},
+        "missing_peers": "drop",
+    }
+    parts = make_parts(make_config(_kebab(keys)))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
+
+        def end_and_begin(event: object) -> None:
+            if isinstance(event, RoundClosed) and event.round == 2:
+                made[3].kill()
+            if isinstance(event, RoundClosed) and event.round == 4:
+                made[3].start()
+
+        run = train_with(made, configured(tmp_path / "run", **keys), [end_and_begin])
+    absent = {
+        (0, event["round"]): event["absent"][0]
+        for event in events_of(run)
+        if event["event"] == "round" and event.get("absent")
+    }
+    assert {*absent.values()} == {3}
+    assert (0, 4) in absent
+    assert (0, 7) not in absent
+    # The same rounds without it, in this process.
+    other = train_in(tmp_path / "other", away_in(absent), **keys | {"round_deadline_s": 0.3})
+    assert model_bytes(run) == model_bytes(other)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path, way: str) -> None:
+    command = "from tests.system.test_masked_crashes import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", command, way, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=ROOT,
+    )
+    assert found.returncode == 0, found.stderr
+    deaths = json.loads(found.stdout.splitlines()[-1])
+    opened = way == "opened"
+    assert deaths == [
+        *("query.hello 0", "query.keys 0", "query.labels 0"),
+        *(["query.open 0"] if opened else []),
+        *("query.publish 0", "query.collect 0", "train.layer 1"),
+        *(["query.open 1"] if opened else []),
+        "train.layer 2",
+        *(["query.open 2"] if opened else []),
+        # Validation of the last weights, and the test.
+        "evaluate.layer 2",
+        *(["query.finish 2"] if opened else []),
+    ]
+
+
+def kill_a_server_at_every_question(way: str, folder: Path) -> list[str]:
+    """Kill and resume until nothing new is asked; return where it was killed."""
+    keys, deaths = WAYS[way], folder / "deaths"
+    deaths.touch()
+    parts = make_parts(make_config(_kebab(keys)))
+    keys_seen: list[bytes] = []
+    attempts = 0
+    with agents(folder / "agents", parts, settings=PERMISSIVE) as made:
+        run = folder / "run"
+        while True:
+            # What was killed before its first checkpoint begins anew.
+            again = {"resume": run} if (run / "checkpoint.safetensors").exists() else {}
+            run = run if again else folder / f"run-{attempts}"
+            status = _in_child(partial(_dying_server, made, deaths, run, keys | again))
+            attempts += 1
+            if not os.WIFSIGNALED(status):
+                assert status == 0
+                break
+            for path in made[0].state.glob(SECRETS):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                keys_seen.append(path.read_bytes())
+    whole = folder / "whole"
+    assert _in_child(lambda: train(whole, **keys)) == 0
+    assert model_bytes(run) == model_bytes(whole)
+    assert curves(run) == curves(whole)
+    found = deaths.read_text().splitlines()
+    assert len(found) == attempts - 1
+    # Keys of other jobs and attempts are others.
+    assert len({json.loads(content[4:])["private"] for content in keys_seen}) >= len(found) - 1
+    return found
+
+
+def _dying_server(made: list[AgentProcess], deaths: Path, run: Path, keys: dict[str, Any]) -> None:
+    """Train, and be killed after a question was sent at whose place nobody was killed before."""
+    push = ThreadGrid.push_messages
+
+    def watched(self: ThreadGrid, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        names = list(push(self, sent))
+        kind, group = sent[0].metadata.message_type, sent[0].metadata.group_id
+        place = f"{kind} {group.rpartition('.')[2]}"
+        if place not in deaths.read_text().splitlines():
+            with deaths.open("a") as file:
+                file.write(f"{place}\n")
+            # Some have answered by then, others have not.
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return names
+
+    ThreadGrid.push_messages = watched  # type: ignore[method-assign]
+    train_with(made, configured(run, **keys))
+
+
+def _in_child(task: Callable[[], object]) -> int:
+    """Run a task in a fork of this process, which has loaded everything; return its status."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            task()
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitpid(process, 0)[1]
+
+
+def main() -> None:
+    """Kill the server of the way and in the folder that the command line names."""
+    # In this process nothing of ours has a thread, so that it may be forked.
+    import retexo_fl.client.factory
+    import retexo_fl.simulation.inline_engine  # noqa: F401
+
+    print(json.dumps(kill_a_server_at_every_question(sys.argv[1], Path(sys.argv[2]))))  # noqa: T201
+
+
+def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_path: Path) -> None:
+    keys = _kebab({**OPENED, "engine": "deployment"})
+    parts = make_parts(make_config(_kebab(KEYS)))
+    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
+        asked = [RemoteClient(agent.socket, config_values(make_config(keys))) for agent in made]
+        ticket = Ticket(job="job-0123456789ab", attempt=1)
+
+        def meet(attempt: int) -> None:
+            now = replace(ticket, attempt=attempt)
+            hellos = [client.ask(HelloRequest(ticket=now)) for client in asked]
+            request = KeysRequest(
+                ticket=now,
+                clients=bits_of(range(3)),
+                keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),
+                signatures=b"".join(h.mask_signature or b"" for h in hellos),
+            )
+            assert len({client.ask(request).digest for client in asked}) == 1
+
+        def count(attempt: int, number: int) -> MaskedAnswer:
+            now = replace(ticket, attempt=attempt, round=number)
+            terms = MaskTerms(asked=bits_of(range(3)), opens=True)
+            answer: Any = asked[0].ask(LabelsRequest(ticket=now, terms=terms))
+            assert isinstance(answer, MaskedAnswer)
+            return answer
+
+        meet(1)
+        earlier, first = count(1, 1), count(1, 2)
+        assert earlier.wide != first.wide
+        for _ in range(2):
+            again = count(1, 2)
+            assert (again.wide, again.shares) == (first.wide, first.shares)
+            with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+                count(1, 1)
+            made[0].kill()
+            made[0].start()
+        made[0].kill()
+        memory = next(made[0].state.glob("jobs/*/store/masking-memory"))
+        memory.write_bytes(memory.read_bytes()[:-1])
+        made[0].start()
+        with pytest.raises(
+            CheckpointError,
+            match="^client 0: its note masking-memory is damaged; resume the run with `retexo run",
+        ):
+            count(1, 2)
+        meet(2)
+        assert count(2, 1).wide != earlier.wide
+        with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
+            count(1, 3)
+
+
+def _kebab(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace("_", "-"): value for key, value in keys.items()}

@@ -1,0 +1,67 @@
+"""Updates as whole numbers: their steps follow where they grow or shrink by much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from retexo_fl.updates import UpdateKey
+from retexo_fl.updates.masked import MaskedUpdates
+
+SIZE = 600
+
+
+def rounds(bits: int, clients: int, scales: list[float]) -> list[tuple[int, float]]:
+    """Return of each round how many values were cut, and the sum's largest error.
+
+    The error is in parts of what one client's values are, 1 on average.
+    """
+    codec, drawn = MaskedUpdates(update_bits=bits), np.random.default_rng(0)
+    updates = drawn.normal(size=(clients, SIZE))
+    steps = codec.first_steps(SIZE, most_train=100, terms=clients)
+    found = []
+    for number, scale in enumerate(scales, start=1):
+        total = np.zeros(0, np.int64)
+        for client, update in enumerate(updates):
+            key = UpdateKey(seed=0, job="job", stage=0, round=number, client=client)
+            coded = codec.encode_update(scale * update, key, steps)
+            total = coded if not client else total + coded
+        decoded = codec.decode_update(total, key, steps)
+        measured = codec.measure(decoded, total)
+        error = float(np.abs(decoded - scale * updates.sum(axis=0)).max()) / scale
+        found.append((int(measured[-1]), error))
+        steps = codec.steps(measured, steps)
+    return found
+
+
+@pytest.mark.parametrize("bits", [32, 8, 4, 2, 1])
+@pytest.mark.parametrize("clients", [4, 10, 65])
+def test_a_thousandfold_update_is_cut_once(bits: int, clients: int) -> None:
+    found = rounds(bits, clients, [1, 1, 1000, 1000, 1000])
+    cut = [count for count, _ in found]
+    assert cut[:2] == [0, 0]
+    # All that is larger than what was seen is cut; with 32 bits there was room to spare.
+    assert cut[2] > (0.8 if bits == 32 else 0.98) * clients * SIZE
+    assert cut[3:] == [0, 0]
+    # Then it is as well resolved as before it grew.
+    assert found[4][1] <= 1.5 * found[1][1]
+
+
+@pytest.mark.parametrize(("clients", "later"), [(10, 3), (1000, 3)])
+def test_steps_shrink_with_updates(clients: int, later: int) -> None:
+    found = rounds(8, clients, [1000, 1000, 1, 1, 1, 1])
+    assert found[2 + later][1] <= 1.5 * found[1][1]
+
+
+@pytest.mark.parametrize("clients", [3, 1000, 2**20])
+def test_powers_of_all_clients_add_up_within_64_bits(clients: int) -> None:
+    """Each tells the largest one: the sum must not wrap around."""
+    codec = MaskedUpdates(update_bits=8)
+    key = UpdateKey(seed=0, job="job", stage=0, round=2, client=0)
+    first = codec.first_steps(SIZE, most_train=1, terms=clients)
+    steps = codec.steps(np.array([1e9, 1e9, 1e9, 0.0]), first)
+    coded = codec.encode_update(np.full(SIZE, 1e30), key, steps)
+    assert 0 < int(coded[SIZE]) * clients < 2**63
+    shared = codec.shared(steps)
+    grown = codec.steps(np.array([float(int(c) * clients) for c in coded[SIZE:]]), steps)
+    assert (codec.shared(grown).grid.reach(grown[5:]) >= 2 * shared.grid.reach(steps[5:])).all()
