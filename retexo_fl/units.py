@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 #: What stands where a value is not known.
@@ -129,6 +129,17 @@ def lacks_named(lacks: Mapping[int, int | None]) -> str:
     ]
     more = len(lacks) - len(named)
     return ", ".join(named) + (f", and {format_counted(more, 'client')} more" if more else "")
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Join ascending numbers to spans (first, last)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
 
 
 def clients_named(clients: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.api.plan_masked import masked_facts, single_contributors
 from retexo_fl.api.plan_network import network_facts
 from retexo_fl.api.plan_profiles import profile_facts
 from retexo_fl.client.memory_estimate import available_bytes
@@ -56,6 +57,8 @@ def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]
     plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
     chosen = effective_plan(config)
     phases = memory_by_phase(config, GraphSize.of(parts))
+    shape = ModelShape.of_part(config, parts[0])
+    is_masked = config.secure_aggregation == "masked"
     return {
         "algorithm": config.algorithm,
         "boundary_plan": chosen,
@@ -76,6 +79,11 @@ def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]
             "phases": {name: round(size) for name, size in phases.items()},
             "available": available_bytes(),
         },
+        "features": {
+            "all": parts[0].num_features,
+            "of_one_client": single_contributors(config, shape, parts),
+        },
+        **({"masked": masked_facts(config, shape, parts)} if is_masked else {}),
         "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
         **_network(config, parts, plans[chosen]),
     }

@@ -14,17 +14,23 @@ import numpy as np
 
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
+from retexo_fl.masking.keys import KEY_BYTES
+from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.simulation.deployment_time import Record
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import stage_parameters
+from retexo_fl.training.volume import MaskedQuestion, masked_update_bytes, stage_parameters
 
 #: Of an array in few bits: its head, and values that share a step of one byte.
 _HEAD_BYTES: Final = 8
 _STEP_VALUES: Final = 256
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
+#: Of a masked number of a sum for a basis or for ridge regression.
+_WIDE_BYTES: Final = 8
+#: What is answered by sums, which may be masked.
+_SUMMED: Final = ("labels", "basis", "gram", "train", "validate", "test")
 #: What names weights that clients hold.
 _NAME: Final = Record(coded_bytes=8)
 #: Without an array.
@@ -91,6 +97,7 @@ class _Messages:
         counts = {part.client: counts_by_use(config, part) for part in parts}
         self._training = tuple(c for c, of in counts.items() if together or of["train"])
         self._validating = tuple(c for c, of in counts.items() if together or of["validation"])
+        self._masked = config.secure_aggregation == "masked"
         self._sends_changes = config.weight_bits < 32
         self._go_along = (
             self._sends_changes and not (together or config.relay) and not config.min_clients
@@ -99,9 +106,21 @@ class _Messages:
         self._names_selected = self._sends_changes and config.patience > 0 and not together
 
     def all(self) -> Iterator[Asked]:
+        opens = self._masked and self._config.min_clients > 0
+        for asked in self._questions():
+            if not opens or asked.purpose not in _SUMMED:
+                yield asked
+                continue
+            yield from _opened(asked)
+
+    def _questions(self) -> Iterator[Asked]:
         whole, heads = stage_parameters(self._shape)
         sizes = [sum(whole) - sum(heads)] if self._config.traits.end_to_end else whole
         yield Asked(stage=-1, purpose="hello", clients=self._everyone)
+        if self._masked:
+            keys = (Record(coded_bytes=KEY_BYTES * len(self._everyone)),)
+            yield Asked(stage=-1, purpose="keys", clients=self._everyone, down=keys)
+            yield Asked(stage=-1, purpose="labels", clients=self._everyone)
         yield from self._basis()
         if self._shape.passes_sums:
             yield from self._solved(sizes[-1])
@@ -139,9 +158,11 @@ class _Messages:
             purpose="train",
             clients=sorted({*self._training, *self._validating}),
             down=(self._coded(size, self._config.weight_bits),),
-            up=(self._coded(size, self._config.update_bits),),
+            up=(self._update(size, self._config.update_bits),),
             training=frozenset(self._training),
         )
+        # Steps of masked updates follow from the round before.
+        first = replace(train, up=(self._update(size, 32),)) if self._masked else train
         made_by = Record()
         if before is not None:
             made_by = self._selected(before)
@@ -149,10 +170,13 @@ class _Messages:
             made_by = self._basis_record(self._shape.inputs)
         if self._sends_changes:
             # Clients compute the weights that a stage starts from.
-            yield from self._after_exchange(made_by, replace(train, down=(_NAME,)))
+            yield from self._after_exchange(made_by, replace(first, down=(_NAME,)))
             rounds -= 1
         else:
             yield from self._exchange(stage, made_by)
+            if first != train:
+                yield first
+                rounds -= 1
         if rounds:
             yield replace(train, count=rounds)
         yield Asked(stage=stage, purpose="validate", clients=self._validating, down=train.down)
@@ -169,7 +193,7 @@ class _Messages:
             stage=last,
             purpose="gram",
             clients=self._everyone,
-            up=(self._coded(gram_values(shape.read_width, shape.classes), 32),),
+            up=(self._summed(gram_values(shape.read_width, shape.classes), 32),),
             training=frozenset(self._everyone),
         )
         yield from self._after_exchange(made_by, products)
@@ -195,7 +219,7 @@ class _Messages:
 
     def _sums(self, columns: int, *, down: Record) -> Asked:
         """Return the question for the sums of F x ``columns`` values of a basis."""
-        up = self._coded(self._shape.features * columns, self._config.basis_bits)
+        up = self._summed(self._shape.features * columns, self._config.basis_bits)
         return Asked(
             stage=0,
             purpose="basis",
@@ -217,9 +241,38 @@ class _Messages:
         """Return the selected weights of a stage that is over."""
         return _NAME if self._names_selected else self._coded(size, 32)
 
+    def _update(self, values: int, bits: int) -> Record:
+        if not self._masked:
+            return self._coded(values, bits)
+        return Record(coded_bytes=masked_update_bytes(values, bits, len(self._training)))
+
+    def _summed(self, values: int, bits: int) -> Record:
+        if not self._masked:
+            return self._coded(values, bits)
+        return Record(coded_bytes=_WIDE_BYTES * values)
+
     def _coded(self, values: int, bits: int) -> Record:
         """Return an array in so many bits a value, as long as it is at most."""
         if bits == 32:
             return Record(array_bytes=values * self._item)
         steps = -(-values // _STEP_VALUES)
         return Record(coded_bytes=_HEAD_BYTES + steps + -(-values * bits // 8))
+
+
+def _opened(asked: Asked) -> Iterator[Asked]:
+    """Yield a question whose answers carry shares of masks, and the one that opens their sum."""
+    question = MaskedQuestion(clients=tuple(asked.clients), count=1, numbers_bytes=0, beside=0)
+    openers, sealed = question.openers, question.sealed
+    *before, last = asked.up
+    up = (*before, replace(last, coded_bytes=last.coded_bytes + openers * sealed))
+    yield replace(asked, up=up, training=asked.training or frozenset(asked.clients))
+    count = len(asked.clients)
+    yield Asked(
+        stage=asked.stage,
+        purpose="open",
+        clients=asked.clients[:openers],
+        count=asked.count,
+        down=(Record(coded_bytes=count * sealed),),
+        up=(Record(coded_bytes=count * SHARE_BYTES),),
+        training=frozenset(asked.clients),
+    )

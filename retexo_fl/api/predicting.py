@@ -30,10 +30,10 @@ READING: Final = (
 _OF_TRAINING: Final = frozenset(
     {"dataset", "data-dir", "nodes", "edges", *READING}
     | {"edges-before", "partitioner", "split", "links"}
-    | {"introductions", "relay", "min-clients", "round-deadline-s"}
+    | {"introductions", "relay", "min-clients", "round-deadline-s", "secure-aggregation"}
 )
 #: Of these, what a deployment predicts by, too.
-_OF_PEERS: Final = frozenset({"introductions", "relay"})
+_OF_PEERS: Final = frozenset({"introductions", "relay", "secure-aggregation"})
 
 #: What takes the place of a folder of parts.
 OF_TABLES: Final = frozenset({"nodes", "edges", *READING, "edges-before"})

@@ -306,7 +306,11 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
         config=config, run_path=path, asked=asked, tell=say, quiet=quiet, force=force
     )
     table = LiveTable(
-        dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
+        dataset=config.graph_name,
+        model=config.model,
+        engine=config.engine,
+        masked=config.secure_aggregation == "masked",
+        quiet=quiet,
     )
     how = f"retexo_fl.Run.open({str(path)!r}).resume()"
     with _own_threads(), named_end(partial(what_now, path, how)):

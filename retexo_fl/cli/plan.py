@@ -92,6 +92,7 @@ def _show(config: RunConfig, facts: dict[str, Any]) -> None:
         "Bytes of dense vectors, each counted once. Gamma: bytes over those of lazy\n"
         "training, counted at the clients: a vector counts as sent and as received.\n"
         "Without evaluation (RETEXO, equation 2).",
+        *_masked_lines(facts),
         _memory_table(facts["memory"]),
         _MEMORY_NOTE,
         *_network_lines(facts),
@@ -104,6 +105,15 @@ def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
     from retexo_fl.cli.plan_tables import PROFILE_NOTE, profile_table
 
     return [profile_table(facts["profiles"]), PROFILE_NOTE]
+
+
+def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
+    from retexo_fl.cli.plan_tables import MASKED_NOTE, features_sentence, masked_table
+
+    features = features_sentence(facts["features"], masked="masked" in facts)
+    if "masked" not in facts:
+        return [features]
+    return [masked_table(facts["masked"]), MASKED_NOTE, features]
 
 
 def _network_lines(facts: dict[str, Any]) -> list[Table | str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.plan_network import message_s
@@ -36,6 +37,39 @@ def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
             f"{least:.0f} to {most:.0f}",
         )
     return table
+
+
+def masked_table(facts: Mapping[str, int]) -> Table:
+    """Return what masked sums move, by what it is for."""
+    table = figures("masked sums", "payload")
+    for name, key in _MASKED.items():
+        if facts[key]:
+            table.add_row(name, format_bytes(facts[key]))
+    return table
+
+
+def features_sentence(facts: Mapping[str, int], *, masked: bool) -> str:
+    """Say how many features have a single contributor."""
+    few, every = format_count(facts["of_one_client"]), format_count(facts["all"])
+    text = f"Features that one client alone adds to: {few} of {every}."
+    if masked and facts["of_one_client"]:
+        text += "\nWarning: the masked sum of such a feature is that client's own."
+    return text
+
+
+_MASKED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "updates up": "updates_up",
+        "counts, losses, metrics": "beside",
+        "keys, and who is asked": "keys",
+        "shares of masks": "shares",
+        "signatures, if deployed": "signatures",
+    }
+)
+MASKED_NOTE: Final = (
+    "Of the chosen algorithm, if no stage ends early and no client is missing: with\n"
+    "secure-aggregation masked the server gets sums of whole numbers."
+)
 
 
 def network_table(network: dict[str, Any]) -> Table:

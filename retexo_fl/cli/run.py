@@ -173,7 +173,11 @@ def _train(training: Training, address: Address | None) -> bool:
 
     config, quiet = training.config, training.quiet
     table = LiveTable(
-        dataset=config.graph_name, model=config.model, engine=config.engine, quiet=quiet
+        dataset=config.graph_name,
+        model=config.model,
+        engine=config.engine,
+        masked=config.secure_aggregation == "masked",
+        quiet=quiet,
     )
     if address is None:
         training.run(table)

@@ -272,7 +272,7 @@ class MaskedAnswer:
     :mod:`retexo_fl.client.masked_answers` has their numbers.
 
     Attributes:
-        numbers: uint8, packed numbers of the update's ring, masked; may be empty.
+        numbers: uint8, packed numbers of the answer's array, masked; may be empty.
         wide: Numbers of 64 bits, masked.
         shares: By opener, ascending, sealed shares of the masks; None where nothing is opened.
         training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
@@ -330,7 +330,8 @@ class OpenRequest(Request["OpenAnswer"]):
     purpose: str
     terms: MaskTerms
     form: bytes
-    weights: bytes
+    # No weights: what they are named by.
+    weights: bytes = field(metadata=named("weights-name"))
     included: bytes
     shares: np.ndarray
 

@@ -39,7 +39,7 @@ from retexo_fl.errors import (
     TrainingDiverged,
 )
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import Form
+from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.masking.streams import Sums as MaskSums
 from retexo_fl.training.judging import report_length
 from retexo_fl.training.label_facts import label_sums_length
@@ -140,6 +140,8 @@ def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
 def form_of(request: Request[Any], lengths: SumLengths) -> Form:
     """Return the form of the numbers of an answer."""
     wide = sum(part.length for part in _parts(request, lengths))
+    if isinstance(request, BasisRequest | GramRequest):
+        return Form(ring=WIDE, narrow=lengths.update, wide=wide)
     if not isinstance(request, TrainRequest):
         return Form(ring=Ring(2), narrow=0, wide=wide)
     shared = MaskedUpdates.shared(request.steps or b"")
@@ -167,14 +169,17 @@ def numbers_of(
     Raises:
         TrainingDiverged: A value is not finite, or too large for a sum under masks.
     """
-    form = form_of(request, lengths)
+    form, most = form_of(request, lengths), _MOST // terms
     wide = np.concatenate(
         [
-            _whole(part, getattr(answer, part.name), most=_MOST // terms, client=client)
+            _whole(part, getattr(answer, part.name), most=most, client=client)
             for part in _parts(request, lengths)
         ]
     )
     narrow = np.zeros(0, np.int64)
+    if isinstance(answer, BasisAnswer | GramAnswer):
+        part = _Part("sums", lengths.update, _FINE_UNIT)
+        narrow = _whole(part, answer.sums, most=most, client=client)
     if isinstance(answer, TrainAnswer):
         narrow, extra = np.split(answer.update_sum, [form.narrow])
         wide = np.concatenate([wide, extra])
@@ -187,7 +192,7 @@ def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -
     found: dict[str, Any] = {}
     at = 0
     for part in _parts(request, lengths):
-        found[part.name] = _field(part, wide[at : at + part.length], request)
+        found[part.name] = _field(part, wide[at : at + part.length])
         at += part.length
     for name, count in _COUNT_OF.items():
         if name in found and not found.get(count, 1):
@@ -196,11 +201,13 @@ def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -
     kind = question_of(request).answer
     if kind is TrainAnswer:
         found["update_sum"] = np.concatenate([narrow, wide[at:]])
+    if kind in {BasisAnswer, GramAnswer}:
+        found["sums"] = narrow * _FINE_UNIT
     return kind(**found)
 
 
 def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
-    """Return the fields of the answer to a request that are added up as numbers of 64 bits."""
+    """Return the fields of the answer to a request that are added up beside its array."""
     match request:
         case TrainRequest():
             return [
@@ -221,7 +228,7 @@ def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
                 _Part("report", report, _UNIT),
             ]
         case BasisRequest() | GramRequest():
-            return [_Part("examples", 1, 0), _Part("sums", lengths.update, _FINE_UNIT)]
+            return [_Part("examples", 1, 0)]
         case LabelsRequest():
             return [
                 _Part("uses", 3 * lengths.classes, 0),
@@ -255,9 +262,7 @@ def _whole(part: _Part, value: Any, *, most: int, client: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _field(part: _Part, numbers: np.ndarray, request: Request[Any]) -> Any:
-    if isinstance(request, BasisRequest | GramRequest) and part.name == "sums":
-        return numbers * part.unit
+def _field(part: _Part, numbers: np.ndarray) -> Any:
     if part.name in {"uses", "sums"}:
         return tuple((numbers * part.unit if part.unit else numbers).tolist())
     if part.name.endswith(("metric", "report")):

@@ -34,6 +34,17 @@ class Participants:
         """Clients that a round asks for anything, ascending."""
         return tuple(sorted({*self.training, *self.validation}))
 
+    def hiding_validation(self) -> Participants:
+        """Return the same, where sums of fewer than three clients would hide nobody.
+
+        Clients with validation nodes alone are asked for a sum of their own in each round.
+        """
+        beside = {*self.validation} - {*self.training}
+        validation = self.validation
+        if 0 < len(beside) < LEAST_CLIENTS:
+            validation = tuple(client for client in validation if client not in beside)
+        return replace(self, validation=validation if len(validation) >= LEAST_CLIENTS else ())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
@@ -58,23 +69,10 @@ class Federation:
     unjudged: tuple[int, ...] = ()
 
     def hiding_validation(self) -> Federation:
-        """Return the same, where sums of fewer than three clients would hide nobody.
-
-        Clients with validation nodes alone are asked for a sum of their own in each round.
-        """
-        known = self.participants
-        beside = {*known.validation} - {*known.training}
-        validation = known.validation
-        if 0 < len(beside) < LEAST_CLIENTS:
-            validation = tuple(client for client in validation if client not in beside)
-        if len(validation) < LEAST_CLIENTS:
-            validation = ()
-        left_out = tuple(client for client in known.validation if client not in validation)
-        return replace(
-            self,
-            participants=replace(known, validation=validation),
-            unjudged=left_out,
-        )
+        """Return the same, where no sum is over too few clients' validation nodes."""
+        hiding = self.participants.hiding_validation()
+        left_out = {*self.participants.validation} - {*hiding.validation}
+        return replace(self, participants=hiding, unjudged=tuple(sorted(left_out)))
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:

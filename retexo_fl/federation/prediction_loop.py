@@ -167,7 +167,9 @@ class PredictionLoop:
         masking = None
         if self.config.secure_aggregation == "masked":
             # All have to answer, whatever the training allowed.
-            masking = messenger.run(hand_out_keys(hello, federation.hellos, opens=False))
+            masking = messenger.run(
+                hand_out_keys(hello, federation.hellos, opens=False, to_train=False)
+            )
         clients = Clients(
             hellos=federation.hellos,
             policy=messenger.policy,

@@ -62,6 +62,7 @@ def _flower_log(config: RunConfig) -> Listener:
         dataset=config.graph_name,
         model=config.model,
         engine=config.engine,
+        masked=config.secure_aggregation == "masked",
         console=Console(stderr=True, force_terminal=False),
     )
     return table.handle

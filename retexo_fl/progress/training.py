@@ -32,6 +32,7 @@ from retexo_fl.units import (
     format_metric,
     format_share,
     lacks_named,
+    spans,
 )
 
 _PLAIN_SHARES: Final = 10  # a pipe gets a line per tenth of the rounds
@@ -49,6 +50,7 @@ class LiveTable(LiveView):
         dataset: Name for the head line.
         model: Name for the head line.
         engine: Name for the head line.
+        masked: Whether sums are masked.
         console: Where to write; standard error by default.
         quiet: Write nothing at all.
     """
@@ -59,11 +61,13 @@ class LiveTable(LiveView):
         dataset: str,
         model: str,
         engine: str,
+        masked: bool = False,
         console: Console | None = None,
         quiet: bool = False,
     ) -> None:
         super().__init__(console=console, quiet=quiet)
-        self._names = tuple(plain_text(name) for name in (dataset, model, engine))
+        more = ("masked sums",) * masked
+        self._names = tuple(plain_text(name) for name in (dataset, model, engine, *more))
         self._course = RunCourse()
         self._beginning = Step("preparing clients", console=self._console, quiet=quiet)
 
@@ -78,10 +82,10 @@ class LiveTable(LiveView):
         """Take the next event of the run."""
         if self.wants_lines:
             self._beginning.end()
-        before = _tenth_so_far(event, self._course)
+        before = _tenth_so_far(event, self._course), self._course.absent
         self._course.take(event)
         if self.wants_lines:
-            self.write_line(_plain_line(event, self._course, self._names, before=before))
+            self.write_line(_plain_line(event, self._course, self._names, before))
 
     def __exit__(
         self,
@@ -110,7 +114,23 @@ def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
         foot.append(_summary(course))
     else:
         foot.append(_foot(course), style="dim")
-    return Group(head, *warnings, Text(), _table(course), Text(), foot)
+    short = [
+        Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in _short_of(course)
+    ]
+    return Group(head, *warnings, Text(), _table(course), Text(), *short, foot)
+
+
+def _short_of(course: RunCourse) -> list[str]:
+    """Return a line on the rounds that were closed without some clients, if there are any."""
+    found = []
+    for stage in course.stages:
+        rounds = [number for number in sorted(stage.rounds) if stage.rounds[number].absent]
+        if rounds:
+            named = ", ".join(
+                str(first) if first == last else f"{first}-{last}" for first, last in spans(rounds)
+            )
+            found.append(f"stage {stage.index} round{'' if len(rounds) == 1 else 's'} {named}")
+    return [f"without some clients: {'; '.join(found)}"] if found else []
 
 
 def _table(course: RunCourse) -> Table:
@@ -161,6 +181,7 @@ def _head(course: RunCourse, names: tuple[str, ...]) -> str:
     if course.clients is not None:
         parts.append(format_counted(course.clients, "client"))
     parts.append(f"engine {names[2]}")
+    parts.extend(names[3:])
     if course.metric != "accuracy":
         parts.append(f"metric {plain_text(course.metric)}")
     if course.attempt > 1:
@@ -196,9 +217,19 @@ def _summary(course: RunCourse) -> str:
 
 
 def _plain_line(
-    event: Event, course: RunCourse, names: tuple[str, ...], *, before: int | None
+    event: Event,
+    course: RunCourse,
+    names: tuple[str, ...],
+    before: tuple[int | None, tuple[int, ...]],
 ) -> str | None:
-    """Return the line that a pipe gets for an event; None when it gets none."""
+    """Return the line that a pipe gets for an event; None when it gets none.
+
+    Args:
+        event: It.
+        course: With the event.
+        names: For the head line.
+        before: The tenth of the stage's rounds, and the absent clients, before the event.
+    """
     match event:
         case Started(warnings=warnings):
             return "\n".join([_head(course, names), *_warned(warnings)])
@@ -208,7 +239,9 @@ def _plain_line(
             return _plain_wait(event)
         case ExchangeClosed():
             line = _plain_exchange(event)
-        case RoundClosed() if _tenth_so_far(event, course) != before:
+        case RoundClosed(absent=absent) if _tenth_so_far(event, course) != before[0] or (
+            absent and course.absent != before[1]
+        ):
             line = _plain_round(event, course)
         case StageClosed(stage=stage, best_round=best):
             where = "" if best is None else f", best round {best}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final, Literal
 
 from retexo_fl.report import markup
@@ -12,7 +13,13 @@ from retexo_fl.report.scales import BrokenAxis, fitted_axis, sectioned_axis, tig
 from retexo_fl.report.svg import Size, both_sizes
 from retexo_fl.run_log.course import RunCourse, StageCourse
 from retexo_fl.run_log.events import ExchangeClosed, RoundClosed
-from retexo_fl.units import format_bytes, format_count, format_counted, format_metric, format_number
+from retexo_fl.units import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_metric,
+    format_number,
+)
 
 _FULL: Final = Size(width=1032, height=330)
 _HALF: Final = Size(width=504, height=230)
@@ -267,8 +274,9 @@ def _rounds_table(stage: StageCourse) -> str:
     shown = [
         point
         for index, point in enumerate(stage.points)
-        if index % every == 0 or point.round == stage.best_round or point is last
+        if index % every == 0 or point.round == stage.best_round or point.absent or point is last
     ]
+    more = {name: cell for name, (has, cell) in _MORE_CELLS.items() if any(map(has, stage.points))}
     rows = [
         [
             markup.count(point.round),
@@ -276,13 +284,33 @@ def _rounds_table(stage: StageCourse) -> str:
             markup.number(point.val_loss),
             _cell(stage.metric, stage.value(point)),
             markup.size(point.bytes_payload),
+            *(cell(point) for cell in more.values()),
         ]
         for point in shown
     ]
     scored = f"validation {stage.metric}"
-    columns = ("round", "training loss", "validation loss", scored, "moved so far")
+    columns = ("round", "training loss", "validation loss", scored, "moved so far", *more)
     summary = "Rounds as a table"
     if every > 1:
-        summary += f" (every {every}th, the best and the last)"
+        gaps = "those without some clients, " if "without clients" in more else ""
+        summary += f" (every {every}th, {gaps}the best and the last)"
     table = markup.table(f"Rounds of stage {stage.index}", columns, rows, sortable=len(rows) > 1)
     return markup.folded(summary, table) if len(rows) > 1 else table
+
+
+#: Columns that only some runs have: whether a round has something in it, and its cell.
+_MORE_CELLS: Final[
+    Mapping[str, tuple[Callable[[RoundClosed], object], Callable[[RoundClosed], markup.Cell]]]
+] = MappingProxyType(
+    {
+        "clients in the sum": (
+            lambda point: point.summed is not None,
+            lambda point: markup.count(point.summed),
+        ),
+        "values cut": (lambda point: point.cut, lambda point: markup.count(point.cut)),
+        "without clients": (
+            lambda point: point.absent,
+            lambda point: markup.words(", ".join(map(str, point.absent))),
+        ),
+    }
+)

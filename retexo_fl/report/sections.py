@@ -94,17 +94,21 @@ def notes(run: RunRecord) -> str:
 
 def _masked(run: RunRecord) -> list[str]:
     """Return a sentence on what the server has seen, where sums were masked."""
-    if run.course.summed is None:
+    if not _is_masked(run):
         return []
-    least, most = run.course.summed
-    among = f"{least}" if least == most else f"{least} to {most}"
-    text = (
-        f"Sums were masked: the server saw updates added up over {among} clients, and of no "
-        "client its own."
-    )
+    text = "Sums were masked: the server saw those over all clients"
+    if run.course.summed is not None:
+        least, most = run.course.summed
+        among = f"{least}" if least == most else f"{least} to {most}"
+        text = f"Sums were masked: the server saw updates added up over {among} clients"
+    text += ", and of no client its own."
     if run.course.cut:
-        text += f" {format_counted(run.course.cut, 'value')} of them exceeded their steps."
+        text += f" {format_counted(run.course.cut, 'value')} exceeded their steps and were cut."
     return [text]
+
+
+def _is_masked(run: RunRecord) -> bool:
+    return run.config.get("secure-aggregation") == "masked"
 
 
 def _counted(absences: Mapping[str, int]) -> str:
@@ -225,7 +229,9 @@ def kinds_section(run: RunRecord) -> str:
         "Bytes by kind",
         markup.paragraph(
             "Raw: tensors as dense numbers. Payload: tensors as encoded by the codec, and messages "
-            "without tensors. Wire: with headers, where measured. The scale is logarithmic."
+            "without tensors. Wire: with headers, where measured. "
+            + ("Masks: keys and shares of masks, and who is asked. " if "masks" in kinds else "")
+            + "The scale is logarithmic."
         ),
         both_sizes(partial(bytes_chart, rows), _WIDE, _PHONE),
         markup.table("Bytes by kind", columns, lines, last_is_total=True),
@@ -237,9 +243,10 @@ def _by_stage(run: RunRecord) -> str:
     if run.ledger is None:
         return ""
     layers = sorted({account.layer for account, _ in run.ledger.lines()})
+    kinds = [kind for kind in KINDS if kind in run.ledger.totals()["payload"]]
     rows = []
     for layer in layers:
-        moved = [run.ledger.sum(kind=kind, layer=layer) for kind in KINDS]
+        moved = [run.ledger.sum(kind=kind, layer=layer) for kind in kinds]
         rows.append(
             [
                 markup.words(f"stage {layer}" if layer >= 0 else "outside stages"),
@@ -247,7 +254,7 @@ def _by_stage(run: RunRecord) -> str:
                 markup.count(sum(volume.messages for volume in moved)),
             ]
         )
-    columns = ("payload", *(_name(kind) for kind in KINDS), "messages")
+    columns = ("payload", *(_name(kind) for kind in kinds), "messages")
     return markup.folded("Payload by stage", markup.table("Payload by stage", columns, rows))
 
 
@@ -299,11 +306,15 @@ def plan_section(run: RunRecord) -> str:
 
 def _few_bits(run: RunRecord) -> str:
     """Return why fewer bytes of weights and updates moved than were predicted, if they did."""
-    if all(str(run.config.get(key, 32)) == "32" for key in _CODED_KEYS):
+    if _is_masked(run):
+        how = "as whole numbers under masks"
+    elif any(str(run.config.get(key, 32)) != "32" for key in _CODED_KEYS):
+        how = "in few bits"
+    else:
         return ""
     return markup.paragraph(
-        "Predicted: all values as they are. This run sent updates, weights or its basis in few "
-        "bits, which count as raw bytes as they were sent."
+        f"Predicted: all values as they are. This run sent updates, weights or its basis {how}, "
+        "which count as raw bytes as they were sent."
     )
 
 

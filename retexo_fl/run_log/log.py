@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import force
 from retexo_fl.run_log.events import Event, event_values
+from retexo_fl.units import spans
 
 #: Rounds of one stage: stage, first and last round.
 RoundSpan = tuple[int, int, int]
@@ -84,19 +85,8 @@ class EventLog:
         return [
             (stage, first, last)
             for stage, count in sorted(rounds.items())
-            for first, last in _spans(sorted({*range(1, count + 1)} - found[stage]))
+            for first, last in spans(sorted({*range(1, count + 1)} - found[stage]))
         ]
 
     def _failed(self, what: str, error: OSError) -> CheckpointError:
         return CheckpointError(f"{self.path}: could not be {what} ({error.strerror})")
-
-
-def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Join ascending numbers to spans (first, last)."""
-    spans: list[tuple[int, int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1] = (spans[-1][0], number)
-        else:
-            spans.append((number, number))
-    return spans

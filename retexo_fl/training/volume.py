@@ -3,24 +3,32 @@
 Symbols of RETEXO, section 3.2: n clients, K layers, R rounds (of each layer, or end to end), H_m
 width of state m (H_0 the input features), V vectors of one exchange over all ordered pairs of
 clients (n B with B boundary nodes per client), M parameters of the whole model without heads, C_m
-of layer m's head.
+of layer m's head. Of masked sums see :func:`masked_volume`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
+from retexo_fl.masking.holder import sealed_bytes
+from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
+from retexo_fl.masking.label import MOST_OPENERS, NEIGHBOURS
+from retexo_fl.masking.ring import Ring
+from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.training.ridge import gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: What BNS draws in a round is sent as float64 numbers.
 _ID_BYTES: Final = 8
+#: Of a masked number beside an update; values of an update that share one of these.
+_WIDE_BYTES: Final = 8
+_BLOCK: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +252,181 @@ def gamma(volume: PredictedVolume, lazy: PredictedVolume) -> float:
     Source: RETEXO, section 3.2, equation 2, with the heads C_m.
     """
     return volume.paper / lazy.paper
+
+
+# ---- masked sums --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSize:
+    """What the bytes of masked sums depend on, beside the model.
+
+    Attributes:
+        everyone: All clients, ascending.
+        training: Those that send updates.
+        validating: Those whose validation nodes count.
+        rounds: R of each stage.
+        end_to_end: All layers are one stage.
+        update_bits: Of a value from the second round of a stage on.
+        opens: Rounds may be closed without some clients: shares go along.
+        labels: Numbers of the class counts, and what a loss needs of all labels.
+        metric: Numbers of a metric other than accuracy.
+        report: Numbers of the report of the test.
+    """
+
+    everyone: tuple[int, ...]
+    training: tuple[int, ...]
+    validating: tuple[int, ...]
+    rounds: tuple[int, ...]
+    end_to_end: bool
+    update_bits: int
+    opens: bool
+    labels: int
+    metric: int
+    report: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedVolume:
+    """Payload bytes of masked sums; the first two take the place of numbers in the clear.
+
+    Attributes:
+        updates_up: Updates, and sums for a basis or for ridge regression.
+        beside: Counts, losses, metrics, and sizes of updates: 64 bits each.
+        keys: Public keys, and who is asked among whom.
+        shares: Sealed shares of masks, and what openers tell of them.
+        signatures: Of the keys, in a deployment.
+    """
+
+    updates_up: int = 0
+    beside: int = 0
+    keys: int = 0
+    shares: int = 0
+    signatures: int = 0
+
+    def __add__(self, other: MaskedVolume) -> MaskedVolume:
+        """Return the sum of two volumes."""
+        return MaskedVolume(
+            updates_up=self.updates_up + other.updates_up,
+            beside=self.beside + other.beside,
+            keys=self.keys + other.keys,
+            shares=self.shares + other.shares,
+            signatures=self.signatures + other.signatures,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedQuestion:
+    """A question of which the server reads the sum over those who are asked.
+
+    Attributes:
+        clients: Who is asked, ascending.
+        count: How often.
+        numbers_bytes: Of one client's array.
+        beside: How many numbers of 64 bits each adds.
+    """
+
+    clients: tuple[int, ...]
+    count: int
+    numbers_bytes: int
+    beside: int
+
+    @property
+    def openers(self) -> int:
+        """How many clients hold shares."""
+        return min(MOST_OPENERS, len(self.clients))
+
+    @property
+    def sealed(self) -> int:
+        """Bytes of what one client seals for one opener."""
+        return sealed_bytes(min(NEIGHBOURS, len(self.clients) - 1))
+
+    def volume(self, *, opens: bool) -> MaskedVolume:
+        """Return what it moves, answers included, if nobody is missing."""
+        asked = len(self.clients)
+        # Names of values are counted as they are written.
+        terms = len("mask-askedmask-opensmask-trialmask-beside") + 1 + 8 + 1
+        terms += -(-(self.clients[-1] + 1) // 8)
+        up = len("shares") + self.openers * self.sealed
+        to_opener, told = asked * self.sealed, asked * SHARE_BYTES
+        shares = asked * up + self.openers * (2 * len("shares") + to_opener + told)
+        return MaskedVolume(
+            updates_up=self.count * asked * self.numbers_bytes,
+            beside=self.count * asked * (len("wide") + _WIDE_BYTES * self.beside),
+            keys=self.count * asked * terms,
+            shares=self.count * shares if opens else 0,
+        )
+
+
+def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
+    """Predict what masked sums move, if no stage ends early and no client is missing."""
+    clients = len(size.everyone)
+    total = MaskedVolume(
+        keys=clients * (len("mask-key") + KEY_BYTES + len("keys") + clients * KEY_BYTES),
+        signatures=clients
+        * (len("mask-signaturesignatures") + SIGNATURE_BYTES + clients * SIGNATURE_BYTES),
+    )
+    for question in masked_questions(shape, size):
+        total += question.volume(opens=size.opens)
+    return total
+
+
+def masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedQuestion]:
+    """Yield the questions that are answered under masks, in their order."""
+
+    def asked(
+        clients: tuple[int, ...], beside: int, *, count: int = 1, numbers_bytes: int = 0
+    ) -> Iterator[MaskedQuestion]:
+        if clients and count:
+            yield MaskedQuestion(
+                clients=clients, count=count, numbers_bytes=numbers_bytes, beside=beside
+            )
+
+    yield from asked(size.everyone, size.labels)
+    if shape.has_basis:
+        blocks = -(-shape.inputs // shape.classes)
+        for columns, count in ((1, 1), (shape.classes, blocks)):
+            numbers_bytes = _WIDE_BYTES * shape.features * columns
+            yield from asked(size.training, 1, count=count, numbers_bytes=numbers_bytes)
+    judged = 3 + size.metric
+    if shape.passes_sums:
+        numbers_bytes = _WIDE_BYTES * gram_values(shape.read_width, shape.classes)
+        yield from asked(size.everyone, 1, numbers_bytes=numbers_bytes)
+        yield from asked(size.validating, judged)
+    only_judging = tuple(c for c in size.validating if c not in size.training)
+    for parameters, rounds in _stages(shape, size):
+        # Examples and loss; of validation examples, loss, right ones, metric; sizes; cut values.
+        beside = 2 + judged + -(-parameters // _BLOCK) + 1
+        for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
+            numbers_bytes = masked_update_bytes(parameters, bits, len(size.training))
+            yield from asked(size.training, beside, count=count, numbers_bytes=numbers_bytes)
+        yield from asked(only_judging, judged, count=rounds)
+        yield from asked(size.validating, judged)
+    yield from asked(size.everyone, judged + size.report)
+
+
+def masked_update_bytes(values: int, bits: int, terms: int) -> int:
+    """Return the bytes of so many values, as whole numbers that a sum of ``terms`` leaves whole.
+
+    Args:
+        values: P.
+        bits: 32: as many as fit the sum.
+        terms: How many clients train.
+    """
+    most = (2**31 - 1) // terms if bits == 32 else max(1, 2 ** (bits - 1) - 1)
+    return Ring.of_sums(most, terms).size(values)
+
+
+def _stages(shape: ModelShape, size: MaskedSize) -> list[tuple[int, int]]:
+    """Return parameters and rounds of each stage that is trained in rounds."""
+    if shape.passes_sums:
+        return []
+    if size.end_to_end:
+        return [(_model(shape), max(size.rounds))]
+    return list(zip(stage_parameters(shape)[0], size.rounds[shape.lag :], strict=True))
+
+
+# ---- inside -------------------------------------------------------------------------------------
 
 
 def _exchanging_volume(

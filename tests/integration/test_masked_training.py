@@ -183,6 +183,14 @@ def test_drop_outs_leave_the_sum_of_those_who_answered(
     assert model_bytes(all_there) != model_bytes(masked)
 
 
+def test_that_few_bits_cut_a_value_in_a_thousand_is_counted_and_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = train(tmp_path / "run", **MASKED | {"rounds": 10, "hidden": 16}, update_bits=8)
+    assert sum(event.get("cut", 0) for event in events_of(run)) > 0
+    assert "exceeded" not in caplog.text
+
+
 def test_an_opener_that_is_away_is_not_needed(tmp_path: Path) -> None:
     keys = {**QUORUM, "missing_peers": "drop"}
     opened = train_in(tmp_path / "opened", away_in({(0, 2): 1}, api.OPEN.message_type), **keys)

@@ -5,19 +5,23 @@ Measured from ``ledger.csv`` by code that knows no closed form.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.config import PROFILES
+from retexo_fl.graph import Graph, Split
+from retexo_fl.graph.splits import make_split
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.links import Link, parse_link
 from sims.measured import MeasuredVolume, measured_gamma
 from tests.support.data import cora_dir
-from tests.support.runs import configured, result_of, train
+from tests.support.runs import configured, ledger_of, result_of, train
 
 KEYS = {"dataset": "cora", "hidden": 16, "rounds": 2, "model": "sage"}
 
@@ -96,6 +100,55 @@ def test_a_basis_takes_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) 
         assert found[kind] == predicted[kind], kind
 
 
+QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"clients": 3},
+        {"clients": 4, "update_bits": 8, "weight_bits": 8},
+        {"clients": 5, "update_bits": 1, **QUORUM},
+        {"clients": 3, "dtype": "float64", "metric": "macro-f1", "class_weights": "balanced"},
+        {"clients": 4, "basis": "supervised", "basis_blocks": 2, **QUORUM},
+        {"clients": 4, "basis": "supervised", "basis_rows": "sums", "model": "gcn"},
+        {"clients": 5, "solver": "ridge", "model": "gcn", "basis": "supervised"},
+        {"clients": 4, "algorithm": "standard", "update_bits": 4},
+        {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM},
+        {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
+        # One client validates and does not train, then three do.
+        {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
+        {"clients": 7, "split": f"{__name__}:few_train", **QUORUM},
+        # More than have a mask with each other, or hold shares.
+        {"clients": 70, "rounds": 1, "hidden": 2, **QUORUM},
+    ],
+)
+def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {"dataset": "digits", **keys, "secure_aggregation": "masked"}
+    config = configured(tmp_path / "run", **{**KEYS, **keys})
+    facts = plan_facts(config, load_parts(config))
+    masked, plan = facts["masked"], facts["plans"][facts["boundary_plan"]]
+    ledger = ledger_of(_train(tmp_path / "run", **keys))
+    assert ledger.sum(kind="updates_up").payload == masked["updates_up"]
+    assert ledger.sum(kind="masks").payload == masked["keys"] + masked["shares"]
+    if config.weight_bits == 32 and "split" not in keys:
+        # Where validation nodes do not count, weights are not sent for them.
+        predicted = plan["algorithms"][config.algorithm]["weights_down"]
+        assert ledger.sum(kind="weights_down").raw == predicted
+    if not config.traits.exchanges_in_rounds:
+        # Whose answers also tell what peers exchanged.
+        asked = ("labels", "basis", "gram", "train", "evaluate")
+        answers = [ledger.sum(kind="control", direction="out", purpose=what) for what in asked]
+        assert sum(volume.payload for volume in answers) == masked["beside"]
+
+
+def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
+    """Have three clients train, and all but the last validate."""
+    found = make_split(graph, assignment, split="random:0.2/0.2/0.6", seed=seed)
+    train, val = np.asarray(found.train), np.asarray(found.val)
+    return replace(found, train=train & (assignment < 3), val=val & (assignment < assignment.max()))
+
+
 def _train(out: Path, **keys: Any) -> Path:
     return train(out, **{**KEYS, "data_dir": cora_dir(), **keys})
 
@@ -124,6 +177,8 @@ LEAN = {key.replace("-", "_"): value for key, value in PROFILES["lean"].items() 
         (FAST, {"dataset": "digits", **LEAN, "update_bits": 4, "clients": 5}),
         (SLOW, {"dataset": "digits", **LEAN, "basis": "none", "weight_bits": 32}),
         (FAST, {"dataset": "digits", "algorithm": "standard", "weight_bits": 4, "codec": "dense"}),
+        (FAST, {"dataset": "digits", "secure_aggregation": "masked", "update_bits": 8}),
+        (SLOW, {"dataset": "digits", "secure_aggregation": "masked", **QUORUM}),
         (SLOW, {"dataset": "digits", "algorithm": "drop", "weight_bits": 8, "patience": 10}),
         # Sums of a ranking are values of messages, too, of which the plan knows nothing.
         (SLOW, {"dataset": "digits", "task": "links", "metric": "log-loss", "codec": "dense"}),

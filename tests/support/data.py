@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from retexo_fl.graph.sources.synthetic import make_synthetic
 
-_DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "data"
+_SHARED = Path(__file__).resolve().parents[3] / "shared"
+_DEFAULT = _SHARED / "data"
+_PROTOTYPES = _SHARED / "research" / "prototypes"
 #: Cora's counts of nodes, edges, classes, features and of words a node; its homophily.
 _SHAPE = (
     "synthetic:nodes=2708,edges=5278,classes=7,features=1433,homophily=0.81,words=18,signal=0.4"
@@ -41,6 +45,19 @@ def cora_dir() -> Path:
     """
     folder = _folder()
     return folder if (folder / "cora.npz").is_file() else _made()
+
+
+def prototype(name: str) -> ModuleType:
+    """Return a module that an algorithm was first tried in, or skip the calling test."""
+    path = _PROTOTYPES / f"{name}.py"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not at {path.parent}")
+    spec = importlib.util.spec_from_file_location(f"prototype_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _folder() -> Path:

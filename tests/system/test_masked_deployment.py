@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_facts import plan_facts
+from retexo_fl.client.preparation import open_parts
 from retexo_fl.masking.holder import Hidden, MaskHolder
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.streams import Sums
@@ -16,7 +18,7 @@ from tests.support.commands import program, run_command
 from tests.support.deployment import Deployment
 from tests.support.hosts import Hosts
 from tests.support.places import SERVER, host_names
-from tests.support.runs import events_of, model_bytes, result_of, train
+from tests.support.runs import configured, events_of, model_bytes, result_of, train
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
 
@@ -74,6 +76,13 @@ def test_masked_sums_between_machines_are_those_of_one_process(trained: Trained)
     assert deployed["stages"] == inline["stages"]
     assert deployed["bytes"]["payload"]["updates_up"] == inline["bytes"]["payload"]["updates_up"]
     assert events_of(trained.deployed)[-1]["event"] == "finish"
+    # Machines sign their keys.
+    config = configured(
+        trained.folder, partitions=trained.folder / "parts", clients=CLIENTS, **KEYS
+    )
+    predicted = plan_facts(config, open_parts(trained.folder / "parts"))["masked"]
+    masks = [run["bytes"]["payload"]["masks"] for run in (inline, deployed)]
+    assert masks == [predicted["keys"], predicted["keys"] + predicted["signatures"]]
 
 
 def test_the_servers_disk_holds_no_update_in_the_clear(trained: Trained) -> None:

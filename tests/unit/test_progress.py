@@ -209,3 +209,34 @@ def test_live_table_quiet_writes_nothing(terminal: bool) -> None:
 
 def test_live_table_says_nothing_of_events_for_the_report() -> None:
     assert _shown([{"event": "history_lost", "rounds": [[0, 1, 2]]}], terminal=False) == ""
+
+
+def _short(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events of which rounds 12, 13 and 20 of stage 0 were closed without some clients."""
+    absent = {12: [1], 13: [1], 20: [1, 3]}
+    return [
+        event | {"absent": absent[event["round"]]}
+        if event.get("stage") == 0 and event.get("round") in absent
+        else event
+        for event in found
+    ]
+
+
+def test_rounds_without_some_clients_are_named_as_they_end_and_at_the_end() -> None:
+    lines = _screen(_short(events(Recipe())))
+    assert lines[-2] == "without some clients: stage 0 rounds 12-13, 20"
+    told = _shown(_short(events(Recipe())), terminal=False).splitlines()
+    assert [line.split(":")[1].split("/")[0] for line in told if "without" in line] == [
+        " round 12",
+        " round 20",
+    ]
+    assert "without clients 1, 3, " in "\n".join(told)
+    assert not [line for line in _screen(events(Recipe())) if "without" in line]
+
+
+def test_head_says_that_sums_are_masked() -> None:
+    console = _console(terminal=False)
+    with LiveTable(dataset="d", model="m", engine="e", masked=True, console=console) as table:
+        for event in typed(events(Recipe())[:1]):
+            table.handle(event)
+    assert _written(console) == "d, m, 5 clients, engine e, masked sums\n"

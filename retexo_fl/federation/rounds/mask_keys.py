@@ -20,7 +20,7 @@ from retexo_fl.units import counted
 
 
 def hand_out_keys(
-    ticket: Ticket, hellos: Mapping[int, HelloAnswer], *, opens: bool
+    ticket: Ticket, hellos: Mapping[int, HelloAnswer], *, opens: bool, to_train: bool = True
 ) -> Round[MaskedSums]:
     """Tell every client the keys of all; return how sums are masked from then on.
 
@@ -28,13 +28,14 @@ def hand_out_keys(
         ticket: Names job and attempt.
         hellos: By client, ascending.
         opens: Rounds may be closed without some clients.
+        to_train: Sums will be over those with train nodes; else over all.
 
     Raises:
-        ConfigurationError: Too few clients train, or a client has no key.
+        ConfigurationError: Too few clients train.
         RemoteProtocolError: A client believes other keys.
     """
     training = [client for client, hello in hellos.items() if hello.train]
-    if len(training) < LEAST_CLIENTS:
+    if to_train and len(training) < LEAST_CLIENTS:
         raise ConfigurationError(
             f"secure-aggregation: masked, but {counted(len(training), 'client')} of "
             f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"

@@ -15,6 +15,7 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateRequest,
     HelloAnswer,
+    LabelsRequest,
     MaskedAnswer,
     MaskTerms,
     OpenRequest,
@@ -231,7 +232,9 @@ class _Sum:
             for place, opener in enumerate(label.openers)
             if opener in needed
         }
-        answered = yield Ask(requests=requests, stage=label.place.stage, purpose=purpose)
+        is_before = isinstance(self._request, LabelsRequest)
+        stage = -1 if is_before else label.place.stage
+        answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
         if len(told) < label.threshold:
             raise RoundIncomplete(

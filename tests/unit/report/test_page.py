@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from retexo_fl.errors import CheckpointError
+from retexo_fl.ledger import Volume
 from retexo_fl.report import write_report
 from tests.unit.report.runs import Recipe, events, ledger, write_events, write_run, write_unfinished
 
@@ -223,6 +225,37 @@ def test_report_notes_rounds_without_some_clients(tmp_path: Path) -> None:
     assert "Rounds were closed without some clients (client 2: 3, client 10: 1)." in page.said("p")
     (run / "result.json").write_text(json.dumps(result | {"absences": {}}))
     assert not any("without some" in text for text in Page(write_report(run)).said("p"))
+
+
+def test_report_of_masked_run_says_whose_sums_the_server_saw(tmp_path: Path) -> None:
+    recipe = Recipe(config={"secure-aggregation": "masked"}, rounds=90)
+    plain = _page(tmp_path / "plain", Recipe(rounds=90))
+    for text in ("masks", "clients in the sum", "values cut", "without clients"):
+        assert text not in plain.said("th", "td"), text
+    run = write_run(tmp_path / "run", recipe)
+    found = events(recipe)
+    for event in (one for one in found if one["event"] == "round"):
+        is_short = (event["stage"], event["round"]) == (0, 12)
+        event.update({"summed": 4, "absent": [777]} if is_short else {"summed": 5})
+        event["cut"] = event["round"] * (1 - event["stage"])
+    write_events(run, found)
+    book = ledger(recipe)
+    account, _ = book.lines()[0]
+    book.add(replace(account, kind="masks"), Volume(messages=1, payload=4321, wire=None))
+    (run / "ledger.csv").write_text(book.to_csv())
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"bytes": book.totals()}))
+    page = Page(write_report(run))
+    assert (
+        "Sums were masked: the server saw updates added up over 4 to 5 clients, and of no client "
+        "its own. 4,095 values exceeded their steps and were cut."
+    ) in page.said("p")
+    assert any("Masks: keys and shares of masks" in text for text in page.said("p"))
+    assert page.said("td").count("4.3 kB") == 2
+    # Of stages with more rounds than are shown, each that lacks a client is.
+    assert page.said("td").count("777") == 1
+    assert page.said("th").count("clients in the sum") == 2
+    assert page.said("th").count("values cut") == 1
 
 
 def test_report_sorts_by_plain_values(tmp_path: Path) -> None:

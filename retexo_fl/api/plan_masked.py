@@ -1,0 +1,160 @@
+"""What `retexo plan` tells of masked sums: their bytes, and what they do not hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.config import RunConfig
+from retexo_fl.federation.greeting import Participants
+from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.labels import LINKS
+from retexo_fl.training.judging import report_length
+from retexo_fl.training.label_facts import label_sums_length
+from retexo_fl.training.link_split import counts_by_use
+from retexo_fl.training.metrics import make_metric
+from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import MaskedSize, masked_volume
+
+#: Values looked at in one go.
+_CHUNK_VALUES: Final = 2**22
+
+
+def masked_facts(
+    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+) -> dict[str, int]:
+    """Return what masked sums move, as JSON has it (:class:`.MaskedVolume`)."""
+    return asdict(masked_volume(shape, masked_size(config, shape, parts)))
+
+
+def masked_size(
+    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+) -> MaskedSize:
+    """Return what the bytes of masked sums depend on.
+
+    Raises:
+        ConfigurationError: A metric does not say how many numbers it has.
+    """
+    known = _participants(config, parts).hiding_validation()
+    classes = shape.classes
+    metric = make_metric(config.metric_name, config.task)
+    return MaskedSize(
+        everyone=known.everyone,
+        training=known.training,
+        validating=known.validation,
+        rounds=config.stage_rounds,
+        end_to_end=config.traits.end_to_end,
+        update_bits=config.update_bits,
+        opens=config.min_clients > 0,
+        labels=3 * classes + label_sums_length(config, classes),
+        metric=0 if metric is None else metric.length(classes) or 0,
+        report=report_length(config.task, classes),
+    )
+
+
+def _participants(config: RunConfig, parts: Sequence[GraphPartition]) -> Participants:
+    counts = {part.client: counts_by_use(config, part) for part in parts}
+    all_train = config.traits.exchanges_in_rounds
+    return Participants(
+        training=tuple(c for c, of in counts.items() if all_train or of["train"]),
+        validation=tuple(c for c, of in counts.items() if all_train or of["validation"]),
+        everyone=tuple(counts),
+    )
+
+
+# ---- what a sum shows ---------------------------------------------------------------------------
+
+
+def single_contributors(
+    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+) -> int:
+    """Return how many features one client alone adds to: the sum of these is that client's.
+
+    A client adds to those that are not zero at nodes that its first layer reads on the way to a
+    train node; for a basis of features, at its train nodes.
+
+    Args:
+        config: Of the run.
+        shape: Of its model.
+        parts: All clients' parts.
+    """
+    counts = np.zeros(parts[0].num_features, np.int64)
+    for rows in _read_rows(config, shape, parts):
+        has = np.zeros(len(counts), bool)
+        for part, mask in zip(parts, rows, strict=True):
+            for some in _chunks(np.flatnonzero(mask), len(counts)):
+                has[_columns(part.features[some])] = True
+        counts += has
+    return int((counts == 1).sum())
+
+
+def _read_rows(
+    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+) -> Iterator[list[np.ndarray]]:
+    """Yield for each client which rows it reads, a mask of each part's nodes."""
+    ends = np.cumsum([part.num_inner for part in parts])
+    numbers = _numbers(parts, ends)
+    total = int(ends[-1])
+    reached = np.zeros(total, bool)
+    for part, ids in zip(parts, numbers, strict=True):
+        trains = part.train_mask | (config.task == LINKS)
+        reached[ids[: part.num_inner][trains]] = True
+    own_rows_only = shape.has_basis and not shape.basis_of_sums
+    # Gradients of the first layer reach so far from a train node.
+    for _ in range(shape.layers - 1 if config.traits.end_to_end else 0):
+        found = reached.copy()
+        for part, ids in zip(parts, numbers, strict=True):
+            found[_neighbours(config, part, ids, reached)] = True
+        reached = found
+    for part, ids in zip(parts, numbers, strict=True):
+        read = np.zeros(total, bool)
+        own = ids[: part.num_inner]
+        read[own] = reached[own]
+        if not own_rows_only:
+            read[_neighbours(config, part, ids, reached)] = True
+        yield np.split(read, ends[:-1])
+
+
+def _numbers(parts: Sequence[GraphPartition], ends: np.ndarray) -> list[np.ndarray]:
+    """Return for each part the number that each of its inner, then boundary, nodes has of all."""
+    begins = ends - [part.num_inner for part in parts]
+    found = []
+    for part in parts:
+        ids = np.empty(part.num_inner + part.num_boundary, np.int64)
+        ids[: part.num_inner] = begins[part.client] + np.arange(part.num_inner)
+        for owner in part.peers:
+            slots = np.flatnonzero(part.boundary_owners == owner)
+            places = np.searchsorted(parts[owner].node_keys, part.boundary_keys[slots])
+            ids[part.num_inner + slots] = begins[owner] + places
+        found.append(ids)
+    return found
+
+
+def _neighbours(
+    config: RunConfig, part: GraphPartition, ids: np.ndarray, reached: np.ndarray
+) -> np.ndarray:
+    """Return the numbers of the neighbours of a part's own nodes that are reached."""
+    inner = part.num_inner
+    rows = np.repeat(reached[ids[:inner]], np.diff(part.indptr))
+    if config.traits.drops_edges:
+        rows &= part.indices < inner
+    found: np.ndarray = ids[part.indices[rows]]
+    return found
+
+
+def _chunks(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    size = max(1, _CHUNK_VALUES // width)
+    for begin in range(0, len(rows), size):
+        yield rows[begin : begin + size]
+
+
+def _columns(features: Features) -> np.ndarray:
+    """Return the columns in which any row is not zero."""
+    if isinstance(features, np.ndarray):
+        return np.flatnonzero(features.any(axis=0))
+    found: np.ndarray = features.indices[features.data != 0]
+    return found

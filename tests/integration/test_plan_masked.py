@@ -1,0 +1,84 @@
+"""What `retexo plan` says of masked sums that bytes do not tell, against updates of real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.api.plan_facts import plan_facts
+from retexo_fl.client.preparation import load_parts
+from retexo_fl.training.stage_model import ModelShape, named_weights, num_weights
+from retexo_fl.updates import PlainUpdates, UpdateKey
+from tests.support.cli import CommandLine
+from tests.support.data import cora_dir
+from tests.support.runs import configured, train
+
+KEYS: dict[str, Any] = {"dataset": "cora", "hidden": 64, "dropout": 0.0, "rounds": 1, "clients": 12}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model": "sage"},
+        {"model": "gcn", "boundary_plan": "cover"},
+        {"model": "gcn", "layers": 1, "algorithm": "drop"},
+        {"model": "gcn", "layers": 2, "algorithm": "drop"},
+        {"model": "gcn", "layers": 2, "algorithm": "standard"},
+        {"model": "gcn", "layers": 3, "algorithm": "standard"},
+    ],
+)
+def test_features_of_one_client_are_those_of_which_one_update_has_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    updates: dict[int, np.ndarray] = {}
+    decode = PlainUpdates.decode_update
+
+    def noted(self: PlainUpdates, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+        found = decode(self, coded, key, steps)
+        if key.stage == 0:
+            updates[key.client] = found
+        return found
+
+    monkeypatch.setattr(PlainUpdates, "decode_update", noted)
+    keys = {**KEYS, "data_dir": cora_dir(), **keys}
+    train(tmp_path / "run", **keys)
+    config = configured(tmp_path / "unused", **keys)
+    parts = load_parts(config)
+    shape = ModelShape.of_part(config, parts[0])
+    contributors = np.zeros(shape.features, int)
+    for update in updates.values():
+        contributors += _features_of(shape, update)
+    expected = int((contributors == 1).sum())
+    assert len(updates) == keys["clients"]
+    assert plan_facts(config, parts)["features"] == {
+        "all": shape.features,
+        "of_one_client": expected,
+    }
+    assert expected > 0 or keys.get("algorithm") == "standard"
+
+
+def _features_of(shape: ModelShape, update: np.ndarray) -> np.ndarray:
+    """Return which features have a gradient in any of the first layer's weights."""
+    weight = named_weights(shape, 0, update[: num_weights(shape, 0)])["layer.weight"]
+    # sage has two rows of weights for each feature: of a node's own, and of its neighbours'.
+    by_feature = weight.reshape(-1, shape.features, weight.shape[1])
+    return np.asarray(by_feature.any(axis=(0, 2)))
+
+
+def test_the_terminal_warns_of_features_of_one_client_under_masks_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    command = ("plan", "--dataset", "cora", "--data-dir", cora_dir(), "--clients", "4")
+    line, warning = "Features that one client alone adds to: ", "the masked sum of such a feature"
+    plain = CommandLine(capfd).done(*command)
+    masked = CommandLine(capfd).done(*command, "--secure-aggregation", "masked")
+    assert line in plain
+    assert warning not in plain
+    assert "masked sums" not in plain
+    assert line in masked
+    assert warning in masked
+    assert "keys, and who is asked" in masked
+    assert "shares of masks" not in masked
