@@ -163,7 +163,7 @@ class ClientMasks:
         """
         terms: MaskTerms = request.terms  # type: ignore[attr-defined]
         asked = clients_of(terms.asked or b"")
-        self._check_terms(request, terms, len(asked))
+        self._check_terms(request, len(asked))
         form = form_of(request, lengths)
         holder, memory, publics = self._known(request.ticket)
         label = Label(
@@ -221,7 +221,7 @@ class ClientMasks:
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _check_terms(self, request: Request[Any], terms: MaskTerms, asked: int) -> None:
+    def _check_terms(self, request: Request[Any], asked: int) -> None:
         if not is_masked(request):
             raise SecureAggregationRefused(
                 f"{question_of(request).message_type}: asked for numbers without masks; expected "
@@ -233,7 +233,6 @@ class ClientMasks:
                 raise SecureAggregationRefused(
                     f"steps for {shared.terms} updates, where {asked} clients are asked"
                 )
-        del terms
 
     def _checked_keys(self, request: KeysRequest) -> PublicKeys:
         clients, keys = clients_of(request.clients), request.keys.tobytes()

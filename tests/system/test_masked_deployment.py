@@ -17,7 +17,7 @@ from retexo_fl.masking.streams import Sums
 from tests.support.commands import program, run_command
 from tests.support.deployment import Deployment
 from tests.support.hosts import Hosts
-from tests.support.places import SERVER, host_names
+from tests.support.places import host_names
 from tests.support.runs import configured, events_of, model_bytes, result_of, train
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
@@ -65,7 +65,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
         deployment = Deployment(hosts, folder, parts, CLIENTS)
         deployment.agent_settings = {"require-secure-aggregation": True}
         deployment.start()
-        refused = deployment.hosts[SERVER].run  # noqa: F841
         deployment.run(folder / "run", *MASKED)
         yield Trained(folder=folder, deployed=folder / "run", inline=inline, numbers=numbers)
 

@@ -50,7 +50,9 @@ def test_every_set_of_clients_and_of_openers_gives_the_sum(count: int) -> None:
     assert tried > 4 * count
 
 
-@pytest.mark.parametrize(("count", "narrow"), [(100, 40), pytest.param(1000, 3, marks=pytest.mark.system)])
+@pytest.mark.parametrize(
+    ("count", "narrow"), [(100, 40), pytest.param(1000, 3, marks=pytest.mark.system)]
+)
 def test_masks_of_neighbours_on_a_ring_come_off(count: int, narrow: int) -> None:
     clients, numbers = MaskedClients(count), random_numbers(count, narrow=narrow, bits=17)
     label = clients.label()
