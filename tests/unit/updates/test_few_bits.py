@@ -73,7 +73,7 @@ def test_errors_are_bounded_by_a_step(update: np.ndarray, bits: int, client: int
     assert (np.abs(found[~within]) == (MOST[bits] * step)[~within].astype(np.float32)).all()
     # Own steps reach everything.
     own = codec.decode_update(codec.encode_update(update, key, b""), key, b"")
-    largest = np.abs(update).max(initial=0.0).astype(float) + 2.0**-99
+    largest = np.abs(update).max(initial=0.0).astype(float) + 2.0**-93
     assert (np.abs(own.astype(float) - update) <= 4 * largest / MOST[bits]).all()
 
 
