@@ -36,6 +36,8 @@ class _Loaded:
         return f"{code.co_qualname}.".startswith(f"{path}.")
 
 
+#: Marks what a callback has raised.
+_OUTSIDE: Final = "raised_outside_plugins"
 #: What this process has loaded, in that order.
 _LOADED: Final[dict[tuple[str, str], _Loaded]] = {}
 
@@ -87,6 +89,16 @@ def load_plugin(kind: str, text: str) -> object:
 
 
 @contextmanager
+def outside_plugins() -> Iterator[None]:
+    """Have what a callback raises keep its class, also where its file holds a plug-in, too."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _OUTSIDE, True)
+        raise
+
+
+@contextmanager
 def named_plugin_errors(named: type[RetexoError] = PluginFailed) -> Iterator[None]:
     """Have an exception that a plug-in raises in the body end as :func:`plugin_failure`.
 
@@ -120,6 +132,8 @@ def plugin_failure(
     Returns:
         None for an exception that passed no line of a plug-in's file.
     """
+    if getattr(error, _OUTSIDE, False):
+        return None
     files = {file for loaded in _LOADED.values() for file in loaded.files}
     frames = [
         (frame.f_code, line_number)

@@ -108,7 +108,7 @@ def _run(  # noqa: PLR0913 - each is an option
         raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
     asked = Asked(values=values, file=config, profile=profile, extend=extend).of_run()
     with imports_uncollected():
-        chosen = _chosen(asked, address)
+        chosen, told = _chosen(asked, address)
         chosen, run_path = placed(chosen, made_here=address is None)
         check_plugins(chosen)
         if chosen.engine == "inline":
@@ -119,7 +119,7 @@ def _run(  # noqa: PLR0913 - each is an option
         config=chosen, run_path=run_path, asked=asked, tell=complain, quiet=quiet, force=force
     )
     with named_end(partial(_what_now, run_path, address)):
-        is_here = _train(training, address)
+        is_here = _train(training, address, told)
     if not is_here and as_json:
         tell_json({"run": str(run_path), "result": None})
         return
@@ -137,16 +137,12 @@ def _run(  # noqa: PLR0913 - each is an option
         tell(_summary(result, run_path))
 
 
-def _chosen(asked: Asked, address: Address | None) -> RunConfig:
-    """Return the configuration that is asked for; in a deployment sums are masked by default."""
+def _chosen(asked: Asked, address: Address | None) -> tuple[RunConfig, str]:
+    """Return the configuration that is asked for, and what a deployment was given by default."""
     if "resume" in asked.values:
-        return resumed(asked)
+        return resumed(asked), ""
     chosen = settled(asked)
-    if address is not None:
-        chosen, told = masked_if_possible(chosen, asked)
-        if told:
-            complain(told)
-    return chosen
+    return (chosen, "") if address is None else masked_if_possible(chosen, asked)
 
 
 def _check_address(config: RunConfig, address: Address | None) -> None:
@@ -167,8 +163,8 @@ def _say_what_is_not_added(config: RunConfig) -> None:
         )
 
 
-def _train(training: Training, address: Address | None) -> bool:
-    """Train; return whether the run directory is on this machine."""
+def _train(training: Training, address: Address | None, told: str) -> bool:
+    """Train; say what a deployment was given; return whether the run directory is here."""
     from retexo_fl.progress import LiveTable
 
     config, quiet = training.config, training.quiet
@@ -182,8 +178,12 @@ def _train(training: Training, address: Address | None) -> bool:
     if address is None:
         training.run(table)
         return True
-    from retexo_fl.cli.deployed_run import run_deployed
+    from retexo_fl.cli.deployed_run import check_superlink, run_deployed
 
+    if told:
+        # What cannot begin ends in one line.
+        check_superlink(address)
+        complain(told)
     _say_what_is_not_added(config)
     _say_what_is_not_fitted(training.asked)
     return run_deployed(config, training.run_path, table, address=address, quiet=quiet)

@@ -48,6 +48,7 @@ from retexo_fl.federation.resume_checks import (
     told_rounds,
 )
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.plugins import outside_plugins
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.log import EventLog, RoundSpan
 from retexo_fl.run_log.result import Result, result_text
@@ -197,8 +198,9 @@ class RunDirectory:
         elapsed_s = time.monotonic() - self._begun
         event = replace(event, time_s=round(elapsed_s, 4))
         self._log.append(event)
-        for listener in self._listeners:
-            listener(event)
+        with outside_plugins():
+            for listener in self._listeners:
+                listener(event)
 
     def wants_checkpoint(self) -> bool:
         """Return whether a state that has just been reached should be written.

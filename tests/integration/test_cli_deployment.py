@@ -14,6 +14,9 @@ from retexo_fl.run_log.events import RoundClosed
 from tests.support.runs import train
 
 
+WITHOUT_MASKS = ("--insecure", "--clients", "2", "--secure-aggregation", "none")
+
+
 @pytest.fixture
 def nowhere() -> Iterator[str]:
     """Return an address at which nothing listens."""
@@ -86,7 +89,7 @@ def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    deployed = ("--superlink", nowhere, "--insecure", "--clients", "2", "--codec", "fixed")
+    deployed = [*WITHOUT_MASKS, "--superlink", nowhere, "--codec", "fixed"]
     assert run_command(["run", "--out", str(tmp_path / "run"), *deployed, *options]) == 2
     *said, error = capsys.readouterr().err.splitlines()
     assert error.startswith("retexo: error: superlink: ")
@@ -101,7 +104,7 @@ def test_a_plan_that_gives_datagrams_nothing_to_add_is_named(
 def test_a_profile_that_no_graph_is_seen_for_is_named(
     nowhere: str, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deployed = ("--superlink", nowhere, "--insecure", "--clients", "2", "--profile", profile)
+    deployed = [*WITHOUT_MASKS, "--superlink", nowhere, "--profile", profile]
     assert run_command(["run", "--out", str(tmp_path / "run"), *deployed]) == 2
     *said, error = capsys.readouterr().err.splitlines()
     assert error.startswith("retexo: error: superlink: ")

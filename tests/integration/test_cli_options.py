@@ -277,7 +277,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"devices": "cuda:200,cpu", "balance": "static"},
     }
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
-    only_default |= {"features", "key-column", "label-column"}
+    only_default |= {"features", "key-column", "label-column", "secure-aggregation"}
     only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))

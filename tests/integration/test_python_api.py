@@ -24,6 +24,7 @@ from retexo_fl.errors import (
 from retexo_fl.federation.aggregators import Aggregator
 from retexo_fl.graph import load_dataset, open_partition
 from retexo_fl.layers.sage import SageLayer
+from retexo_fl.plugins import load_plugin
 from tests.support.cli import CommandLine, environment
 from tests.support.commands import ROOT
 from tests.support.runs import Interrupter, events_of, model_bytes, result_of
@@ -305,6 +306,8 @@ def test_what_a_callback_raises_ends_a_run_that_can_be_resumed(tmp_path: Path) -
         if isinstance(event, retexo_fl.RoundClosed) and event.round == 2:
             raise ValueError("enough")
 
+    # Also where a plug-in of this file was loaded before.
+    load_plugin("loss", f"{__name__}:summed_cross_entropy")
     with pytest.raises(ValueError, match="enough"):
         retexo_fl.run(out=tmp_path / "run", callbacks=[fail], **SMALL)
     run = retexo_fl.Run.open(tmp_path / "run")

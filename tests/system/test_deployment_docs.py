@@ -230,7 +230,7 @@ def test_the_pages_lead_to_a_trained_model_by_hand_and_then_as_services(
 def test_one_machine_can_be_the_server_and_both_clients(machines: Machines) -> None:
     (machine,) = machines(0)
     page = BY_HAND.read_text(encoding="utf-8")
-    assert "`CLIENT=1`, `PORT=7421`, `NODE_PORT=9095`" in page
+    assert "`PORT=7421`, `NODE_PORT=9095`" in page
     values = {"SERVER": "127.0.0.1"}
     seats = [Seat(where="server", machine=machine, values=values)]
     for client, ports in enumerate(({}, {"PORT": "7421", "NODE_PORT": "9095"})):
