@@ -13,7 +13,6 @@ from retexo_fl.cli import run_command
 from retexo_fl.run_log.events import RoundClosed
 from tests.support.runs import train
 
-
 WITHOUT_MASKS = ("--insecure", "--clients", "2", "--secure-aggregation", "none")
 
 
