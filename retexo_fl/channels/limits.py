@@ -83,6 +83,9 @@ class LinkLimits:
             max_unproved=_MAX_CARRIED,
             max_unproved_each=2,
             patience_s=_CARRIED_PATIENCE_S,
+            # A handshake takes several trips, and ends for one end a trip before it does for the
+            # other: on a loaded machine each takes ten seconds.
+            both_at_once_s=_CARRIED_PATIENCE_S,
         )
 
     def _by_radio(self) -> Self:

@@ -205,7 +205,8 @@ class Peer:
             raise refused(Reason.CONNECTIONS, f"it has {self._limits.max_streams} connections")
         while (link := self.link) is not None:
             lower = min(self.member.client, self._depot.client)
-            is_new = now_s - link.begun_s < self._limits.both_at_once_s
+            at_once_s = self._limits.on(link.stream.channel).both_at_once_s
+            is_new = now_s - link.begun_s < at_once_s
             if is_new and self._opened_by == lower != opened_by:
                 return False
             await link.leave("replaced by another link")

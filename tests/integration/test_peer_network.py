@@ -337,6 +337,52 @@ def test_two_links_at_once_become_one(tmp_path: Path) -> None:
     run(story())
 
 
+def test_two_links_at_once_become_one_however_slow_the_relay(tmp_path: Path) -> None:
+    """Trips take longer than links over TCP may begin apart: neither end drops the other's."""
+    world = World.of(tmp_path, 2)
+    roster = world.roster.with_members(
+        [replace(member, addresses=("relay:",)) for member in world.roster.members.values()]
+    )
+    clients, relays = [world.client(number) for number in range(2)], []
+    networks = []
+    for client in range(2):
+        relays.append(RelayTransport())
+        networks.append(
+            PeerNetwork(
+                world.identity(client),
+                roster,
+                clients[client].depot,
+                listen=["relay:"],
+                limits=replace(QUICK, both_at_once_s=0.01),
+                transports={"relay": relays[client]},
+            )
+        )
+    keys = [_send(clients[0], 1), _send(clients[1], 0)]
+
+    async def story() -> None:
+        tasks = [asyncio.create_task(network.run()) for network in networks]
+        under_way: list[list[tuple[int, bytes]]] = [[], []]
+        for _ in range(40):
+            for client, relay in enumerate(relays):
+                left = await relay.exchange(under_way[client])
+                under_way[client] = []
+                await asyncio.sleep(0.05)
+                under_way[1 - client] += [(client, content) for _, content in left]
+            if all(_is_whole(clients[key.receiver], key) for key in keys):
+                break
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(story())
+    assert all(_is_whole(clients[key.receiver], key) for key in keys)
+    for network in networks:
+        (peer,) = network.report().peers.values()
+        assert peer.channels["relay"].links == 1
+    # Which of two begins first is for the machine to decide; what decides is not.
+    assert QUICK.on("relay").both_at_once_s >= 20 * QUICK.on("tcp").both_at_once_s
+
+
 class _Cutter:
     """Passes bytes on between two addresses and cuts each connection after so many bytes."""
 
