@@ -8,15 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import LINKS
-from retexo_fl.training.judging import report_length
-from retexo_fl.training.label_facts import label_sums_length
 from retexo_fl.training.link_split import counts_by_use
-from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import MaskedSize, masked_volume
 
@@ -40,8 +38,7 @@ def masked_size(
         ConfigurationError: A metric does not say how many numbers it has.
     """
     known = _participants(config, parts).hiding_validation()
-    classes = shape.classes
-    metric = make_metric(config.metric_name, config.task)
+    lengths = sum_lengths(config, shape.classes)
     return MaskedSize(
         everyone=known.everyone,
         training=known.training,
@@ -50,9 +47,9 @@ def masked_size(
         end_to_end=config.traits.end_to_end,
         update_bits=config.update_bits,
         opens=config.min_clients > 0,
-        labels=3 * classes + label_sums_length(config, classes),
-        metric=0 if metric is None else metric.length(classes) or 0,
-        report=report_length(config.task, classes),
+        labels=3 * lengths.classes + lengths.label_sums,
+        metric=lengths.metric,
+        report=lengths.report,
     )
 
 

@@ -320,7 +320,7 @@ class OpenRequest(Request["OpenAnswer"]):
     Attributes:
         ticket: Of the message whose answers were added up.
         purpose: Of these, as their label has it.
-        terms: With which they were asked.
+        asked_with: Their terms.
         form: Digest of the form of their numbers, as the label has it; likewise ``weights``.
         included: Whose answers were added up, as :func:`bits_of` has them.
         shares: uint8, what each of them sealed for this client, in order.
@@ -328,7 +328,7 @@ class OpenRequest(Request["OpenAnswer"]):
 
     ticket: Ticket = field(metadata=FLAT)
     purpose: str
-    terms: MaskTerms
+    asked_with: MaskTerms = field(metadata=prefixed("terms-"))
     form: bytes
     # No weights: what they are named by.
     weights: bytes = field(metadata=named("weights-name"))
@@ -753,7 +753,7 @@ def question_of(request: Request[Any]) -> Question:
 def is_masked(request: Request[Any]) -> bool:
     """Return whether a request asks for numbers under masks."""
     terms = getattr(request, "terms", None)
-    return terms is not None and terms.asked is not None and not isinstance(request, OpenRequest)
+    return terms is not None and terms.asked is not None
 
 
 def answer_class(request: Request[AnswerT]) -> type[AnswerT]:

@@ -7,7 +7,6 @@ and of metrics become multiples of 2**-20, sums of features and of products mult
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -17,11 +16,9 @@ import numpy as np
 from retexo_fl.client.api import (
     BasisAnswer,
     BasisRequest,
-    EvaluateAnswer,
     EvaluateRequest,
     GramAnswer,
     GramRequest,
-    LabelsAnswer,
     LabelsRequest,
     PredictAnswer,
     PredictRequest,
@@ -269,20 +266,9 @@ def _field(part: _Part, numbers: np.ndarray) -> Any:
         return Sums.of(numbers * part.unit) if part.length else Sums()
     if part.unit:
         return float(numbers[0]) * part.unit
-    if not 0 <= int(numbers[0]) <= math.inf:
+    if int(numbers[0]) < 0:
         raise RemoteProtocolError(
             f"a masked sum has {int(numbers[0])} {part.name}; expected a count: a client added "
             "numbers of its own choice, or masks were not equal"
         )
     return int(numbers[0])
-
-
-#: The classes whose sums can be masked.
-SUMMED: Final = (
-    TrainAnswer,
-    EvaluateAnswer,
-    BasisAnswer,
-    GramAnswer,
-    LabelsAnswer,
-    PredictAnswer,
-)

@@ -196,12 +196,12 @@ class ClientMasks:
         holder, memory, publics = self._known(request.ticket)
         label = Label(
             job=self._job,
-            place=_place(request.ticket, request.purpose, request.terms),
+            place=_place(request.ticket, request.purpose, request.asked_with),
             keys=publics.digest,
-            asked=clients_of(request.terms.asked or b""),
+            asked=clients_of(request.asked_with.asked or b""),
             form=request.form,
             weights=request.weights,
-            opens=request.terms.opens,
+            opens=request.asked_with.opens,
         )
         if not (request.purpose.isascii() and request.purpose.isprintable()):
             raise SecureAggregationRefused("to open a sum of messages of no type that there is")
@@ -305,7 +305,9 @@ class ClientMasks:
                 "run with `retexo run --resume`"
             )
         return MaskMemory(
-            answered=_notes(known.get("answered", {})), opened=_notes(known.get("opened", {}))
+            answered=_notes(known.get("answered", {})),
+            opened=_notes(known.get("opened", {})),
+            asked={purpose: bytes.fromhex(d) for purpose, d in known.get("asked", {}).items()},
         )
 
     def _remember(self, attempt: int, memory: MaskMemory) -> None:
@@ -315,6 +317,7 @@ class ClientMasks:
                 "attempt": attempt,
                 "answered": _told(memory.answered),
                 "opened": _told(memory.opened),
+                "asked": {purpose: digest.hex() for purpose, digest in memory.asked.items()},
             },
         )
 

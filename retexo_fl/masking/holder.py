@@ -57,10 +57,12 @@ class MaskMemory:
         answered: By purpose, the last place where it masked numbers, with label and content.
         opened: By purpose, the last place, whatever the trial, of which it told shares, with
             weights and who was included.
+        asked: By purpose, the digest of whom was asked where nobody may be missing.
     """
 
     answered: dict[str, Noted] = field(default_factory=dict)
     opened: dict[str, Noted] = field(default_factory=dict)
+    asked: dict[str, bytes] = field(default_factory=dict)
 
 
 class MaskHolder:
@@ -130,8 +132,9 @@ class MaskHolder:
             sums: Its own numbers.
 
         Raises:
-            SecureAggregationRefused: Too few clients are asked, the label is of other keys, or
-                another content or label was answered at this place.
+            SecureAggregationRefused: Too few clients are asked, or others than before where nobody
+                may be missing; the label is of other keys; or another content or label was
+                answered at this place.
         """
         self.check(label)
         self._note_answer(label, sums)
@@ -182,7 +185,14 @@ class MaskHolder:
         return f"{self._least} at least{whose}"
 
     def _note_answer(self, label: Label, sums: Sums) -> None:
-        """Refuse to use a mask for two contents."""
+        """Refuse to use a mask for two contents, and to be added up among others than before."""
+        if not label.opens:
+            asked = hashlib.sha256(b"".join(map(number, label.asked))).digest()
+            if self._memory.asked.setdefault(label.place.purpose, asked) != asked:
+                raise SecureAggregationRefused(
+                    f"{label.place.name}: other clients are asked than before, where nobody may be "
+                    "missing; the difference of two sums would tell one client's numbers"
+                )
         content = hashlib.sha256(label.digest + sums.form.words)
         content.update(sums.narrow.tobytes() + sums.wide.tobytes())
         if not _note(self._memory.answered, label.place, content.digest()):

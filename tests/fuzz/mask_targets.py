@@ -79,7 +79,7 @@ def mask_targets() -> list[Target]:
     opening = OpenRequest(
         ticket=_TICKET,
         purpose="query.labels",
-        terms=_LABELS.terms,
+        asked_with=_LABELS.terms,
         form=told_form(_LABELS, form_of(_LABELS, _LENGTHS)),
         weights=told_weights(_LABELS, None),
         included=bits_of(_CLIENTS),

@@ -9,26 +9,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
 from retexo_fl.client import api
-from retexo_fl.client.api import PredictAnswer, Ticket
-from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.api import PredictAnswer
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import make_config
 from retexo_fl.errors import RemoteProtocolError, RetexoError, TrainingDiverged
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.rounds import checked_answers
-from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
-from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import node_of, train_on_fickle_grid
 from tests.support.promises import hello_of
 from tests.support.runs import configured, result_of
 
 KEYS: dict[str, Any] = {"clients": 2, "rounds": 1, "hidden": 4, "layers": 2, "codec": "fixed"}
 #: Client 1's Flower node.
-_LIAR = 3
+_LIAR = node_of(1)
 
 
 @cache
@@ -38,11 +34,6 @@ def parts() -> list[GraphPartition]:
 
 def _train(out: Path, kind: str, changes: dict[str, Any], **keys: Any) -> None:
     """Train while client 1's answers to messages of one kind say something else."""
-    config = configured(out, **{**KEYS, **keys})
-    clients = InProcessClients(parts(), config)
-
-    def find(context: Context, ticket: Ticket) -> Any:
-        return clients.find(ticket.job, client_index(context))
 
     def lie(message: Message, reply: Message) -> Message:
         if message.metadata.message_type == kind and message.metadata.dst_node_id == _LIAR:
@@ -52,13 +43,7 @@ def _train(out: Path, kind: str, changes: dict[str, Any], **keys: Any) -> None:
                 found[0][name] = value
         return reply
 
-    values = config_values(config)
-    grid = FickleGrid(build_client_app(find), config.clients, values)
-    grid.weather.replace = lie
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app([])(grid, context)
+    train_on_fickle_grid(configured(out, **{**KEYS, **keys}), parts(), see=lie)
 
 
 def test_who_tells_the_truth_is_believed(tmp_path: Path) -> None:

@@ -12,24 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
 from retexo_fl.client import api
-from retexo_fl.client.api import Ticket
-from retexo_fl.client.factory import InProcessClients
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import make_config
 from retexo_fl.federation import records
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.holder import Hidden, MaskHolder
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.streams import Sums
 from retexo_fl.updates import with_zeros
 from retexo_fl.updates.masked import MaskedUpdates
-from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import node_of, train_on_fickle_grid
 from tests.support.runs import configured
 
 CLIENTS, CLASSES, FEATURES = 40, 10, 64
@@ -59,28 +54,17 @@ class Seen:
 
 def watch(out: Path, **keys: Any) -> Seen:
     """Train, and return what the server was sent."""
-    config = configured(out, **{**KEYS, **keys})
-    clients = InProcessClients(parts(), config)
     updates: dict[int, np.ndarray] = {}
     content: list[bytes] = []
-
-    def find(context: Context, ticket: Ticket) -> Any:
-        return clients.find(ticket.job, client_index(context))
 
     def see(message: Message, reply: Message) -> Message:
         for record in reply.content.values():
             content.extend(_bytes_of(record))
         if message.metadata.message_type == api.TRAIN.message_type:
-            updates[message.metadata.dst_node_id - 2] = _read(message, reply)
+            updates[message.metadata.dst_node_id - node_of(0)] = _read(message, reply)
         return reply
 
-    values = config_values(config)
-    grid = FickleGrid(build_client_app(find), config.clients, values)
-    grid.weather.replace = see
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app([])(grid, context)
+    train_on_fickle_grid(configured(out, **{**KEYS, **keys}), parts(), see=see)
     return Seen(updates=updates, content=b"".join(content))
 
 

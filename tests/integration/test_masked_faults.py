@@ -18,16 +18,9 @@ from retexo_fl.errors import (
     SecureAggregationRefused,
 )
 from retexo_fl.federation import records
-from tests.integration.test_masked_training import (
-    QUORUM,
-    Change,
-    See,
-    away_in,
-    node_of,
-    nothing,
-    train_in,
-)
 from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import Change, See, node_of, nothing
+from tests.support.masked_training import QUORUM, away_in, train_in
 from tests.support.runs import events_of, model_bytes
 
 HELLO, KEYS = api.HELLO.message_type, api.KEYS.message_type
@@ -85,7 +78,7 @@ def mute_at(places: dict[tuple[str, int], set[int]]) -> Change:
         elif kind == OPEN:
             asked = records.read_request(message)
             assert isinstance(asked, api.OpenRequest)
-            trial = asked.terms.trial if asked.ticket.round == 2 else -1
+            trial = asked.asked_with.trial if asked.ticket.round == 2 else -1
             grid.weather.mute = {node_of(c) for c in places.get((kind, trial), set())}
 
     return change

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from retexo_fl.client import api
 from retexo_fl.federation import records
-from tests.integration.test_masked_training import train_in
 from tests.support.fickle_grid import FickleGrid
+from tests.support.masked_training import train_in
 from tests.support.runs import events_of
 
 #: By which the loss is multiplied in the round that is under way.

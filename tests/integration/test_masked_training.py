@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from retexo_fl.client import api
-from retexo_fl.client.api import Ticket
-from retexo_fl.client.factory import InProcessClients
-from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import make_config
 from retexo_fl.errors import (
     ConfigurationError,
     RemoteProtocolError,
@@ -24,16 +19,15 @@ from retexo_fl.errors import (
     SecureAggregationRefused,
 )
 from retexo_fl.federation import records
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.server_app import make_server_app
-from retexo_fl.graph import Graph, GraphPartition, Split
+from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
 from retexo_fl.masking import streams
 from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.masking.streams import Form
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import Change, node_of, nothing
+from tests.support.masked_training import MASKED, QUORUM, away_in, parts, train_in
 from tests.support.runs import (
     configured,
     events_of,
@@ -43,10 +37,6 @@ from tests.support.runs import (
     stop_after,
     train,
 )
-
-KEYS: dict[str, Any] = {"clients": 4, "rounds": 4, "hidden": 4, "layers": 2}
-MASKED: dict[str, Any] = {**KEYS, "secure_aggregation": "masked"}
-QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
 
 
 def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,63 +96,6 @@ def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
     for stage, known in zip(masked["stages"], plain["stages"], strict=True):
         if known["val_loss"] is not None:
             assert stage["val_loss"] == pytest.approx(known["val_loss"], rel=1e-3)
-
-
-@cache
-def parts(clients: int = 4) -> list[GraphPartition]:
-    return make_parts(make_config({"clients": clients}))
-
-
-Change = Callable[[FickleGrid, Message], None]
-See = Callable[[Message, Message], Message]
-
-
-def train_in(out: Path, change: Change, *, see: See | None = None, **keys: Any) -> Path:
-    """Train while ``change`` may do to the grid what it likes, and ``see`` to answers."""
-    config = configured(out, **{**MASKED, **keys})
-    clients = InProcessClients(parts(config.clients), config)
-
-    def find(context: Context, ticket: Ticket) -> Any:
-        return clients.find(ticket.job, client_index(context))
-
-    class Grid(FickleGrid):
-        def push_messages(self, messages: Any) -> Any:
-            sent = list(messages)
-            for message in sent:
-                change(self, message)
-            return super().push_messages(sent)
-
-    values = config_values(config)
-    grid = Grid(build_client_app(find), config.clients, values)
-    if see is not None:
-        grid.weather.replace = see
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app([])(grid, context)
-    return out
-
-
-def node_of(client: int) -> int:
-    """Return the Flower node of a client."""
-    return client + 2
-
-
-def away_in(places: dict[tuple[int, int], int], kind: str = api.TRAIN.message_type) -> Change:
-    """Return a change: in these (stage, round) one client answers messages of a kind not at all."""
-
-    def change(grid: FickleGrid, message: Message) -> None:
-        if message.metadata.message_type in {kind, api.TRAIN.message_type}:
-            ticket = records.read_request(message).ticket
-            client = places.get((ticket.stage, ticket.round))
-            is_time = message.metadata.message_type == kind
-            grid.weather.mute = {node_of(client)} if client is not None and is_time else set()
-
-    return change
-
-
-def nothing(grid: FickleGrid, message: Message) -> None:
-    del grid, message
 
 
 DROPS = {(0, 2): 1, (0, 3): 3, (1, 1): 0}

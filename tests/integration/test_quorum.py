@@ -9,22 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
 from retexo_fl.client import api
-from retexo_fl.client.api import HelloAnswer, Ticket, TrainAnswer, TrainRequest
-from retexo_fl.client.factory import InProcessClients
+from retexo_fl.client.api import HelloAnswer, TrainAnswer, TrainRequest
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import config_values, make_config
+from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
 from retexo_fl.federation import records
-from retexo_fl.federation.client_app import client_index
-from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.rounds import stage
-from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
 from tests.support.runs import (
     configured,
     events_of,
@@ -44,7 +41,7 @@ KEYS: dict[str, Any] = {
 }
 QUORUM: dict[str, Any] = {"min_clients": 2, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
 #: Flower node of client 1.
-NODE = 3
+NODE = node_of(1)
 
 
 @cache
@@ -53,30 +50,13 @@ def parts() -> list[GraphPartition]:
     return make_parts(make_config({"clients": 3}))
 
 
-def train_in(out: Path, change: Callable[[FickleGrid, Message], None], **keys: Any) -> Path:
+def train_in(out: Path, change: Change, **keys: Any) -> Path:
     """Train while ``change`` may do to the grid what it likes before each message is sent."""
-    config = configured(out, **{**KEYS, **keys})
-    clients = InProcessClients(parts(), config)
-
-    def find(context: Context, ticket: Ticket) -> Any:
-        return clients.find(ticket.job, client_index(context))
-
-    class Grid(FickleGrid):
-        def push_messages(self, messages: Any) -> Any:
-            sent = list(messages)
-            for message in sent:
-                change(self, message)
-            return super().push_messages(sent)
-
-    values = config_values(config)
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app([])(Grid(build_client_app(find), config.clients, values), context)
+    train_on_fickle_grid(configured(out, **{**KEYS, **keys}), parts(), change)
     return out
 
 
-def during(rounds: set[tuple[int, int]]) -> Callable[[FickleGrid, Message], None]:
+def during(rounds: set[tuple[int, int]]) -> Change:
     """Return a change: client 1 answers nothing in these (stage, round)."""
 
     def change(grid: FickleGrid, message: Message) -> None:

@@ -13,7 +13,7 @@ import pytest
 from retexo_fl.config import PROFILES
 from tests.support.goals import write_goals
 from tests.support.predictions import SMALL, write_small
-from tests.support.runs import events_of, model_bytes, result_of, train
+from tests.support.runs import curves_of, model_bytes, result_of, train
 from tests.support.workers import train_in_workers
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3}
@@ -41,15 +41,7 @@ def assert_same(tmp_path: Path, keys: dict[str, Any]) -> None:
     for measure in ("raw", "payload"):
         for kind in ("boundary", "updates_up", "weights_down"):
             assert left["bytes"][measure][kind] == right["bytes"][measure][kind]
-    assert _curves(one) == _curves(other)
-
-
-def _curves(run: Path) -> list[tuple[object, ...]]:
-    return [
-        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
-        for event in events_of(run)
-        if event["event"] == "round"
-    ]
+    assert curves_of(one) == curves_of(other)
 
 
 @pytest.mark.parametrize(

@@ -124,3 +124,10 @@ def ledger_of(run: Path) -> TrafficLedger:
 def events_of(run: Path) -> list[dict[str, Any]]:
     """Return the lines of ``metrics.jsonl``."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def curves_of(run: Path) -> list[tuple[object, ...]]:
+    """Return what is known of each round, without bytes and times."""
+    names = ("stage", "round", "loss", "val_loss", "val_accuracy", "summed", "cut")
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    return [tuple(event.get(name) for name in names) for event in rounds]

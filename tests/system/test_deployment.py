@@ -20,7 +20,7 @@ from tests.support.host import Counters
 from tests.support.hosts import Hosts
 from tests.support.memory import MemoryWatch
 from tests.support.places import host_names
-from tests.support.runs import events_of, model_bytes, result_of
+from tests.support.runs import curves_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1200)]
 
@@ -101,19 +101,11 @@ def test_the_account_is_that_of_one_process(trained: Trained) -> None:
         assert deployed[key] == inline[key]
     for measure in ("raw", "payload"):
         assert _kinds(deployed, measure) == _kinds(inline, measure)
-    assert _curves(trained.deployed) == _curves(trained.inline)
+    assert curves_of(trained.deployed) == curves_of(trained.inline)
 
 
 def _kinds(result: dict[str, Any], measure: str) -> dict[str, int]:
     return {kind: result["bytes"][measure][kind] for kind in KINDS}
-
-
-def _curves(run: Path) -> list[tuple[object, ...]]:
-    return [
-        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
-        for event in events_of(run)
-        if event["event"] == "round"
-    ]
 
 
 def test_programs_stay_within_their_memory(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.data import cora_dir
-from tests.support.runs import events_of, model_bytes, result_of
+from tests.support.runs import curves_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -63,12 +63,4 @@ def test_both_engines_leave_the_same_model_and_the_same_account(
     for measure in ("raw", "payload"):
         for kind in ("boundary", "updates_up", "weights_down"):
             assert one["bytes"][measure][kind] == other["bytes"][measure][kind]
-    assert _curves(flower) == _curves(inline)
-
-
-def _curves(run_path: Path) -> list[tuple[object, ...]]:
-    return [
-        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
-        for event in events_of(run_path)
-        if event["event"] == "round"
-    ]
+    assert curves_of(flower) == curves_of(inline)

@@ -31,7 +31,7 @@ from tests.support.faults import (
 )
 from tests.support.hosts import Hosts
 from tests.support.places import SERVER, host_names
-from tests.support.runs import events_of, model_bytes, result_of
+from tests.support.runs import curves_of, events_of, model_bytes, result_of
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1800)]
 
@@ -173,18 +173,10 @@ def _third_attempt(story: Story) -> None:
 def test_weights_are_those_of_an_undisturbed_training(story: Story) -> None:
     assert story.said["finish"][0] == 0
     assert model_bytes(story.run) == model_bytes(story.undisturbed)
-    assert _curves(story.run) == _curves(story.undisturbed)
+    assert curves_of(story.run) == curves_of(story.undisturbed)
     done, undisturbed = result_of(story.run), result_of(story.undisturbed)
     for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):
         assert done[key] == undisturbed[key]
-
-
-def _curves(run: Path) -> list[tuple[object, ...]]:
-    return [
-        tuple(event[key] for key in ("stage", "round", "loss", "val_loss", "val_accuracy"))
-        for event in events_of(run)
-        if event["event"] == "round"
-    ]
 
 
 def test_a_cut_link_goes_on_where_it_was(story: Story) -> None:

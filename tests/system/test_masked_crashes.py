@@ -33,11 +33,11 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused, StaleAttempt
 from retexo_fl.run_log.events import RoundClosed
-from tests.integration.test_masked_training import away_in, train_in
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import ROOT
 from tests.support.limits import PERMISSIVE
-from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.masked_training import away_in, train_in
+from tests.support.runs import configured, curves_of, events_of, model_bytes, result_of, train
 from tests.support.thread_grid import ThreadGrid
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -68,12 +68,6 @@ ONLY_LEAN = ("basis ", "open ", "finish ")
 SECRETS = "jobs/*/store/masking-secrets"
 
 
-def curves(run: Path) -> list[tuple[Any, ...]]:
-    keys = ("stage", "round", "loss", "val_loss", "val_accuracy", "summed", "cut")
-    rounds = [event for event in events_of(run) if event["event"] == "round"]
-    return [tuple(event.get(key) for key in keys) for event in rounds]
-
-
 @pytest.mark.parametrize("keys", [KEYS, LEAN], ids=["all", "lean and opened"])
 def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     tmp_path: Path, keys: dict[str, Any]
@@ -95,7 +89,7 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
         assert not [path for agent in made for path in agent.state.glob(SECRETS)]
     whole = train(tmp_path / "whole", **keys)
     assert model_bytes(run) == model_bytes(whole)
-    assert curves(run) == curves(whole)
+    assert curves_of(run) == curves_of(whole)
     assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
 
 
@@ -178,7 +172,7 @@ def kill_a_server_at_every_question(way: str, folder: Path) -> list[str]:
     whole = folder / "whole"
     assert _in_child(lambda: train(whole, **keys)) == 0
     assert model_bytes(run) == model_bytes(whole)
-    assert curves(run) == curves(whole)
+    assert curves_of(run) == curves_of(whole)
     found = deaths.read_text().splitlines()
     assert len(found) == attempts - 1
     # Keys of other jobs and attempts are others.

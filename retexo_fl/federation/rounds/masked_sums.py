@@ -221,7 +221,7 @@ class _Sum:
             opener: OpenRequest(
                 ticket=self._request.ticket,
                 purpose=label.place.purpose,
-                terms=self._terms,
+                asked_with=self._terms,
                 form=label.form,
                 weights=label.weights,
                 included=bits_of(included),

@@ -72,7 +72,7 @@ REQUESTS: dict[str, Request[Any]] = {
     "open": OpenRequest(
         ticket=TICKET,
         purpose="train.layer",
-        terms=TERMS,
+        asked_with=TERMS,
         form=b"f" * 32,
         weights=b"w" * 32,
         included=b"\x07",

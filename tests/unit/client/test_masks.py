@@ -121,7 +121,7 @@ def opening(
     return OpenRequest(
         ticket=request.ticket,
         purpose="query.labels",
-        terms=request.terms,
+        asked_with=request.terms,
         form=told_form(request, form_of(request, LENGTHS)),
         weights=told_weights(request, None),
         included=bits_of(among),
@@ -340,12 +340,12 @@ def test_an_opener_opens_one_set_only(clients: Clients, restarts: bool) -> None:
         ((0, 1, 2, 5), {}, "to open a sum of clients that were not asked"),
         (
             (0, 1, 2),
-            {"terms": MaskTerms(asked=bits_of(range(9)), opens=True)},
+            {"asked_with": MaskTerms(asked=bits_of(range(9)), opens=True)},
             "expected clients with masking",
         ),
         (
             (0, 1, 2),
-            {"terms": MaskTerms(asked=bits_of(ALL))},
+            {"asked_with": MaskTerms(asked=bits_of(ALL))},
             "client 3 holds no shares of this sum",
         ),
         ((0, 1, 2), {"form": b"f" * 32}, "shares of client 0 were not sealed for this sum"),

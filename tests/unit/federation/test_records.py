@@ -114,7 +114,7 @@ REQUESTS: list[Request[Any]] = [
     OpenRequest(
         ticket=TICKET,
         purpose="train.layer",
-        terms=TERMS,
+        asked_with=TERMS,
         form=b"f" * 32,
         weights=b"w" * 32,
         included=b"\x05",

@@ -221,6 +221,21 @@ def test_an_owner_may_ask_for_more_clients() -> None:
         clients.holders[0].hide(clients.label(), numbers[0])
 
 
+def test_among_whom_does_not_change_where_nobody_may_be_missing() -> None:
+    """The sum of a later round without one client would differ by its numbers."""
+    clients, numbers = MaskedClients(5), random_numbers(5)
+    clients.holders[2].hide(clients.label(opens=False), numbers[2])
+    fewer = clients.label(opens=False, round_number=2, asked=(0, 1, 2, 3))
+    with pytest.raises(SecureAggregationRefused, match="other clients are asked than before"):
+        clients.holders[2].hide(fewer, numbers[2])
+    restarted = MaskHolder(2, clients.secrets[2], clients.publics, memory=clients.memories[2])
+    with pytest.raises(SecureAggregationRefused, match="other clients are asked than before"):
+        restarted.hide(fewer, numbers[2])
+    assert restarted.hide(clients.label(opens=False, round_number=2), numbers[2])
+    # Where clients may drop out, who is asked may differ: openers tell of one set only.
+    assert restarted.hide(clients.label(round_number=3, asked=(0, 1, 2, 3)), numbers[2])
+
+
 @pytest.mark.parametrize("asked", [(0, 1), (1, 2, 3), (0, 0, 1), (2, 1, 0), (0, 1, 9)])
 def test_who_is_asked_must_be_clients_with_keys_the_client_among_them(
     asked: tuple[int, ...],

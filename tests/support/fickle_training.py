@@ -1,0 +1,67 @@
+"""Trainings in this process over a grid whose machines go away and whose answers change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+
+from retexo_fl.client.api import Ticket
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.config import RunConfig, config_values
+from retexo_fl.federation.client_app import client_index
+from retexo_fl.federation.client_handlers import build_client_app
+from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.graph import GraphPartition
+from tests.support.fickle_grid import FickleGrid
+
+#: Does to the grid what it likes before a message is sent.
+Change = Callable[[FickleGrid, Message], None]
+#: Returns what becomes of an answer on its way.
+See = Callable[[Message, Message], Message]
+
+
+def nothing(grid: FickleGrid, message: Message) -> None:
+    """Leave the grid as it is."""
+    del grid, message
+
+
+def unchanged(message: Message, reply: Message) -> Message:
+    """Leave an answer as it is."""
+    del message
+    return reply
+
+
+def node_of(client: int) -> int:
+    """Return the Flower node of a client."""
+    return client + 2
+
+
+def train_on_fickle_grid(
+    config: RunConfig,
+    parts: list[GraphPartition],
+    change: Change = nothing,
+    *,
+    see: See = unchanged,
+) -> None:
+    """Train, with ``change`` before each message and ``see`` after each answer."""
+    clients = InProcessClients(parts, config)
+
+    def find(context: Context, ticket: Ticket) -> Any:
+        return clients.find(ticket.job, client_index(context))
+
+    class Grid(FickleGrid):
+        def push_messages(self, messages: Any) -> Any:
+            sent = list(messages)
+            for message in sent:
+                change(self, message)
+            return super().push_messages(sent)
+
+    values = config_values(config)
+    grid = Grid(build_client_app(find), config.clients, values)
+    grid.weather.replace = see
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
+    )
+    make_server_app([])(grid, context)

@@ -1,0 +1,54 @@
+"""Small trainings under masks whose clients go away."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from retexo_fl.client import api
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import make_config
+from retexo_fl.federation import records
+from retexo_fl.graph import GraphPartition
+from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import (
+    Change,
+    See,
+    node_of,
+    train_on_fickle_grid,
+    unchanged,
+)
+from tests.support.runs import configured
+
+KEYS: dict[str, Any] = {"clients": 4, "rounds": 4, "hidden": 4, "layers": 2}
+MASKED: dict[str, Any] = {**KEYS, "secure_aggregation": "masked"}
+QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
+
+
+@cache
+def parts(clients: int = 4) -> list[GraphPartition]:
+    """Return the parts of trainings of so many clients, cut once."""
+    return make_parts(make_config({"clients": clients}))
+
+
+def train_in(out: Path, change: Change, *, see: See = unchanged, **keys: Any) -> Path:
+    """Train while ``change`` may do to the grid what it likes, and ``see`` to answers."""
+    config = configured(out, **{**MASKED, **keys})
+    train_on_fickle_grid(config, parts(config.clients), change, see=see)
+    return out
+
+
+def away_in(places: dict[tuple[int, int], int], kind: str = api.TRAIN.message_type) -> Change:
+    """Return a change: in these (stage, round) one client answers messages of a kind not at all."""
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type in {kind, api.TRAIN.message_type}:
+            ticket = records.read_request(message).ticket
+            client = places.get((ticket.stage, ticket.round))
+            is_time = message.metadata.message_type == kind
+            grid.weather.mute = {node_of(client)} if client is not None and is_time else set()
+
+    return change
