@@ -9,8 +9,7 @@ a byte once, at its sender: the RETEXO paper's volume, which counts both ends, i
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Self
@@ -77,19 +76,30 @@ class TrafficLedger:
     """Append-only: movements are added to their account and never taken back."""
 
     def __init__(self) -> None:
-        self._volumes: dict[Account, Volume] = {}
+        self._lines: dict[Account, _Line] = {}
+        #: As of the last time they were asked for in order.
+        self._in_order: list[_Line] = []
+        #: Since :meth:`changes` was last asked for; a line may stand here twice.
+        self._changed: list[_Line] = []
         self._total = Volume()
 
     def add(self, account: Account, volume: Volume) -> None:
         """Add one movement (or the sum of several) to an account."""
-        known = self._volumes.get(account)
-        self._volumes[account] = volume if known is None else known + volume
+        line = self._lines.get(account)
+        if line is None:
+            line = self._lines[account] = _Line(account, volume)
+            self._changed.append(line)
+        else:
+            if line.text:
+                self._changed.append(line)
+            line.volume, line.text = line.volume + volume, ""
         if _is_counted(account):
             self._total += volume
 
     def raise_to(self, account: Account, total: Volume) -> None:
         """Add to an account what it lacks of ``total``, a sum that may be reported repeatedly."""
-        known = self._volumes.get(account, Volume())
+        line = self._lines.get(account)
+        known = Volume() if line is None else line.volume
         wire = None
         if total.wire is not None and known.wire is not None:
             wire = max(0, total.wire - known.wire)
@@ -103,7 +113,12 @@ class TrafficLedger:
 
     def lines(self) -> list[tuple[Account, Volume]]:
         """Return all accounts, ordered by attempt, layer, kind, purpose, client, peer."""
-        return sorted(self._volumes.items(), key=lambda item: _PLACE(item[0]))
+        return [(line.account, line.volume) for line in self._ordered()]
+
+    def _ordered(self) -> list[_Line]:
+        if len(self._in_order) < len(self._lines):
+            self._in_order = sorted(self._lines.values(), key=lambda line: _PLACE(line.account))
+        return self._in_order
 
     def sum(self, **wanted: object) -> Volume:
         """Add up the accounts whose attributes equal ``wanted``, each movement counted once.
@@ -113,20 +128,30 @@ class TrafficLedger:
         """
         if not wanted:
             return self._total
-        total = Volume()
-        for account, volume in self._volumes.items():
-            if "direction" not in wanted and not _is_counted(account):
-                continue
-            if all(getattr(account, name) == value for name, value in wanted.items()):
-                total += volume
-        return total
+        groups = self.grouped(*wanted)
+        return groups.get(tuple(wanted.values()), Volume())
+
+    def grouped(self, *names: str) -> dict[tuple[object, ...], Volume]:
+        """Add up all accounts by some of their attributes, each movement counted once.
+
+        Args:
+            names: Of the attributes; ``direction`` counts both ends, as in :meth:`sum`.
+        """
+        found: dict[tuple[object, ...], Volume] = {}
+        for account, line in self._lines.items():
+            if "direction" in names or _is_counted(account):
+                place = tuple(getattr(account, name) for name in names)
+                known = found.get(place)
+                found[place] = line.volume if known is None else known + line.volume
+        return found
 
     def totals(self) -> dict[str, dict[str, int | None]]:
         """Return ``{measure: {kind: bytes, "total": bytes}}`` with every byte counted once.
 
         Kinds that only some runs move are left out of the others.
         """
-        by_kind = {kind: self.sum(kind=kind) for kind in KINDS}
+        moved = self.grouped("kind")
+        by_kind = {kind: moved.get((kind,), Volume()) for kind in KINDS}
         for kind in RARE_KINDS:
             if not by_kind[kind].messages:
                 del by_kind[kind]
@@ -137,29 +162,51 @@ class TrafficLedger:
         }
 
     def to_csv(self) -> str:
-        """Return the ledger as CSV text with a header line."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for account, volume in self.lines():
-            wire = "" if volume.wire is None else volume.wire
-            writer.writerow((*_FIELDS(account), volume.messages, volume.raw, volume.payload, wire))
-        return text.getvalue()
+        """Return the ledger as CSV text with a header line; only changed lines are made anew."""
+        header = ",".join(_COLUMNS) + "\n"
+        return "".join((header, *(line.text or line.written() for line in self._ordered())))
+
+    def changes(self) -> str:
+        """Return the lines of :meth:`to_csv` that are not as they were the last time."""
+        changed, self._changed = self._changed, []
+        return "".join(line.text or line.written() for line in changed)
 
     @classmethod
     def from_csv(cls, lines: Iterable[str]) -> Self:
-        """Rebuild a ledger from the text of :meth:`to_csv`.
+        """Rebuild a ledger from the text of :meth:`to_csv`, followed by any :meth:`changes`.
+
+        Of the lines of an account the last one stands. :meth:`changes` are from here on.
 
         Raises:
-            ValueError: It is another text; so do KeyError, TypeError and csv.Error say.
+            ValueError: It is another text; so does csv.Error say.
         """
+        rows = csv.reader(lines)
+        if tuple(next(rows, ())) != _COLUMNS:
+            raise ValueError("other columns than a ledger has")
+        last = dict(map(_read, rows))
         ledger = cls()
-        for row in csv.DictReader(lines):
-            account = Account(
-                **{item.name: _typed(item.name, row[item.name]) for item in fields(Account)}  # type: ignore[arg-type]
-            )
-            ledger.add(account, _volume_of(row))
+        for account, volume in last.items():
+            ledger.add(account, volume)
+        ledger.changes()
         return ledger
+
+
+@dataclass(slots=True)
+class _Line:
+    """An account, what it has, and both as a line of CSV; empty until it is asked for again."""
+
+    account: Account
+    volume: Volume
+    text: str = ""
+
+    def written(self) -> str:
+        """Make and keep the line."""
+        volume = self.volume
+        wire = "" if volume.wire is None else volume.wire
+        # No name of a kind or a purpose needs quotes.
+        values = (*_FIELDS(self.account), volume.messages, volume.raw, volume.payload, wire)
+        self.text = ",".join(map(str, values)) + "\n"
+        return self.text
 
 
 def _is_counted(account: Account) -> bool:
@@ -180,17 +227,24 @@ _COLUMNS: Final = (
 )
 
 
-def _typed(name: str, text: str) -> int | str:
-    return _whole(text) if name in {"attempt", "layer", "client", "peer"} else text
-
-
-def _volume_of(row: Mapping[str, str]) -> Volume:
-    return Volume(
-        messages=_whole(row["messages"]),
-        raw=_whole(row["raw_bytes"]),
-        payload=_whole(row["payload_bytes"]),
-        wire=_whole(row["wire_bytes"]) if row["wire_bytes"] else None,
+def _read(row: list[str]) -> tuple[Account, Volume]:
+    attempt, kind, layer, purpose, client, peer, direction, messages, raw, payload, wire = row
+    account = Account(
+        attempt=_whole(attempt),
+        kind=kind,
+        layer=_whole(layer),
+        purpose=purpose,
+        client=_whole(client),
+        peer=_whole(peer),
+        direction=direction,
     )
+    volume = Volume(
+        messages=_whole(messages),
+        raw=_whole(raw),
+        payload=_whole(payload),
+        wire=_whole(wire) if wire else None,
+    )
+    return account, volume
 
 
 def _whole(text: str) -> int:

@@ -57,3 +57,28 @@ def put_legend_below(axes: Axes) -> None:
 def focus(axes: Axes, values: Sequence[float], *, margin: float = 0.03) -> None:
     """Show the part of a vertical axis of shares where the values are."""
     axes.set_ylim(max(0.0, min(values) - margin), min(1.0, max(values) + margin))
+
+
+def draw_growth(
+    axes: Axes, lines: Mapping[str, Sequence[tuple[float, float]]], *, label: str
+) -> None:
+    """Draw costs against sizes, both in units of each line's first point beyond the smallest.
+
+    Args:
+        axes: Where.
+        lines: (size, cost) beyond the smallest point, by the name of what grows.
+        label: Of the vertical axis.
+    """
+    farthest = 1.0
+    for number, (name, points) in enumerate(lines.items()):
+        first_size, first_cost = points[0]
+        sizes = [size / first_size for size, _ in points]
+        costs = [cost / first_cost for _, cost in points]
+        farthest = max(farthest, *sizes)
+        axes.plot(sizes, costs, "o-", color=COLORS[number % len(COLORS)], label=name, markersize=4)
+    axes.plot((1, farthest), (1, farthest), "--", color="black", linewidth=1, label="linear")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("size, times the first point's")
+    axes.set_ylabel(label)
+    put_legend_below(axes)

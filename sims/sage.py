@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from retexo_fl.layers.sparse import SparsePattern, row_sums, sparse_product
+from retexo_fl.layers.sparse import SparsePattern, Transpose, row_sums, sparse_product
 from retexo_fl.sampling.adjacency import Adjacency
 from retexo_fl.sampling.sample import Block, Sample
 
@@ -86,9 +86,11 @@ def _pattern(block: Block) -> SparsePattern:
     column_indptr, column_order = block.transposed()
     return SparsePattern(
         indptr=torch.from_numpy(block.indptr.astype(np.int32)),
-        rows=torch.from_numpy(rows),
         columns=torch.from_numpy(block.columns),
-        column_indptr=torch.from_numpy(column_indptr),
-        column_order=torch.from_numpy(column_order),
-        column_rows=torch.from_numpy(rows[column_order]),
+        num_columns=len(column_indptr) - 1,
+        at_hand=Transpose(
+            indptr=torch.from_numpy(column_indptr),
+            order=torch.from_numpy(column_order),
+            rows=torch.from_numpy(rows[column_order]),
+        ),
     )

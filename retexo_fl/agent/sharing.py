@@ -6,14 +6,22 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.service import Outcome
 from retexo_fl.agent.socket_server import SocketServer
-from retexo_fl.client.api import RecipeAnswer, RecipeRequest, SummaryAnswer, SummaryRequest
+from retexo_fl.client.api import (
+    ColumnsRequest,
+    ColumnSumsRequest,
+    KeysRequest,
+    RecipeAnswer,
+    RecipeRequest,
+    SummaryAnswer,
+    SummaryRequest,
+)
 from retexo_fl.client.log_lines import line, logged_to_stderr
 from retexo_fl.errors import (
     CheckpointError,
@@ -24,6 +32,9 @@ from retexo_fl.errors import (
 from retexo_fl.files import write_whole
 from retexo_fl.graph.recipes import FeatureRecipe, TableSummary, parse_recipe
 
+if TYPE_CHECKING:
+    from retexo_fl.agent.masked_sharing import MaskedShare
+
 logger = logging.getLogger(__name__)
 
 #: An answer that got lost is asked for again.
@@ -32,7 +43,12 @@ _SOURCE: Final = Path("the server's recipe")
 
 
 def share_summary(
-    summary: TableSummary, socket_path: Path, out: Path, *, wait_s: float
+    summary: TableSummary,
+    socket_path: Path,
+    out: Path,
+    *,
+    wait_s: float,
+    masked: MaskedShare | None = None,
 ) -> FeatureRecipe:
     """Answer at an agent's socket until the recipe has come, and store that.
 
@@ -41,12 +57,13 @@ def share_summary(
         socket_path: Where the ClientApp looks for the client's agent.
         out: New file for the recipe; it is durable, and its owner's only.
         wait_s: How long the recipe is waited for.
+        masked: Tells it under masks; None: it is told as it is.
 
     Raises:
         ConfigurationError: An agent answers at the socket.
         RoundIncomplete: No recipe came in time.
     """
-    share = SummaryShare(summary, out)
+    share = SummaryShare(summary, out, masked)
     with logged_to_stderr():
         return asyncio.run(share.run(socket_path, wait_s))
 
@@ -54,9 +71,10 @@ def share_summary(
 class SummaryShare:
     """Answers questions about one summary; each may be asked again."""
 
-    def __init__(self, summary: TableSummary, out: Path) -> None:
+    def __init__(self, summary: TableSummary, out: Path, masked: MaskedShare | None = None) -> None:
         self._summary = summary
         self._out = out
+        self._masked = masked
         self._recipe: FeatureRecipe | None = None
         self._stored = asyncio.Event()
 
@@ -85,14 +103,34 @@ class SummaryShare:
 
         Raises:
             LocalProtocolError: It is another question.
-            ConfigurationError: The recipe is none, or not for this table.
+            ConfigurationError: The recipe is none, or not for this table; or the summary is asked
+                for in another way than its owner wants.
             CheckpointError: It could not be stored.
+            SecureAggregationRefused: As :class:`.MaskedShare`.
         """
-        match request.asked:
-            case SummaryRequest():
+        answer: object
+        match request.asked, self._masked:
+            case SummaryRequest(), None:
                 content = self._summary.to_json().encode()
-                answer: object = SummaryAnswer(summary=np.frombuffer(content, np.uint8))
-            case RecipeRequest() as asked:
+                answer = SummaryAnswer(summary=np.frombuffer(content, np.uint8))
+            case SummaryRequest(), _:
+                raise ConfigurationError(
+                    "secure-aggregation: this client tells its summary under masks alone; expected "
+                    "masked of `retexo features fit`, or none of `retexo features share`"
+                )
+            case ColumnsRequest(), None:
+                raise ConfigurationError(
+                    "secure-aggregation: this client tells its summary without masks; expected "
+                    "none of `retexo features fit`, or masked of `retexo features share`, which "
+                    "needs a roster file"
+                )
+            case ColumnsRequest() as asked, masked if masked is not None:
+                answer = masked.columns(asked)
+            case KeysRequest() as asked, masked if masked is not None:
+                answer = masked.keys(asked)
+            case ColumnSumsRequest() as asked, masked if masked is not None:
+                answer = masked.sums(asked)
+            case RecipeRequest() as asked, _:
                 answer = RecipeAnswer(digest=self._take(asked.recipe.tobytes()))
             case _:
                 raise LocalProtocolError(

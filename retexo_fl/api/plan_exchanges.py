@@ -11,19 +11,59 @@ from retexo_fl.config import RunConfig
 from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph import BoundaryPlan, GraphPartition
-from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
+from retexo_fl.training.coded_size import sent_bytes
+from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape
 
 #: Payload bytes by (sender, receiver).
 Payloads: TypeAlias = Mapping[tuple[int, int], int]
 
 
+class PlannedParts:
+    """All clients' parts, with what plans of several trainings count of them: each thing once.
+
+    Attributes:
+        parts: In client order.
+    """
+
+    def __init__(self, parts: Sequence[GraphPartition]) -> None:
+        self.parts = parts
+        self._plans: dict[str, list[BoundaryPlan]] = {}
+        self._features: dict[tuple[str, ...], Payloads] = {}
+
+    def plans(self, kind: str) -> Sequence[BoundaryPlan]:
+        """Return the plans of one kind."""
+        if kind not in self._plans:
+            self._plans[kind] = [BoundaryPlan.from_partition(part, kind) for part in self.parts]
+        return self._plans[kind]
+
+    def features(self, config: RunConfig, kind: str, codec: str) -> Payloads:
+        """Return the bytes of input features, as a codec writes them."""
+        how = (config.model, config.feature_normalisation, config.dtype)
+        if (kind, codec, *how) not in self._features:
+            model, normalisation, dtype = how
+            self._features[kind, codec, *how] = {
+                (plan.client, peer.peer): size
+                for part, plan in zip(self.parts, self.plans(kind), strict=True)
+                for peer, size in zip(
+                    plan.peers,
+                    sent_bytes(
+                        part,
+                        plan,
+                        model=model,
+                        normalisation=normalisation,
+                        dtype=dtype,
+                        codec=codec,
+                        frame_bytes=DEFAULT_MAX_FRAME_BYTES,
+                    ),
+                    strict=True,
+                )
+            }
+        return self._features[kind, codec, *how]
+
+
 def stage_payloads(
-    config: RunConfig,
-    shape: ModelShape,
-    parts: Sequence[GraphPartition],
-    plans: Sequence[BoundaryPlan],
-    stage: int,
+    config: RunConfig, shape: ModelShape, planned: PlannedParts, stage: int
 ) -> Payloads:
     """Return the bytes of the vectors that cross before a stage, or each time inside a round.
 
@@ -32,8 +72,7 @@ def stage_payloads(
     Args:
         config: Of the run.
         shape: Of its model.
-        parts: All clients' parts.
-        plans: Their plans, of the kind that the run follows.
+        planned: All clients' parts.
         stage: Stage index, or that of the layer which reads them.
     """
     width, row_bits = shape.exchange_width(stage), config.row_bits
@@ -44,10 +83,15 @@ def stage_payloads(
             return vectors * width * item
         return level_bytes(vectors, width, row_bits)
 
-    counts = {(plan.client, peer.peer): peer.send.count for plan in plans for peer in plan.peers}
+    kind = effective_plan(config)
+    counts = {
+        (plan.client, peer.peer): peer.send.count
+        for plan in planned.plans(kind)
+        for peer in plan.peers
+    }
     if stage or not _carries_features(shape):
         return {pair: in_few_bits(vectors) for pair, vectors in counts.items()}
-    plain = _features(config, parts, plans)
+    plain = planned.features(config, kind, config.codec)
     if shape.basis_of_sums or row_bits == 32:
         return plain
     return {pair: min(size, in_few_bits(counts[pair])) for pair, size in plain.items()}
@@ -62,29 +106,3 @@ def is_exact(config: RunConfig, shape: ModelShape, stage: int) -> bool:
 
 def _carries_features(shape: ModelShape) -> bool:
     return not shape.has_basis or shape.basis_of_sums
-
-
-def _features(
-    config: RunConfig, parts: Sequence[GraphPartition], plans: Sequence[BoundaryPlan]
-) -> Payloads:
-    """Return the bytes of input features, as the codec writes them."""
-    found: dict[tuple[int, int], int] = {}
-    for part, plan in zip(parts, plans, strict=True):
-        sent = sent_features(
-            part,
-            plan,
-            model=config.model,
-            normalisation=config.feature_normalisation,
-            dtype=config.dtype,
-        )
-        if config.codec == "fixed":
-            sent = iter(rounded_features(list(sent)))
-        for peer, vectors in zip(plan.peers, sent, strict=True):
-            rows, width = vectors.shape
-            dense = rows * width * vectors.dtype.itemsize
-            found[plan.client, peer.peer] = (
-                dense
-                if config.codec == "dense"
-                else lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-            )
-    return found

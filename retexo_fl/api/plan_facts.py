@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_masked import masked_facts, single_contributors
 from retexo_fl.api.plan_network import network_facts
 from retexo_fl.api.plan_profiles import profile_facts
-from retexo_fl.client.memory_estimate import available_bytes
-from retexo_fl.client.run_memory import GraphSize, memory_by_phase
+from retexo_fl.client.run_memory import (
+    GraphSize,
+    budget_bytes,
+    disk_bytes,
+    memory_by_phase,
+    rows_are_on_disk,
+)
 from retexo_fl.config import RunConfig
-from retexo_fl.exchange import DEFAULT_MAX_FRAME_BYTES
-from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition, count_plans
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.named import layer_class
-from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
 from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
@@ -50,13 +54,15 @@ class FirstExchange:
     fixed: int
 
 
-def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
+def plan_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     """Return everything that `retexo plan` shows of a training on parts, as JSON has it."""
     takes_sums = layer_class(config.model).sums_messages and config.task != LINKS
     kinds = PLAN_KINDS if takes_sums else PLAN_KINDS[:1]
-    plans = {kind: [BoundaryPlan.from_partition(part, kind) for part in parts] for kind in kinds}
+    parts = planned.parts
     chosen = effective_plan(config)
-    phases = memory_by_phase(config, GraphSize.of(parts))
+    size = GraphSize.of(parts)
+    on_disk = rows_are_on_disk(config, size)
+    phases = memory_by_phase(config, size, on_disk=on_disk)
     shape = ModelShape.of_part(config, parts[0])
     is_masked = config.secure_aggregation == "masked"
     return {
@@ -72,46 +78,42 @@ def plan_facts(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]
                 "peers": len(plan.peers),
                 "vectors_out": plan.num_send,
             }
-            for part, plan in zip(parts, plans[chosen], strict=True)
+            for part, plan in zip(parts, planned.plans(chosen), strict=True)
         ],
-        "better_of_rows_and_sums": count_plans(parts).better if len(kinds) > 1 else None,
+        "better_of_rows_and_sums": _better(planned.plans("rows")) if len(kinds) > 1 else None,
         "memory": {
             "phases": {name: round(size) for name, size in phases.items()},
-            "available": available_bytes(),
+            "available": round(budget_bytes(config)),
+            "disk": round(disk_bytes(config, size)) if on_disk else 0,
         },
         "features": {
             "all": parts[0].num_features,
             "of_one_client": single_contributors(config, shape, parts),
         },
         **({"masked": masked_facts(config, shape, parts)} if is_masked else {}),
-        "plans": {kind: _plan_facts(config, parts, plans[kind], kind) for kind in kinds},
-        **_network(config, parts, plans[chosen]),
+        "plans": {kind: _plan_facts(config, planned, kind) for kind in kinds},
+        **({} if config.links == "ideal" else {"network": network_facts(config, planned)}),
     }
 
 
-def profile_facts_of(config: RunConfig, parts: list[GraphPartition]) -> dict[str, Any]:
+def profile_facts_of(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     """Return what a lazy training on parts moves at most, and how often it asks a client."""
-    shape = ModelShape.of_part(config, parts[0])
-    kind = effective_plan(config)
-    plans = [BoundaryPlan.from_partition(part, kind) for part in parts]
-    return profile_facts(config, shape, parts, plans)
+    return profile_facts(config, ModelShape.of_part(config, planned.parts[0]), planned)
 
 
-def _network(
-    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
-) -> dict[str, Any]:
-    """Return ``network`` where links are given."""
-    if config.links == "ideal":
-        return {}
-    return {"network": network_facts(config, parts, plans)}
+def _better(plans: Sequence[BoundaryPlan]) -> int:
+    """Return the vectors where each ordered pair sends rows or sums, whichever are fewer.
+
+    A sum is for a row that comes from the other client, given plans of rows.
+    """
+    return sum(min(peer.send.count, peer.receive.count) for plan in plans for peer in plan.peers)
 
 
-def _plan_facts(
-    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
-) -> dict[str, Any]:
-    shape = ModelShape.of_part(config, parts[0])
-    size = _size(config, parts, plans, kind)
-    first = _first_exchange(config, parts, plans)
+def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str, Any]:
+    plans = planned.plans(kind)
+    shape = ModelShape.of_part(config, planned.parts[0])
+    size = _size(config, planned.parts, plans, kind)
+    first = _first_exchange(config, shape, planned, kind)
     # Links are trained layer by layer alone.
     compared = ("lazy",) if config.task == LINKS else VOLUMES
     volumes = {name: VOLUMES[name](shape, size) for name in compared}
@@ -130,7 +132,7 @@ def _plan_facts(
     }
 
 
-def _added(config: RunConfig, plans: list[BoundaryPlan]) -> dict[str, int]:
+def _added(config: RunConfig, plans: Sequence[BoundaryPlan]) -> dict[str, int]:
     """Return how many vectors, and gradients of vectors, datagrams may add up as they arrive."""
     # Where a peer may stay away, each has rows of its own; a round cannot do without any.
     is_needed = config.missing_peers == "wait"
@@ -141,7 +143,7 @@ def _added(config: RunConfig, plans: list[BoundaryPlan]) -> dict[str, int]:
 
 
 def _size(
-    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan], kind: str
+    config: RunConfig, parts: Sequence[GraphPartition], plans: Sequence[BoundaryPlan], kind: str
 ) -> TrainingSize:
     pairs = [peer.send.count for plan in plans for peer in plan.peers]
     counts = [counts_by_use(config, part) for part in parts]
@@ -160,32 +162,17 @@ def _size(
 
 
 def _first_exchange(
-    config: RunConfig, parts: list[GraphPartition], plans: list[BoundaryPlan]
+    config: RunConfig, shape: ModelShape, planned: PlannedParts, kind: str
 ) -> FirstExchange:
-    shape = ModelShape.of_part(config, parts[0])
     if shape.has_basis and not shape.basis_of_sums:
         # Coordinates: as wide as the model says, and none of them zero.
         row_bytes = shape.inputs * np.dtype(config.dtype).itemsize
-        size = sum(plan.num_send for plan in plans) * row_bytes
+        size = sum(plan.num_send for plan in planned.plans(kind)) * row_bytes
         return FirstExchange(dense=size, lossless=size, fixed=size)
-    dense = lossless = fixed = 0
-    for part, plan in zip(parts, plans, strict=True):
-        sent = list(
-            sent_features(
-                part,
-                plan,
-                model=config.model,
-                normalisation=config.feature_normalisation,
-                dtype=config.dtype,
-            )
-        )
-        for vectors in sent:
-            rows, width = vectors.shape
-            dense += rows * width * vectors.dtype.itemsize
-            lossless += lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-        for vectors in rounded_features(sent):
-            fixed += lossless_bytes(vectors, frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-    return FirstExchange(dense=dense, lossless=lossless, fixed=fixed)
+    codecs = (field.name for field in fields(FirstExchange))
+    return FirstExchange(
+        **{codec: sum(planned.features(config, kind, codec).values()) for codec in codecs}
+    )
 
 
 def _record(

@@ -14,9 +14,10 @@ from retexo_fl.federation.greeting import Participants
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import LINKS
-from retexo_fl.training.link_split import counts_by_use
+from retexo_fl.training.link_split import USES, counts_by_use
+from retexo_fl.training.link_trainer import group_size
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import MaskedSize, masked_volume
+from retexo_fl.training.volume import Beside, MaskedSize, masked_volume
 
 #: Values looked at in one go.
 _CHUNK_VALUES: Final = 2**22
@@ -46,11 +47,21 @@ def masked_size(
         rounds=config.stage_rounds,
         end_to_end=config.traits.end_to_end,
         update_bits=config.update_bits,
+        basis_bits=config.basis_bits,
         opens=config.min_clients > 0,
-        labels=3 * lengths.classes + lengths.label_sums,
-        metric=lengths.metric,
-        report=lengths.report,
+        most_count=_most_count(config, parts),
+        classes=lengths.classes,
+        label_sums=lengths.label_sums,
+        metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
+        report=Beside.of(lengths.report, counts=lengths.report_counts),
     )
+
+
+def _most_count(config: RunConfig, parts: Sequence[GraphPartition]) -> int:
+    """Return how many nodes there are, or pairs of a use if these are more."""
+    by_use = [counts_by_use(config, part) for part in parts]
+    pairs = [sum(of[use] for of in by_use) * group_size(config, use) for use in USES]
+    return max(sum(part.num_inner for part in parts), *pairs)
 
 
 def _participants(config: RunConfig, parts: Sequence[GraphPartition]) -> Participants:

@@ -15,10 +15,12 @@ import numpy as np
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.keys import KEY_BYTES
+from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.simulation.deployment_time import Record
+from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.link_split import counts_by_use
-from retexo_fl.training.ridge import gram_values
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import MaskedQuestion, masked_update_bytes, stage_parameters
 
@@ -27,8 +29,6 @@ _HEAD_BYTES: Final = 8
 _STEP_VALUES: Final = 256
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
-#: Of a masked number of a sum for a basis or for ridge regression.
-_WIDE_BYTES: Final = 8
 #: What is answered by sums, which may be masked.
 _SUMMED: Final = ("labels", "basis", "gram", "train", "validate", "test")
 #: What names weights that clients hold.
@@ -142,7 +142,7 @@ class _Messages:
         shape = self._shape
         if not shape.has_basis:
             return
-        mean = self._sums(1, down=Record())
+        mean = self._sums(1, down=Record(), masked_bits=64)
         yield from self._after_exchange(Record(), mean) if shape.basis_of_sums else [mean]
         blocks = -(-shape.inputs // shape.classes)
         yield self._sums(shape.classes, down=self._basis_record(0))
@@ -193,7 +193,11 @@ class _Messages:
             stage=last,
             purpose="gram",
             clients=self._everyone,
-            up=(self._summed(gram_values(shape.read_width, shape.classes), 32),),
+            up=(
+                self._summed(
+                    gram_values(shape.read_width, shape.classes), 32, masked_bits=MASKED_GRAM_BITS
+                ),
+            ),
             training=frozenset(self._everyone),
         )
         yield from self._after_exchange(made_by, products)
@@ -217,9 +221,10 @@ class _Messages:
         yield Asked(stage=stage, purpose="publish", clients=self._everyone, down=(made_by,))
         yield Asked(stage=stage, purpose="collect", clients=self._everyone)
 
-    def _sums(self, columns: int, *, down: Record) -> Asked:
+    def _sums(self, columns: int, *, down: Record, masked_bits: int = 0) -> Asked:
         """Return the question for the sums of F x ``columns`` values of a basis."""
-        up = self._summed(self._shape.features * columns, self._config.basis_bits)
+        values, bits = self._shape.features * columns, self._config.basis_bits
+        up = self._summed(values, bits, masked_bits=masked_bits or masked_sum_bits(bits))
         return Asked(
             stage=0,
             purpose="basis",
@@ -246,10 +251,10 @@ class _Messages:
             return self._coded(values, bits)
         return Record(coded_bytes=masked_update_bytes(values, bits, len(self._training)))
 
-    def _summed(self, values: int, bits: int) -> Record:
+    def _summed(self, values: int, bits: int, *, masked_bits: int) -> Record:
         if not self._masked:
             return self._coded(values, bits)
-        return Record(coded_bytes=_WIDE_BYTES * values)
+        return Record(coded_bytes=Ring(masked_bits).size(values))
 
     def _coded(self, values: int, bits: int) -> Record:
         """Return an array in so many bits a value, as long as it is at most."""
@@ -261,7 +266,7 @@ class _Messages:
 
 def _opened(asked: Asked) -> Iterator[Asked]:
     """Yield a question whose answers carry shares of masks, and the one that opens their sum."""
-    question = MaskedQuestion(clients=tuple(asked.clients), count=1, numbers_bytes=0, beside=0)
+    question = MaskedQuestion(clients=tuple(asked.clients), count=1)
     openers, sealed = question.openers, question.sealed
     *before, last = asked.up
     up = (*before, replace(last, coded_bytes=last.coded_bytes + openers * sealed))

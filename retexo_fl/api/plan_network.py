@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from retexo_fl.api.plan_exchanges import Payloads, is_exact, stage_payloads
+from retexo_fl.api.plan_exchanges import Payloads, PlannedParts, is_exact, stage_payloads
 from retexo_fl.api.plan_messages import Asked, training_messages
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.ledger import SERVER
 from retexo_fl.run_log.json_form import to_json
 from retexo_fl.simulation.deployment_time import (
@@ -23,25 +22,24 @@ from retexo_fl.simulation.deployment_time import (
 )
 from retexo_fl.simulation.links import Links, read_links
 from retexo_fl.simulation.tcp_time import Path
+from retexo_fl.training.effective_plan import effective_plan
 from retexo_fl.training.stage_model import ModelShape
 
 
-def network_facts(
-    config: RunConfig, parts: Sequence[GraphPartition], plans: Sequence[BoundaryPlan]
-) -> dict[str, Any]:
+def network_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     """Return the network time of a deployment over ``config.links``, as JSON has it.
 
     Args:
         config: Of the run.
-        parts: All clients' parts.
-        plans: Their plans, of the kind that the run follows.
+        planned: All clients' parts.
 
     Raises:
         ConfigurationError: The links cannot be read.
     """
+    parts = planned.parts
     links = read_links(config.links, clients=len(parts))
     shape = ModelShape.of_part(config, parts[0])
-    exchanges = [*_exchanges(config, shape, parts, plans, links)]
+    exchanges = [*_exchanges(config, shape, planned, links)]
     messages = [_message(asked, links) for asked in training_messages(config, shape, parts)]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
     messages_s = sum(one["count"] * message_s(one, OPENED[0]) for one in messages)
@@ -63,19 +61,16 @@ def network_facts(
 
 
 def _exchanges(
-    config: RunConfig,
-    shape: ModelShape,
-    parts: Sequence[GraphPartition],
-    plans: Sequence[BoundaryPlan],
-    links: Links,
+    config: RunConfig, shape: ModelShape, planned: PlannedParts, links: Links
 ) -> Iterator[dict[str, Any]]:
     """Yield one entry for each exchange that moves vectors; the first opens the links."""
+    plans = planned.plans(effective_plan(config))
     if config.algorithm in {"drop", "central"} or not any(plan.num_send for plan in plans):
         return
     # Forward and backward in each round; forward once more for each validation and the test.
     later = 3 * config.stage_rounds[0] + 2 if config.traits.exchanges_in_rounds else 1
     for stage in range(shape.stages):
-        payloads = stage_payloads(config, shape, parts, plans, stage)
+        payloads = stage_payloads(config, shape, planned, stage)
         known = {"stage": stage, "count": later if stage else 1}
         known |= {"is_exact": is_exact(config, shape, stage)}
         yield known | _slowest(payloads, links, opens=not stage)

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
-from retexo_fl.api.plan_exchanges import stage_payloads
+from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
 from retexo_fl.api.plan_messages import training_messages
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.training.stage_model import ModelShape
 
 #: What Flower's polling makes of one message in a deployment, from and to.
 MESSAGE_S: Final = (4, 9)
 
 
-def profile_facts(
-    config: RunConfig,
-    shape: ModelShape,
-    parts: Sequence[GraphPartition],
-    plans: Sequence[BoundaryPlan],
-) -> dict[str, Any]:
+def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> dict[str, Any]:
     """Return what a lazy training moves at most and asks of a client, as JSON has it.
 
     Args:
         config: Of the training.
         shape: Of its model.
-        parts: All clients' parts.
-        plans: Their plans, of the kind that the run follows.
+        planned: All clients' parts.
     """
+    parts = planned.parts
     asked = training_messages(config, shape, parts)
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     exchanged = sum(
-        sum(stage_payloads(config, shape, parts, plans, stage).values())
-        for stage in range(shape.stages)
+        sum(stage_payloads(config, shape, planned, stage).values()) for stage in range(shape.stages)
     )
     return {
         "rounds": sum(config.stage_rounds),

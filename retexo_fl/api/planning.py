@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.config import PROFILES, RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.named import layer_class
 from retexo_fl.progress.steps import Step
-
-if TYPE_CHECKING:
-    from retexo_fl.graph import GraphPartition
 
 
 def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], str]:
@@ -27,18 +25,18 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], str]:
     parts = asked.load(config)
     config, told = fitted(config, parts, asked)
     with Step("counting what each algorithm and profile would move"):
-        facts = plan_facts(config, parts)
+        counted = PlannedParts(parts)
+        facts = plan_facts(config, counted)
         if config.algorithm == "lazy":
-            facts["profiles"] = {name: _profile_facts(asked, parts, name) for name in PROFILES}
+            facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in PROFILES}
     return config, facts, told
 
 
-def _profile_facts(
-    asked: Asked, parts: list[GraphPartition], profile: str
-) -> dict[str, Any] | None:
+def _profile_facts(asked: Asked, planned: PlannedParts, profile: str) -> dict[str, Any] | None:
     """Return what a profile comes to with what is asked for; None if they contradict it."""
     try:
         of_profile = replace(asked, profile=profile)
-        return profile_facts_of(fitted(settled(of_profile), parts, of_profile)[0], parts)
+        config = fitted(settled(of_profile), planned.parts, of_profile)[0]
+        return profile_facts_of(config, planned)
     except ConfigurationError:
         return None

@@ -130,25 +130,26 @@ def settled(asked: Asked) -> RunConfig:
     return config
 
 
-def masked_if_possible(config: RunConfig, asked: Asked) -> tuple[RunConfig, str]:
+def masked_if_possible(
+    config: RunConfig, chosen: Mapping[str, object], *, seen: str = "updates"
+) -> tuple[RunConfig, str]:
     """Mask sums in a deployment where the user has not chosen, and it can be done.
 
     Args:
-        config: What :func:`settled` returned.
-        asked: What the user asked for.
+        config: Of these keys, and defaults.
+        chosen: Keys that the user chose.
+        seen: What the server sees of each client otherwise.
 
     Returns:
         The configuration, and a sentence that says which it is, and why where it is not.
     """
-    if "secure-aggregation" in {**asked.in_file, **asked.values}:
+    if "secure-aggregation" in chosen:
         return config, ""
     try:
         masked = make_config({**config_values(config), "secure-aggregation": "masked"})
     except ConfigurationError as error:
         reason = str(error).removeprefix("secure-aggregation: ")
-        return config, (
-            f"secure-aggregation none: the server sees each client's updates ({reason})"
-        )
+        return config, (f"secure-aggregation none: the server sees each client's {seen} ({reason})")
     return masked, "secure-aggregation masked: the server sees sums over all clients alone"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from retexo_fl.api.settling import Asked, fitted
 from retexo_fl.config import RunConfig, config_values, make_config
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from retexo_fl.progress import LiveTable
     from retexo_fl.run_log.events import Event
     from retexo_fl.run_log.result import Result
+
+
+#: Beside a run directory, while it trains: rows that do not fit into memory.
+_ROWS_NAME: Final = ".{run}.rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +64,31 @@ class Training:
             run_on_flower(self.run_path, self._fitted, table, listeners)
             return
         from retexo_fl.client.preparation import keep_recipe
-        from retexo_fl.client.run_memory import GraphSize, check_memory, memory_sentence
+        from retexo_fl.client.run_memory import (
+            GraphSize,
+            check_memory,
+            memory_sentence,
+            rows_are_on_disk,
+        )
         from retexo_fl.simulation.inline_engine import run_inline
 
         foreseen = GraphSize.foreseen(self.config)
         if foreseen is not None and not self.force:
-            check_memory(self.config, foreseen)
+            check_memory(self.config, foreseen, self.run_path)
         config, parts = self._fitted()
         size = GraphSize.of(parts)
         if not self.force:
-            check_memory(config, size)
+            check_memory(config, size, self.run_path)
         if not self.quiet:
             self.tell(memory_sentence(config, size))
         self._tell_devices()
+        folder = (
+            self.run_path.with_name(_ROWS_NAME.format(run=self.run_path.name))
+            if rows_are_on_disk(config, size)
+            else None
+        )
         with table:
-            run_inline(config, parts, listeners)
+            run_inline(config, parts, listeners, folder=folder)
         keep_recipe(parts[0].recipe, self.run_path)
 
     def _fitted(self) -> tuple[RunConfig, list[GraphPartition]]:

@@ -10,6 +10,7 @@ import typer
 
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.options import Values
 from retexo_fl.cli.sentences import complain, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -18,7 +19,7 @@ from retexo_fl.cli.superlink import (
     RootCertificates,
     deployment_address,
 )
-from retexo_fl.config import make_config
+from retexo_fl.config import Scalar, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.files import write_whole
 from retexo_fl.units import format_count, format_counted
@@ -54,6 +55,18 @@ _Drop = Annotated[str, typer.Option(help="Columns that do not.", metavar="A,B")]
 _Categorical = Annotated[
     str,
     typer.Option(help="Columns whose numbers are names, such as postcodes.", metavar="A,B"),
+]
+_SecureAggregation = Annotated[
+    str,
+    typer.Option(
+        "--secure-aggregation",
+        help="Whether the server gets sums over all clients alone, under masks (masked), or each "
+        "client's summary (none); if not given, masked where it can be: roster files, and 3 "
+        "clients at least.",
+        metavar="masked|none",
+        show_default=False,
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 
 
@@ -111,7 +124,8 @@ def _share(
         int,
         typer.Option(
             help="Fewest nodes, numbers of a column, and nodes with its most frequent text; a "
-            "summary of fewer stays here.",
+            "summary of fewer stays here. Under masks, of texts that fewer nodes have nothing is "
+            "told.",
             min=1,
             metavar="N",
         ),
@@ -120,25 +134,34 @@ def _share(
         float,
         typer.Option("--wait-s", help="How long the recipe is waited for.", min=1, metavar="SECS"),
     ] = 86_400.0,
+    secure_aggregation: _SecureAggregation = "",
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
 ) -> None:
     """Send a summary to the server that this client's SuperNode is connected to; store the recipe.
 
     Runs in place of the agent, at its socket, until `retexo features fit --superlink` has made the
-    recipe of all clients' summaries. Whoever gets the summary reads all that is in the file.
+    recipe of all clients' summaries. Under masks the server gets sums over all clients, the names
+    of columns and classes, and texts that many nodes here have; else it reads all that is in the
+    file. A line says which.
     """
+    from retexo_fl.agent.masked_sharing import MaskedShare, signer_if_possible
     from retexo_fl.agent.settings import read_settings
+    from retexo_fl.agent.sharing import share_summary
     from retexo_fl.graph.recipes import read_summary
 
     _check_new(out)
-    told = read_summary(summary)
-    told.check_not_few(least_nodes)
-    for name, column in sorted(told.columns.items()):
-        tell(f"{name}: {_kind(column, rare=least_nodes)}")
-    socket = Path(read_settings(config).socket)
-    from retexo_fl.agent.sharing import share_summary
-
-    recipe = share_summary(told, socket, out, wait_s=wait_s)
+    summed = read_summary(summary)
+    settings = read_settings(config)
+    signer, sentence = signer_if_possible(settings, _secure(secure_aggregation))
+    summed.check_not_few(least_nodes, tells_all_texts=signer is None)
+    masked = None
+    if signer is not None:
+        least = settings.least_clients
+        masked = MaskedShare(summed, signer, least_clients=least, least_nodes=least_nodes)
+    tell(sentence)
+    for name, column in sorted(summed.columns.items()):
+        tell(f"{name}: {_kind(column, rare=least_nodes, is_masked=masked is not None)}")
+    recipe = share_summary(summed, Path(settings.socket), out, wait_s=wait_s, masked=masked)
     tell(f"{_sentence(recipe, None, out)}")
 
 
@@ -200,6 +223,7 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             rich_help_panel=DEPLOYMENT,
         ),
     ] = 3600.0,
+    secure_aggregation: _SecureAggregation = "",
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
 ) -> None:
     """Make the feature recipe that all clients share, from their summaries or from tables.
@@ -225,8 +249,13 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             columns=columns,
             categorical=categorical,
         )
-        _fit_deployed(options, _names(drop), out, address, clients=clients, wait_s=wait_s)
+        values: dict[str, Scalar] = {"clients": clients, "message-timeout-s": wait_s}
+        if secure_aggregation:
+            values["secure-aggregation"] = secure_aggregation
+        _fit_deployed(options, _names(drop), out, address, values)
         return
+    if secure_aggregation:
+        raise ConfigurationError("secure-aggregation: expected only with --superlink HOST:PORT")
     if not inputs:
         raise ConfigurationError("FILE: missing; expected summaries or tables, or --superlink")
     choice = _choice(key_column, label_column, columns, drop, categorical)
@@ -253,21 +282,23 @@ def _fit_deployed(
     drop: tuple[str, ...],
     out: Path,
     address: Address,
-    *,
-    clients: int,
-    wait_s: float,
+    values: Values,
 ) -> None:
     """Have a SuperLink make the recipe; ``out`` is written where it runs."""
+    from retexo_fl.api.settling import masked_if_possible
     from retexo_fl.cli.deployed_run import check_superlink, run_apps
     from retexo_fl.federation.recipe_app import RecipeTask
     from retexo_fl.graph.recipes import read_recipe
     from retexo_fl.progress import LiveTable
     from retexo_fl.simulation.flower_bundle import recipe_apps
 
-    if not clients:
+    if not values["clients"]:
         raise ConfigurationError("clients: missing; expected how many the deployment has")
-    config = make_config({"clients": clients, "engine": "deployment", "message-timeout-s": wait_s})
+    config = make_config({**values, "engine": "deployment"})
+    config, sentence = masked_if_possible(config, values, seen="summary")
     check_superlink(address)
+    if sentence:
+        complain(sentence)
     out = out.absolute()
     task = RecipeTask(**asdict(options), out=str(out), drop=drop)
     table = LiveTable(dataset="", model="", engine=config.engine, quiet=True)
@@ -281,10 +312,22 @@ def _fit_deployed(
         tell(f"recipe in {out} where the SuperLink runs")
 
 
-def _kind(column: ColumnSummary, *, rare: int = 0) -> str:
-    """Return what a summary holds of a column, and how many of its texts few nodes have."""
+def _secure(chosen: str) -> str:
+    if chosen not in {"", "masked", "none"}:
+        raise ConfigurationError(
+            f"secure-aggregation: got {chosen[:60]!r}; expected masked or none"
+        )
+    return chosen
+
+
+def _kind(column: ColumnSummary, *, rare: int = 0, is_masked: bool = False) -> str:
+    """Return what is told of a column, and how many of its texts few nodes have."""
     if column.too_many_texts:
         return "more texts than categories would be, none of them in the summary"
+    if column.texts and is_masked:
+        few = sum(count < rare for count in column.texts.values())
+        named = format_counted(len(column.texts) - few, "text")
+        return f"{named} named; {format_count(few)} that fewer than {rare} nodes have are not"
     if column.texts:
         told = f"{format_counted(len(column.texts), 'text')}, each with how often it is there"
         few = sum(count < rare for count in column.texts.values())

@@ -131,6 +131,8 @@ def _memory_table(memory: Mapping[str, Any]) -> Table:
     for phase, size_bytes in phases.items():
         style = "bold" if size_bytes == max(phases.values()) else None
         table.add_row(phase, format_bytes(size_bytes), style=style)
+    if memory["disk"]:
+        table.add_row("rows on disk, at most", format_bytes(memory["disk"]))
     table.add_row("this process may have", format_bytes(memory["available"]))
     return table
 

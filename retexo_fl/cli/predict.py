@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -120,6 +121,17 @@ def _predict(  # noqa: PLR0913 - so many options
             rich_help_panel=DEPLOYMENT,
         ),
     ] = 0,
+    secure_aggregation: Annotated[
+        str,
+        typer.Option(
+            "--secure-aggregation",
+            help="Whether the server gets counts over all clients alone (masked; at least 3 "
+            "clients), or each client's (none); if not as RUN has it.",
+            metavar="masked|none",
+            show_default=False,
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = "",
 ) -> None:
     asked = AskedPredictions(
         run=run,
@@ -133,10 +145,13 @@ def _predict(  # noqa: PLR0913 - so many options
     )
     address = deployment_address(superlink, root_certificates, insecure=insecure)
     if address is not None:
+        if secure_aggregation:
+            asked = replace(asked, values={**values, "secure-aggregation": secure_aggregation})
         _predict_in_place(asked, address, clients, as_json=as_json)
         return
-    if clients:
-        raise ConfigurationError("clients: expected only with --superlink HOST:PORT")
+    for name, given in (("clients", clients), ("secure-aggregation", secure_aggregation)):
+        if given:
+            raise ConfigurationError(f"{name}: expected only with --superlink HOST:PORT")
     from retexo_fl.simulation.prediction_set import SUMMARY_NAME
 
     again = partial(_command, values=values, overwrite=overwrite)

@@ -142,7 +142,9 @@ def _chosen(asked: Asked, address: Address | None) -> tuple[RunConfig, str]:
     if "resume" in asked.values:
         return resumed(asked), ""
     chosen = settled(asked)
-    return (chosen, "") if address is None else masked_if_possible(chosen, asked)
+    if address is None:
+        return chosen, ""
+    return masked_if_possible(chosen, {**asked.in_file, **asked.values})
 
 
 def _check_address(config: RunConfig, address: Address | None) -> None:

@@ -41,7 +41,7 @@ LACKING_TRAIN: Final = TrainAnswer(
     lacks_weights=True,
 )
 LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, lacks_weights=True)
-LACKING_MASKED: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), wide=b"", lacks_weights=True)
+LACKING_MASKED: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_weights=True)
 LACKING_PUBLISH: Final = PublishAnswer(vectors=0, traffic=Traffic(), lacks_weights=True)
 
 

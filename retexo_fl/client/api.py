@@ -20,9 +20,10 @@ import numpy as np
 from retexo_fl.client.schema import FLAT, named, prefixed
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
+from retexo_fl.updates.digest import array_digest
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 12
+MESSAGE_VERSION = 13
 
 #: How a job is called that predicts with trained layers.
 PREDICTION_PREFIX: Final = "predict-"
@@ -229,29 +230,37 @@ class BasisRequest(Request["BasisAnswer"]):
     Attributes:
         ticket: ``round`` is the number of the block; 0 asks for the sums of features.
         weights: The mean, and from the second block on the last block; None for the sums.
+        steps: Under masks, of what the sums of products are multiples (:class:`.SharedStep`).
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray | None = None
+    steps: bytes | None = None
     terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisAnswer:
-    """Sums over train nodes, (F,) or (F c,), as :class:`.BasisForm` has them, and how many."""
+    """Sums over train nodes, (F,) or (F c,), as :class:`.BasisForm` has them, and how many.
+
+    ``squares`` are, beside the sums of features under masks, those of the squares of all features
+    and of all labels (:func:`.square_sums`): they bound the sums of products.
+    """
 
     sums: np.ndarray
     examples: int = field(metadata=named("num-examples"))
+    squares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramRequest(Request["GramAnswer"]):
     """Add up the products of what the last layer reads of the train nodes; ``ticket`` is its stage.
 
-    See :mod:`.training.ridge`.
+    ``steps`` as in :class:`BasisRequest`. See :mod:`.training.ridge`.
     """
 
     ticket: Ticket = field(metadata=FLAT)
+    steps: bytes | None = None
     terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
@@ -269,11 +278,13 @@ class MaskedAnswer:
 
     It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
     :class:`GramAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
-    :mod:`retexo_fl.client.masked_answers` has their numbers.
+    :mod:`retexo_fl.client.masked_answers` has their numbers. A :class:`ColumnSumsRequest` has no
+    other answer.
 
     Attributes:
-        numbers: uint8, packed numbers of the answer's array, masked; may be empty.
-        wide: Numbers of 64 bits, masked.
+        numbers: uint8, packed numbers of the answer's array, masked; may be empty. Of tables one
+            long number.
+        beside: Packed counts, then numbers of 64 bits, masked.
         shares: By opener, ascending, sealed shares of the masks; None where nothing is opened.
         training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
         traffic: As in :class:`EvaluateAnswer`.
@@ -281,7 +292,7 @@ class MaskedAnswer:
     """
 
     numbers: np.ndarray
-    wide: bytes
+    beside: bytes
     shares: bytes | None = None
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
@@ -297,12 +308,14 @@ class KeysRequest(Request["KeysAnswer"]):
         ticket: Names job and attempt.
         clients: As :func:`bits_of` has them.
         keys: uint8, 32 bytes of each, in order.
+        most_count: What no count adds up to more than, over all clients: their nodes, or pairs.
         signatures: 64 bytes of each, by the key of its certificate; None in a simulation.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     clients: bytes
     keys: np.ndarray
+    most_count: int = field(metadata=named("mask-counts"))
     signatures: bytes | None = None
 
 
@@ -673,6 +686,43 @@ class SummaryAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsRequest(Request["ColumnsAnswer"]):
+    """Tell what columns the client's nodes have, without a number: where sums are masked."""
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsAnswer:
+    """What is told in the clear before a masked sum over tables.
+
+    Attributes:
+        client: Its index.
+        mask_key: As in :class:`HelloAnswer`; likewise ``mask_signature``.
+        columns: uint8, the JSON of :class:`.TableColumns`.
+    """
+
+    client: int
+    mask_key: bytes
+    mask_signature: bytes
+    columns: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSumsRequest(Request[MaskedAnswer]):
+    """Add up what a feature recipe needs to know of the clients' tables, under masks.
+
+    Attributes:
+        ticket: Names job and attempt.
+        columns: uint8, the JSON of what columns all clients have together.
+    """
+
+    ticket: Ticket = field(metadata=FLAT)
+    columns: np.ndarray
+    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeRequest(Request["RecipeAnswer"]):
     """Store the feature recipe that all clients use.
 
@@ -725,6 +775,8 @@ EVALUATE: Final = _question("evaluate_layer", "evaluate.layer", EvaluateRequest,
 PREDICT: Final = _question("predict", "query.predict", PredictRequest, PredictAnswer)
 PREDICTED: Final = _question("predicted", "query.predicted", PredictedRequest, PredictedAnswer)
 SUMMARY: Final = _question("summary", "query.summary", SummaryRequest, SummaryAnswer)
+COLUMNS: Final = _question("columns", "query.columns", ColumnsRequest, ColumnsAnswer)
+COLUMN_SUMS: Final = _question("column_sums", "query.sums", ColumnSumsRequest, MaskedAnswer)
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
 LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
@@ -738,7 +790,8 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
         for question in (
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
-            *(SUMMARY, RECIPE, KEYS, LABELS, OPEN, FINISH),
+            *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
+            *(KEYS, LABELS, OPEN, FINISH),
         )
     }
 )
@@ -804,12 +857,8 @@ def chain_digest(previous_digest: bytes, weights: np.ndarray | None) -> bytes:
 
     They depend on all weights that made the rows: the digest of the stage before and its weights.
     """
-    digest = hashlib.sha256(b"retexo rows")
-    digest.update(previous_digest)
-    if weights is not None:
-        digest.update(str(weights.dtype).encode())
-        digest.update(np.ascontiguousarray(weights).tobytes())
-    return digest.digest()
+    before = b"retexo rows" + previous_digest
+    return hashlib.sha256(before).digest() if weights is None else array_digest(weights, before)
 
 
 #: Names rows that no weights have made: the features.

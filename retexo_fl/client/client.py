@@ -81,8 +81,15 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
-from retexo_fl.training.basis import BasisForm, direction_sums, feature_sums, label_products
+from retexo_fl.training.basis import (
+    BasisForm,
+    direction_sums,
+    feature_sums,
+    label_products,
+    square_sums,
+)
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.judging import NOTHING
 from retexo_fl.training.label_facts import (
     class_counts,
     classes_by_use,
@@ -98,7 +105,14 @@ from retexo_fl.training.sent_rows import parted_rows, sent_rows
 from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.training.tally import LayerUpdate, Tally
 from retexo_fl.units import counted
-from retexo_fl.updates import UpdateCodec, UpdateKey, most_held, update_codec, weights_name
+from retexo_fl.updates import (
+    MaskedUpdates,
+    UpdateCodec,
+    UpdateKey,
+    most_held,
+    update_codec,
+    weights_name,
+)
 
 #: Longest time a client may be asked to wait for vectors; a handler that waits blocks its node.
 MAX_WAIT_S: Final = 30.0
@@ -174,6 +188,13 @@ class GraphClient(Answering):
     def use_codec(self, codec: UpdateCodec) -> None:
         """Have updates and weights travel as the server's codec has them."""
         self._codec = codec
+
+    def read_at_once(self) -> None:
+        """Have the vectors of an exchange become what its stage trains on when it is closed.
+
+        Then the clients of one process have the vectors of one of them in memory, not of all.
+        """
+        self._mailbox.reads_once = True
 
     def use_datagrams(self, datagrams: VectorCarrier) -> None:
         """Exchange with the peers that they reach by datagrams."""
@@ -262,6 +283,7 @@ class GraphClient(Answering):
         answer: AnswerT,
         weights: np.ndarray | None = None,
         size: int = 0,
+        beside: np.ndarray = NOTHING,
     ) -> AnswerT:
         """Return an answer as it leaves: under masks, where sums are masked.
 
@@ -270,13 +292,14 @@ class GraphClient(Answering):
             answer: In the clear.
             weights: What it was computed with, decoded.
             size: How many values its array has.
+            beside: Of an update under masks, the whole numbers beside it.
         """
         if self._masks is None:
             if is_masked(request):
                 raise LocalProtocolError("asked for masks; expected secure-aggregation none")
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
-        hidden: Any = self._masks.hide(request, answer, weights, lengths)
+        hidden: Any = self._masks.hide(request, answer, weights, lengths, beside)
         return cast("AnswerT", hidden)
 
     def _lacking(self, request: Request[AnswerT], answer: AnswerT) -> AnswerT:
@@ -299,8 +322,10 @@ class GraphClient(Answering):
         train = self._nodes.train
         # Of train nodes alone: how many those are at least, its owner has a say in.
         rows = self._basis_rows(request.ticket)[train]
+        labels = np.asarray(self._nodes.labels[train])
         if request.weights is None:
-            return self._basis_answer(request, feature_sums(rows), len(train))
+            squares = () if self._masks is None else square_sums(rows, labels, self._shape.classes)
+            return self._basis_answer(request, feature_sums(rows), len(train), squares)
         known = self._basis_form.decode(request.weights)
         if known.directions.shape[1] > self._shape.classes:
             raise LocalProtocolError(
@@ -309,7 +334,6 @@ class GraphClient(Answering):
             )
         if known.directions.shape[1]:
             return self._basis_answer(request, direction_sums(rows, known), len(train))
-        labels = np.asarray(self._nodes.labels[train])
         sums = label_products(rows, known.mean, labels, self._shape.classes)
         return self._basis_answer(request, sums, len(train))
 
@@ -331,9 +355,15 @@ class GraphClient(Answering):
     def _plain_basis(self) -> BasisForm:
         return BasisForm(features=self._shape.features, dtype=self._config.dtype, bits=32)
 
-    def _basis_answer(self, request: BasisRequest, sums: np.ndarray, examples: int) -> BasisAnswer:
+    def _basis_answer(
+        self,
+        request: BasisRequest,
+        sums: np.ndarray,
+        examples: int,
+        squares: tuple[float, ...] = (),
+    ) -> BasisAnswer:
         if self._masks is not None:
-            answer = BasisAnswer(sums=np.ravel(sums), examples=examples)
+            answer = BasisAnswer(sums=np.ravel(sums), examples=examples, squares=squares)
             return self._answered(request, answer, request.weights, sums.size)
         key = f"{self._config.seed}/{request.ticket.round}/{self._partition.client}"
         return BasisAnswer(sums=self._basis_form.encode_sums(sums, key), examples=examples)
@@ -450,12 +480,22 @@ class GraphClient(Answering):
         missing = self._mailbox.missing_peers()
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
+            if self._mailbox.reads_once:
+                self._prepare(ticket)
         return CollectAnswer(
             complete=not missing,
             missing=sum(self._plan.peer(peer).receive.count for peer in missing),
             missing_peers=len(missing),
             traffic=traffic,
         )
+
+    def _prepare(self, ticket: Ticket) -> None:
+        """Make what a stage trains on, unless more than its vectors is needed for that."""
+        stage = ticket.stage
+        needs_more = self._maps_sums(stage) or self._shape.crosses_as_inputs(stage)
+        if not (needs_more or self._shape.passes_sums):
+            self._trainer(stage, ticket.weights_digest)
+        self._mailbox.drop_decoded()
 
     def gram(self, request: GramRequest) -> GramAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
@@ -651,9 +691,13 @@ class GraphClient(Answering):
             round=ticket.round,
             client=self._partition.client,
         )
-        coded = self._codec.encode_update(update.update_sum, key, request.steps or b"")
-        answer = train_answer(update, coded)
-        return self._answered(request, answer, weights, len(update.update_sum))
+        steps, size = request.steps or b"", len(update.update_sum)
+        if isinstance(self._codec, MaskedUpdates):
+            numbers, beside = self._codec.whole(update.update_sum, key, steps)
+            answer = train_answer(update, numbers)
+            return self._answered(request, answer, weights, size, beside)
+        coded = self._codec.encode_update(update.update_sum, key, steps, update.spans)
+        return self._answered(request, train_answer(update, coded), weights, size)
 
     def _check_weights(self, ticket: Ticket, weights: np.ndarray, size: int) -> None:
         if weights.shape != (size,) or weights.dtype != self._config.dtype:

@@ -22,7 +22,7 @@ from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.log_lines import DeviceLog
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.store import FolderStore, MemoryStore
+from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
@@ -43,7 +43,8 @@ class InProcessClients:
     """All clients of a job in one process, their mailboxes in its memory.
 
     ``predictions`` is where they write what they predict, ``channel`` how their blocks travel,
-    ``codec`` how updates and weights do, if not as configured.
+    ``codec`` how updates and weights do, if not as configured. Rows that cross are kept in
+    ``folder``, if there is one, and not in memory; it is removed when the clients are closed.
     """
 
     def __init__(
@@ -54,8 +55,13 @@ class InProcessClients:
         predictions: Path | None = None,
         channel: Channel | None = None,
         codec: UpdateCodec | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._parts = parts
+        self._folder = folder
+        if folder is not None:
+            # Of an attempt that was killed; what a power cut left of it is not to be believed.
+            shutil.rmtree(folder, ignore_errors=True)
         self._codec = codec
         self._config = config
         self._predictions = predictions
@@ -73,19 +79,28 @@ class InProcessClients:
                 self._config,
                 job=job,
                 channel=self._channel,
-                store=MemoryStore(),
+                store=self._store(job, client),
                 predictions=self._predictions,
             )
+            if self._folder is not None:
+                self._clients[key].read_at_once()
             if self._codec is not None:
                 self._clients[key].use_codec(self._codec)
         return self._clients[key]
 
     def close(self) -> None:
-        """Release all devices."""
+        """Release all devices, and what is kept on disk."""
         for client in self._clients.values():
             client.close()
         if self._log is not None:
             self._log.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _store(self, job: str, client: int) -> ClientStore:
+        if self._folder is None:
+            return MemoryStore()
+        return FolderStore(self._folder / "clients" / job / str(client))
 
 
 class WorkerClients:

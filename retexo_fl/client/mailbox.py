@@ -12,7 +12,7 @@ from retexo_fl.channels import Channel
 from retexo_fl.client.api import Ticket, Traffic
 from retexo_fl.client.headers import StageExchange
 from retexo_fl.client.peer_exchange import PeerExchange
-from retexo_fl.client.vector_carrier import CONTROL_LAYERS, VectorCarrier
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, ExchangeId, VectorCarrier
 from retexo_fl.errors import ExchangeIncomplete, PartitionError
 from retexo_fl.exchange import (
     FIXED,
@@ -36,6 +36,7 @@ class Mailbox:
     adds the sums that several peers sent for one node exactly, and vectors may go as ``datagrams``.
 
     Attributes:
+        reads_once: Free what was decoded as it is handed over; it is decoded again if asked.
         error_bound: Under ``fixed``, of what was sent last.
     """
 
@@ -49,6 +50,7 @@ class Mailbox:
         codec: str = "lossless",
     ) -> None:
         self._client = client
+        self.reads_once = False
         self._job = job
         self._plan = plan
         self._peers = {peer.peer for peer in plan.peers}
@@ -60,6 +62,8 @@ class Mailbox:
         self.watch: WatchBlocks = lambda *block: None
         #: Whose vectors are being received.
         self._exchange: PeerExchange | None = None
+        #: By exchange, the peers whose bytes were told: what is decoded again did not come again.
+        self._counted: dict[ExchangeId, set[int]] = {}
         self.error_bound: tuple[float, ...] = ()
 
     def send(self, ticket: Ticket, rows: Vectors) -> Traffic:
@@ -123,11 +127,15 @@ class Mailbox:
             else received[peer.peer]
             for peer in self._plan.peers
         }
-        slots = [peer.receive.slots for peer in self._plan.peers]
+        if self.reads_once:
+            self.drop_decoded()
+        # Nothing else holds a peer's vectors from here on: each is freed once it is in its slots.
+        del received
+        slots = {peer.peer: peer.receive.slots for peer in self._plan.peers}
         if self._codec != FIXED:
-            return _in_slot_order(list(parts.values()), slots, width, dtype)
+            return _in_slot_order(parts, slots, width, dtype)
         self._sum_shared(parts, closed_without)
-        return in_compact_form(_in_slot_order(list(parts.values()), slots, width, dtype))
+        return in_compact_form(_in_slot_order(parts, slots, width, dtype))
 
     def drop_decoded(self) -> None:
         """Free the decoded vectors; the channel still has their blocks."""
@@ -141,6 +149,7 @@ class Mailbox:
             outgoing={peer.peer: stage.outgoing(peer) for peer in self._plan.peers},
             incoming={peer.peer: stage.incoming(peer) for peer in self._plan.peers},
             watch=lambda peer, traffic, way: self.watch(stage.layer, peer, traffic, way),
+            counted=self._counted.setdefault(stage.id, set()),
         )
         exchange.use_datagrams(
             self.datagrams, self._plan.incoming_targets, all_needed=None, kept=True
@@ -209,14 +218,16 @@ class Mailbox:
 
 
 def _in_slot_order(
-    parts: list[Vectors], slots: list[np.ndarray], width: int, dtype: str
+    parts: dict[int, Vectors], slots: dict[int, np.ndarray], width: int, dtype: str
 ) -> Vectors:
+    """Put vectors, by peer, where their slots are; each is let go once it is there."""
     if not parts:
         return csr_array((0, width), dtype=dtype)
-    order = np.concatenate(slots)
-    if all(not isinstance(part, np.ndarray) for part in parts):
-        return csr_array(vstack(parts, format="csr")[np.argsort(order, kind="stable")])
+    order = np.concatenate(list(slots.values()))
+    if all(not isinstance(part, np.ndarray) for part in parts.values()):
+        stacked = vstack(list(parts.values()), format="csr")
+        return csr_array(stacked[np.argsort(order, kind="stable")])
     result = np.zeros((len(order), width), dtype=dtype)
-    for part, where in zip(parts, slots, strict=True):
-        result[where] = to_dense(part)
+    for peer, where in slots.items():
+        result[where] = to_dense(parts.pop(peer))
     return result

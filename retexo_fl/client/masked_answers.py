@@ -1,7 +1,9 @@
 """Answers as whole numbers that can be added under masks, and their sums as answers again.
 
-The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts are; sums of losses
-and of metrics become multiples of 2**-20, sums of features and of products multiples of 2**-28.
+The update of a round is whole numbers already (:class:`.MaskedUpdates`). Counts are, too, and need
+as many bits as that of all nodes. Sums of losses, of squares and of metrics that do not count
+become multiples of 2**-20, sums of features multiples of 2**-28, all in 64 bits; sums of products
+are multiples of a step that the request names (:class:`.SharedStep`).
 """
 
 from __future__ import annotations
@@ -14,17 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.client.api import (
-    BasisAnswer,
     BasisRequest,
     EvaluateRequest,
-    GramAnswer,
     GramRequest,
     LabelsRequest,
     PredictAnswer,
     PredictRequest,
     Request,
     Sums,
-    TrainAnswer,
     TrainRequest,
     question_of,
 )
@@ -32,18 +31,23 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import (
     ConfigurationError,
     LocalProtocolError,
+    PluginError,
     RemoteProtocolError,
+    SecureAggregationRefused,
     TrainingDiverged,
 )
+from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.masking.ring import Ring
+from retexo_fl.masking.step import SharedStep
 from retexo_fl.masking.streams import WIDE, Form
 from retexo_fl.masking.streams import Sums as MaskSums
-from retexo_fl.training.judging import report_length
+from retexo_fl.training.judging import NOTHING, report_length
 from retexo_fl.training.label_facts import label_sums_length
 from retexo_fl.training.metrics import make_metric
+from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
 
-#: One of the losses' sums, and of the metrics'; of features and products.
+#: One of the losses' sums, and of the metrics'; of features.
 _UNIT: Final = 2.0**-20
 _FINE_UNIT: Final = 2.0**-28
 #: By sums of a metric, how many nodes they are over.
@@ -52,7 +56,7 @@ _COUNT_OF: Final = {
     "metric": "examples",
     "report": "examples",
 }
-#: Sums of all clients stay below this.
+#: Sums of all clients in 64 bits stay below this.
 _MOST: Final = 2**62
 
 
@@ -66,6 +70,7 @@ class SumLengths:
         report: Of the report of the test.
         classes: Of the labels; 0 where they are not counted.
         label_sums: That the loss depends on.
+        metric_counts: The metric's are counts; likewise ``report_counts``.
     """
 
     update: int = 0
@@ -73,6 +78,8 @@ class SumLengths:
     report: int = 0
     classes: int = 0
     label_sums: int = 0
+    metric_counts: bool = False
+    report_counts: bool = False
 
 
 def sum_lengths(config: RunConfig, classes: int, *, update: int = 0) -> SumLengths:
@@ -99,16 +106,23 @@ def sum_lengths(config: RunConfig, classes: int, *, update: int = 0) -> SumLengt
         report=report_length(config.task, classes),
         classes=classes,
         label_sums=label_sums_length(config, classes),
+        metric_counts=metric is not None and metric.counts,
+        report_counts=config.task != REGRESSION,
     )
+
+
+def counter_of(most_count: int) -> Ring:
+    """Return the ring of sums of counts that are not larger."""
+    return Ring.of_sums(most_count, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A field of an answer: its name, how many numbers, and of which unit (0: counts)."""
+    """A field of an answer: its name, how many numbers, and of which unit; without one, counts."""
 
     name: str
-    length: int
-    unit: float
+    length: int = 1
+    unit: float | None = None
 
 
 def purpose_of(request: Request[Any]) -> str:
@@ -127,22 +141,35 @@ def told_weights(request: Request[Any], weights: np.ndarray | None) -> bytes:
         weights: What the client computes with, decoded.
     """
     facts = np.asarray(getattr(request, "label_facts", ()), np.float64)
-    told = hashlib.sha256(b"retexo masked weights 1" + request.ticket.weights_digest)
+    told = hashlib.sha256(b"retexo masked weights 2" + request.ticket.weights_digest)
     told.update(facts.tobytes())
     if weights is not None:
-        told.update(str(weights.dtype).encode() + np.ascontiguousarray(weights).tobytes())
+        told.update(array_digest(weights))
     return told.digest()
 
 
-def form_of(request: Request[Any], lengths: SumLengths) -> Form:
-    """Return the form of the numbers of an answer."""
-    wide = sum(part.length for part in _parts(request, lengths))
-    if isinstance(request, BasisRequest | GramRequest):
-        return Form(ring=WIDE, narrow=lengths.update, wide=wide)
-    if not isinstance(request, TrainRequest):
-        return Form(ring=Ring(2), narrow=0, wide=wide)
-    shared = MaskedUpdates.shared(request.steps or b"")
-    return Form(ring=shared.ring, narrow=lengths.update, wide=wide + shared.beside(lengths.update))
+def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
+    """Return the form of the numbers of an answer; ``counter`` is the ring of counts.
+
+    Raises:
+        RemoteProtocolError: The request's steps are none.
+    """
+    parts = _parts(request, lengths)
+    wide = sum(part.length for part in parts if part.unit is not None)
+    ring, narrow, beside = Ring(2), 0, 0
+    match request:
+        case TrainRequest():
+            shared = MaskedUpdates.shared(request.steps or b"")
+            ring, narrow, beside = shared.ring, lengths.update, shared.beside(lengths.update)
+        case BasisRequest() | GramRequest():
+            (ring, _), narrow = _of_products(request), lengths.update
+    return Form(
+        ring=ring,
+        narrow=narrow,
+        wide=wide + beside,
+        counts=sum(part.length for part in parts if part.unit is None),
+        counter=counter,
+    )
 
 
 def told_form(request: Request[Any], form: Form) -> bytes:
@@ -152,123 +179,205 @@ def told_form(request: Request[Any], form: Form) -> bytes:
 
 
 def numbers_of(
-    request: Request[Any], answer: Any, lengths: SumLengths, *, terms: int, client: int
+    request: Request[Any],
+    answer: Any,
+    form: Form,
+    lengths: SumLengths,
+    *,
+    terms: int,
+    client: int,
+    beside: np.ndarray = NOTHING,
 ) -> MaskSums:
     """Return a client's answer as numbers.
 
     Args:
         request: What was asked.
-        answer: Of the question's own class.
-        lengths: How many numbers there are.
+        answer: Of the question's own class; the update of a round as whole numbers.
+        form: Of the numbers.
+        lengths: How many there are.
         terms: How many clients' are added.
         client: Its index, for errors.
+        beside: Of an update, the whole numbers beside it.
 
     Raises:
         TrainingDiverged: A value is not finite, or too large for a sum under masks.
+        SecureAggregationRefused: More nodes were counted than all clients have together.
     """
-    form, most = form_of(request, lengths), _MOST // terms
-    wide = np.concatenate(
-        [
-            _whole(part, getattr(answer, part.name), most=most, client=client)
-            for part in _parts(request, lengths)
-        ]
+    parts = _parts(request, lengths)
+    wide = _whole(
+        [(part, getattr(answer, part.name)) for part in parts if part.unit is not None],
+        most=_MOST // terms,
+        client=client,
     )
-    narrow = np.zeros(0, np.int64)
-    if isinstance(answer, BasisAnswer | GramAnswer):
-        part = _Part("sums", lengths.update, _FINE_UNIT)
-        narrow = _whole(part, answer.sums, most=most, client=client)
-    if isinstance(answer, TrainAnswer):
-        narrow, extra = np.split(answer.update_sum, [form.narrow])
-        wide = np.concatenate([wide, extra])
-    return MaskSums.of(form.ring, narrow, wide)
+    counts = _counts(
+        [(part, getattr(answer, part.name)) for part in parts if part.unit is None],
+        most=form.counter.most,
+        client=client,
+    )
+    narrow = np.zeros(0, np.int8)
+    if isinstance(request, TrainRequest):
+        narrow = answer.update_sum
+        wide = np.concatenate([wide, beside])
+    elif isinstance(request, BasisRequest | GramRequest):
+        ring, unit = _of_products(request)
+        # The server's step bounds sums for a basis, whoever adds what to them.
+        most = ring.most if ring != WIDE else _MOST // terms
+        if isinstance(request, GramRequest):
+            most = ring.most // terms
+        narrow = _whole(
+            [(_Part("sums", lengths.update, unit), answer.sums)], most=most, client=client
+        )
+    found = MaskSums.of(form.ring, narrow, wide, counts, form.counter)
+    assert found.form == form, (found.form, form)
+    return found
 
 
 def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -> Any:
     """Return the sum of all answers as one: an answer of the question's own class."""
     narrow, wide = total.signed()
+    counts = total.signed_counts()
     found: dict[str, Any] = {}
-    at = 0
     for part in _parts(request, lengths):
-        found[part.name] = _field(part, wide[at : at + part.length])
-        at += part.length
+        if part.unit is None:
+            found[part.name], counts = _counted(part, counts[: part.length]), counts[part.length :]
+        else:
+            found[part.name], wide = _field(part, wide[: part.length]), wide[part.length :]
     for name, count in _COUNT_OF.items():
         if name in found and not found.get(count, 1):
             # Over no nodes there are no sums.
             found[name] = Sums()
-    kind = question_of(request).answer
-    if kind is TrainAnswer:
-        found["update_sum"] = np.concatenate([narrow, wide[at:]])
-    if kind in {BasisAnswer, GramAnswer}:
-        found["sums"] = narrow * _FINE_UNIT
-    return kind(**found)
+    if isinstance(request, TrainRequest):
+        found["update_sum"] = np.concatenate([narrow, wide])
+    if isinstance(request, BasisRequest | GramRequest):
+        found["sums"] = narrow * _of_products(request)[1]
+    return question_of(request).answer(**found)
+
+
+def _of_products(request: BasisRequest | GramRequest) -> tuple[Ring, float]:
+    """Return the ring of the sums that are asked for, and of what they are multiples.
+
+    Nothing is known yet of features when their own sums are asked for.
+    """
+    if isinstance(request, BasisRequest) and request.weights is None:
+        return WIDE, _FINE_UNIT
+    step = SharedStep.read(request.steps)
+    return step.ring, step.unit
 
 
 def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
     """Return the fields of the answer to a request that are added up beside its array."""
+    metric_unit = None if lengths.metric_counts else _UNIT
     match request:
         case TrainRequest():
             return [
-                _Part("examples", 1, 0),
+                _Part("examples"),
                 _Part("loss_sum", 1, _UNIT),
-                _Part("validation_examples", 1, 0),
+                _Part("validation_examples"),
                 _Part("validation_loss_sum", 1, _UNIT),
-                _Part("validation_correct", 1, 0),
-                _Part("validation_metric", lengths.metric, _UNIT),
+                _Part("validation_correct"),
+                _Part("validation_metric", lengths.metric, metric_unit),
             ]
         case EvaluateRequest():
             report = lengths.report if request.nodes == "test" else 0
             return [
-                _Part("examples", 1, 0),
+                _Part("examples"),
                 _Part("loss_sum", 1, _UNIT),
-                _Part("correct", 1, 0),
-                _Part("metric", lengths.metric, _UNIT),
-                _Part("report", report, _UNIT),
+                _Part("correct"),
+                _Part("metric", lengths.metric, metric_unit),
+                _Part("report", report, None if lengths.report_counts else _UNIT),
             ]
+        case BasisRequest() if request.weights is None:
+            return [_Part("examples"), _Part("squares", 2, _UNIT)]
         case BasisRequest() | GramRequest():
-            return [_Part("examples", 1, 0)]
+            return [_Part("examples")]
         case LabelsRequest():
             return [
-                _Part("uses", 3 * lengths.classes, 0),
+                _Part("uses", 3 * lengths.classes),
                 _Part("sums", lengths.label_sums, _UNIT),
             ]
         case PredictRequest():
             metrics = ("validation_metric", "test_metric")
             counts = [item.name for item in fields(PredictAnswer) if item.name not in metrics]
             return [
-                *(_Part(name, 1, 0) for name in counts),
-                *(_Part(name, lengths.metric, _UNIT) for name in metrics),
+                *(_Part(name) for name in counts),
+                *(_Part(name, lengths.metric, metric_unit) for name in metrics),
             ]
     raise LocalProtocolError(f"{question_of(request).message_type}: cannot be masked")
 
 
-def _whole(part: _Part, value: Any, *, most: int, client: int) -> np.ndarray:
-    """Return a field as (length,) whole numbers."""
-    if isinstance(value, Sums):
-        # None of no nodes; all answers have the same form.
-        value = value.array() if value.length else np.zeros(part.length)
-    values = np.atleast_1d(np.asarray(value))
-    if part.unit:
-        values = np.rint(values.astype(np.float64) / part.unit)
-        if not (np.abs(values) < most).all():
+def _values(fields_of: Sequence[tuple[_Part, Any]]) -> np.ndarray:
+    """Return fields as float64 numbers, one after the other."""
+    found, at = np.empty(sum(part.length for part, _ in fields_of)), 0
+    for part, value in fields_of:
+        into = found[at : at + part.length]
+        if not isinstance(value, Sums):
+            into[:] = value
+        else:
+            # None of no nodes; all answers have the same form.
+            into[:] = value.array() if value.length else 0.0
+        at += part.length
+    return found
+
+
+def _whole(fields_of: Sequence[tuple[_Part, Any]], *, most: int, client: int) -> np.ndarray:
+    """Return fields as multiples of their units, one after the other."""
+    found, at = _values(fields_of), 0
+    for part, _ in fields_of:
+        found[at : at + part.length] /= part.unit
+        at += part.length
+    np.rint(found, out=found)
+    if (np.abs(found) < most).all():
+        return found.astype(np.int64)
+    at = 0
+    for part, _ in fields_of:
+        assert part.unit is not None
+        if not (np.abs(found[at : at + part.length]) < most).all():
             raise TrainingDiverged(
                 f"client {client}: {part.name.replace('_', '-')} is not finite, or "
                 f"{most * part.unit:.3g} or more; expected less under secure-aggregation masked: "
                 "lower learning-rate, or scale features and labels"
             )
-    assert values.shape == (part.length,), (part, values.shape)
-    return values.astype(np.int64)
+        at += part.length
+    raise AssertionError("one of them is too large")
+
+
+def _counts(fields_of: Sequence[tuple[_Part, Any]], *, most: int, client: int) -> np.ndarray:
+    """Return fields that count, one after the other."""
+    values = _values(fields_of)
+    found = values.astype(np.int64)
+    names = ", ".join(part.name.replace("_", "-") for part, _ in fields_of)
+    if (found != values).any():
+        raise PluginError(
+            f"client {client}: of {names}, a sum is no whole number; expected counts, as the "
+            "metric's `counts` says"
+        )
+    if ((found < 0) | (found > most)).any():
+        raise SecureAggregationRefused(
+            f"client {client}: of {names}, one is {int(found[np.abs(found).argmax()])}; expected "
+            f"counts up to {most}, by what the server says that all clients have together"
+        )
+    return found
+
+
+def _counted(part: _Part, counts: np.ndarray) -> Any:
+    """Return the sums of counts as a field of an answer."""
+    if (counts < 0).any():
+        raise RemoteProtocolError(
+            f"a masked sum has {int(counts.min())} {part.name}; expected a count: a client added "
+            "numbers of its own choice, or masks were not equal"
+        )
+    if part.name == "uses":
+        return tuple(counts.tolist())
+    if part.name.endswith(("metric", "report")):
+        return Sums.of(counts.astype(np.float64)) if part.length else Sums()
+    return int(counts[0])
 
 
 def _field(part: _Part, numbers: np.ndarray) -> Any:
-    if part.name in {"uses", "sums"}:
-        return tuple((numbers * part.unit if part.unit else numbers).tolist())
+    """Return sums of multiples of a unit as a field of an answer."""
+    values = numbers * part.unit
+    if part.name in {"squares", "sums"}:
+        return tuple(values.tolist())
     if part.name.endswith(("metric", "report")):
-        return Sums.of(numbers * part.unit) if part.length else Sums()
-    if part.unit:
-        return float(numbers[0]) * part.unit
-    if int(numbers[0]) < 0:
-        raise RemoteProtocolError(
-            f"a masked sum has {int(numbers[0])} {part.name}; expected a count: a client added "
-            "numbers of its own choice, or masks were not equal"
-        )
-    return int(numbers[0])
+        return Sums.of(values) if part.length else Sums()
+    return float(values[0])

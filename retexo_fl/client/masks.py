@@ -6,9 +6,11 @@ another process, or begins again after its process was killed, answers the same 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -29,6 +31,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.masked_answers import (
     SumLengths,
+    counter_of,
     form_of,
     numbers_of,
     purpose_of,
@@ -52,7 +55,9 @@ from retexo_fl.masking.keys import (
     signed_text,
 )
 from retexo_fl.masking.label import Label, Place
-from retexo_fl.masking.streams import WIDE
+from retexo_fl.masking.long_number import LongNumber
+from retexo_fl.masking.ring import Ring
+from retexo_fl.training.judging import NOTHING
 from retexo_fl.updates.masked import MaskedUpdates
 
 #: Names in the store.
@@ -78,6 +83,25 @@ class KeySigner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """What a client knows of an attempt.
+
+    Attributes:
+        number: Of the attempt.
+        holder: Has the client's secrets.
+        memory: What it has answered.
+        publics: All clients' keys.
+        counter: The ring of sums of counts.
+    """
+
+    number: int
+    holder: MaskHolder
+    memory: MaskMemory
+    publics: PublicKeys
+    counter: Ring
+
+
 class ClientMasks:
     """Masks the answers of one client of one job.
 
@@ -97,7 +121,7 @@ class ClientMasks:
         self._store = store
         self.least_clients = LEAST_CLIENTS
         self.signer: KeySigner | None = None
-        self._holder: tuple[int, MaskHolder, MaskMemory, PublicKeys] | None = None
+        self._attempt: _Attempt | None = None
 
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
         """Return the client's public key of an attempt, 32 bytes, and its signature if it signs."""
@@ -116,7 +140,7 @@ class ClientMasks:
             # The memory first: secrets without it answer nothing.
             self._put(_MEMORY, {"attempt": attempt})
             self._put(_SECRETS, known)
-            self._holder = None
+            self._attempt = None
         public = _secret_keys(known).public
         if self.signer is None:
             return public, None
@@ -137,6 +161,11 @@ class ClientMasks:
             raise SecureAggregationRefused(
                 "the server names other masking keys than before in this attempt"
             )
+        if known.setdefault("most-count", request.most_count) != request.most_count:
+            raise SecureAggregationRefused(
+                f"the server says that all clients have {request.most_count} nodes or pairs "
+                f"together; before in this attempt it said {known['most-count']}"
+            )
         MaskHolder(self._client, _secret_keys(known), publics, memory=MaskMemory())
         # The keys first: what names them must not be there without them.
         self._store.put_note(_PUBLICS, publics.content)
@@ -149,43 +178,66 @@ class ClientMasks:
         answer: Any,
         weights: np.ndarray | None,
         lengths: SumLengths,
+        beside: np.ndarray = NOTHING,
     ) -> MaskedAnswer:
         """Return an answer under masks.
 
         Args:
             request: With terms.
-            answer: Of the question's own class.
+            answer: Of the question's own class; an update as whole numbers.
             weights: What it was computed with, decoded.
             lengths: How many numbers it has.
+            beside: Of an update, the whole numbers beside it.
 
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
-        terms: MaskTerms = request.terms  # type: ignore[attr-defined]
-        asked = clients_of(terms.asked or b"")
-        self._check_terms(request, len(asked))
-        form = form_of(request, lengths)
-        holder, memory, publics = self._known(request.ticket)
-        label = Label(
-            job=self._job,
-            place=_place(request.ticket, purpose_of(request), terms),
-            keys=publics.digest,
-            asked=asked,
-            form=told_form(request, form),
-            weights=told_weights(request, weights),
-            opens=terms.opens,
+        self._check_terms(request)
+        known = self._known(request.ticket)
+        form = form_of(request, lengths, known.counter)
+        label = self._label(
+            request, form=told_form(request, form), weights=told_weights(request, weights)
         )
-        holder.check(label)
-        numbers = numbers_of(request, answer, lengths, terms=len(asked), client=self._client)
-        hidden = holder.hide(label, numbers)
-        self._remember(request.ticket.attempt, memory)
+        numbers = numbers_of(
+            request,
+            answer,
+            form,
+            lengths,
+            terms=len(label.asked),
+            client=self._client,
+            beside=beside,
+        )
+        hidden = known.holder.hide(label, numbers)
+        self._remember(known)
         sums = hidden.sums
-        packed = sums.form.ring.pack(sums.narrow)
         return MaskedAnswer(
-            numbers=np.frombuffer(packed, np.uint8),
-            wide=WIDE.pack(sums.wide),
+            numbers=form.ring.pack(sums.narrow),
+            beside=form.counter.pack(sums.counts).tobytes() + sums.wide.tobytes(),
             shares=b"".join(hidden.shares[opener] for opener in sorted(hidden.shares)) or None,
         )
+
+    def hide_long(self, request: Request[Any], number: LongNumber, told: bytes) -> MaskedAnswer:
+        """Return a long number under masks, of a sum that nobody may be missing from.
+
+        Args:
+            request: With terms.
+            number: This client's.
+            told: What it is of: equal at all clients, or nothing cancels.
+
+        Raises:
+            SecureAggregationRefused: As :meth:`hide`; or somebody may be missing.
+        """
+        self._check_terms(request)
+        known = self._known(request.ticket)
+        form = hashlib.sha256(number.form.words).digest()
+        label = self._label(request, form=form, weights=hashlib.sha256(told).digest())
+        if label.opens:
+            raise SecureAggregationRefused(
+                f"{label.place.name}: to be opened without some clients; expected of all"
+            )
+        hidden = known.holder.hide_long(label, number)
+        self._remember(known)
+        return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
     def open(self, request: OpenRequest) -> OpenAnswer:
         """Tell shares.
@@ -193,11 +245,11 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: See :meth:`.MaskHolder.open`.
         """
-        holder, memory, publics = self._known(request.ticket)
+        known = self._known(request.ticket)
         label = Label(
             job=self._job,
             place=_place(request.ticket, request.purpose, request.asked_with),
-            keys=publics.digest,
+            keys=known.publics.digest,
             asked=clients_of(request.asked_with.asked or b""),
             form=request.form,
             weights=request.weights,
@@ -205,7 +257,7 @@ class ClientMasks:
         )
         if not (request.purpose.isascii() and request.purpose.isprintable()):
             raise SecureAggregationRefused("to open a sum of messages of no type that there is")
-        holder.check(label)
+        known.holder.check(label)
         included = clients_of(request.included)
         if not {*included} <= {*label.asked}:
             raise SecureAggregationRefused("to open a sum of clients that were not asked")
@@ -215,19 +267,36 @@ class ClientMasks:
             size = sealed_bytes(len(label.neighbours(client)))
             shares[client] = content[at : at + size]
             at += size
-        told = holder.open(label, included, shares)
-        self._remember(request.ticket.attempt, memory)
+        told = known.holder.open(label, included, shares)
+        self._remember(known)
         return OpenAnswer(shares=np.frombuffer(told, np.uint8))
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _check_terms(self, request: Request[Any], asked: int) -> None:
+    def _label(self, request: Request[Any], *, form: bytes, weights: bytes) -> Label:
+        """Return the label of an answer, if it may be asked for."""
+        known = self._known(request.ticket)
+        terms: MaskTerms = request.terms  # type: ignore[attr-defined]
+        label = Label(
+            job=self._job,
+            place=_place(request.ticket, purpose_of(request), terms),
+            keys=known.publics.digest,
+            asked=clients_of(terms.asked or b""),
+            form=form,
+            weights=weights,
+            opens=terms.opens,
+        )
+        known.holder.check(label)
+        return label
+
+    def _check_terms(self, request: Request[Any]) -> None:
         if not is_masked(request):
             raise SecureAggregationRefused(
                 f"{question_of(request).message_type}: asked for numbers without masks; expected "
                 "masks, as secure-aggregation says"
             )
         if isinstance(request, TrainRequest):
+            asked = len(clients_of(request.terms.asked or b""))
             shared = MaskedUpdates.shared(request.steps or b"")
             if shared.terms < asked:
                 raise SecureAggregationRefused(
@@ -261,12 +330,12 @@ class ClientMasks:
             )
         return publics
 
-    def _known(self, ticket: Ticket) -> tuple[MaskHolder, MaskMemory, PublicKeys]:
+    def _known(self, ticket: Ticket) -> _Attempt:
         """Return the secrets of an attempt, and what it remembers."""
         attempt = ticket.attempt
-        if self._holder is None or self._holder[0] != attempt:
+        if self._attempt is None or self._attempt.number != attempt:
             known = self._secrets(attempt)
-            if known is None or "publics" not in known:
+            if known is None or not {"publics", "most-count"} <= known.keys():
                 raise SecureAggregationRefused(
                     f"attempt {attempt}: no masking keys have come; expected query.keys first; "
                     "resume the run with `retexo run --resume`"
@@ -280,8 +349,14 @@ class ClientMasks:
                 memory=memory,
                 least_clients=self.least_clients,
             )
-            self._holder = attempt, holder, memory, publics
-        return self._holder[1:]
+            self._attempt = _Attempt(
+                number=attempt,
+                holder=holder,
+                memory=memory,
+                publics=publics,
+                counter=counter_of(known["most-count"]),
+            )
+        return self._attempt
 
     def _publics(self, known: Mapping[str, Any]) -> PublicKeys:
         clients = clients_of(bytes.fromhex(known["clients"]))
@@ -310,11 +385,12 @@ class ClientMasks:
             asked={purpose: bytes.fromhex(d) for purpose, d in known.get("asked", {}).items()},
         )
 
-    def _remember(self, attempt: int, memory: MaskMemory) -> None:
+    def _remember(self, known: _Attempt) -> None:
+        memory = known.memory
         self._put(
             _MEMORY,
             {
-                "attempt": attempt,
+                "attempt": known.number,
                 "answered": _told(memory.answered),
                 "opened": _told(memory.opened),
                 "asked": {purpose: digest.hex() for purpose, digest in memory.asked.items()},

@@ -45,6 +45,7 @@ class PeerExchange:
         outgoing: By peer, the header of the block for it.
         incoming: By peer, what the header of its block must be.
         watch: Called for every block, of one maybe more than once.
+        counted: Peers whose bytes were told before; who are told now are added.
 
     Attributes:
         received: By peer, the vectors that have come.
@@ -60,7 +61,9 @@ class PeerExchange:
         outgoing: Mapping[int, BlockHeader],
         incoming: Mapping[int, BlockHeader],
         watch: WatchPeers,
+        counted: set[int] | None = None,
     ) -> None:
+        self._counted = set() if counted is None else counted
         self.id = exchange_id
         self._channel = channel
         self._codec = codec
@@ -152,7 +155,7 @@ class PeerExchange:
             self._datagrams.expect(headers, self._targets, all_needed=self._all_needed)
 
     def receive(self) -> Traffic:
-        """Decode what has arrived since the last call; return its bytes.
+        """Decode what has arrived since the last call; return its bytes, of no peer twice.
 
         A block whose rows cannot be decoded is logged with its sender, which stays missing.
 
@@ -167,8 +170,10 @@ class PeerExchange:
             block = self.decoded(header)
             if block is not None:
                 self.received[peer], moved = block
-                self._watch(peer, moved, "in")
-                traffic += moved
+                if peer not in self._counted:
+                    self._counted.add(peer)
+                    self._watch(peer, moved, "in")
+                    traffic += moved
         return traffic
 
     def decoded(self, expected: BlockHeader) -> tuple[Vectors, Traffic] | None:

@@ -73,17 +73,20 @@ def array_key(kind: type[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One field: where it stands, and what it may hold."""
+    """One field: where it stands, and what it may hold.
+
+    What follows from its type is found once: a message's fields are read by the thousand.
+    """
 
     name: str
     key: str
     hint: Any
+    #: Of a list, what its numbers are; None of all else.
+    element: Any
+    is_array: bool
+    is_record: bool
     is_optional: bool
     default: Any
-
-    @property
-    def is_array(self) -> bool:
-        return self.hint is np.ndarray
 
 
 @cache
@@ -97,12 +100,22 @@ def _item(field: Field[Any], hint: Any) -> _Item:
     is_optional = type(None) in kinds
     hint = next(kind for kind in kinds if kind is not type(None))
     key = field.metadata.get("key", field.name.replace("_", "-"))
-    if is_dataclass(hint):
+    is_record = is_dataclass(hint)
+    if is_record:
         key = field.metadata.get("prefix", f"{key}-")
     default = field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
-    return _Item(field.name, key, hint, is_optional, default)
+    return _Item(
+        name=field.name,
+        key=key,
+        hint=hint,
+        element=typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None,
+        is_array=hint is np.ndarray,
+        is_record=is_record,
+        is_optional=is_optional,
+        default=default,
+    )
 
 
 def _flatten(record: object, prefix: str, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
@@ -110,7 +123,7 @@ def _flatten(record: object, prefix: str, values: dict[str, Any], arrays: list[n
         value, key = getattr(record, item.name), prefix + item.key
         if isinstance(value, np.ndarray):
             arrays.append(value)
-        elif is_dataclass(item.hint):
+        elif item.is_record:
             if value != item.default:
                 _flatten(value, key, values, arrays)
         elif isinstance(value, tuple | str):
@@ -139,18 +152,23 @@ class _Reader:
     def _field(self, item: _Item, key: str) -> Any:
         if item.is_array:
             return self._array_of(item, key)
-        if is_dataclass(item.hint):
+        if item.is_record:
             if item.default is not MISSING and not any(k.startswith(key) for k in self._values):
                 return item.default
             return self.read(item.hint, key)
         if key not in self._values:
             return self._absent(item, key)
-        return self._checked(item.hint, self._values.pop(key), key)
+        value = self._values.pop(key)
+        if item.element is None:
+            return self._checked(item.hint, value, key)
+        if not isinstance(value, list):
+            raise self._wrong(key, shown(value), "a list of numbers")
+        return tuple(self._checked(item.element, number, key) for number in value)
 
     def _absent(self, item: _Item, key: str) -> Any:
         if item.is_optional:
             return None
-        if typing.get_origin(item.hint) is tuple:
+        if item.element is not None:
             return ()
         if item.hint is str and item.default is not MISSING:
             return item.default
@@ -172,10 +190,6 @@ class _Reader:
         raise RemoteProtocolError(f"{self._kind}: array {key!r} is missing")
 
     def _checked(self, hint: Any, value: Any, key: str) -> Any:
-        if typing.get_origin(hint) is tuple:
-            if not isinstance(value, list):
-                raise self._wrong(key, shown(value), "a list of numbers")
-            return tuple(self._checked(typing.get_args(hint)[0], item, key) for item in value)
         if hint is int:
             if type(value) is not int or not 0 <= value <= MAX_COUNT:
                 raise self._wrong(key, shown(value), f"a count up to {MAX_COUNT}")

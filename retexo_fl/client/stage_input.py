@@ -37,7 +37,7 @@ def stage_input(
         partition: The client's part.
         plan: Its plan.
         rows: (N, H) own rows.
-        received: (B, H) vectors of all slots, zero where missing.
+        received: (B, H) vectors of all slots, zero where missing; they become part of the input.
         missing: Peers without whom the exchange was closed.
 
     Raises:
@@ -53,7 +53,7 @@ def stage_input(
         )
     return StageInput(
         own=_as_rows(rows),
-        received=_as_rows(received),
+        received=received if isinstance(received, csr_array) else torch.from_numpy(received),
         indptr=edges.indptr,
         indices=np.asarray(edges.indices, np.int64),
         neighbours=edges.neighbour_counts,

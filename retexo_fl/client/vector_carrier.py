@@ -163,13 +163,17 @@ class CarrierPath(Protocol):
         """Return what waits for vectors whichever way they come."""
         ...
 
-    def open_job(self, folder: Path, *, all_needed: bool, unadded: str = "") -> VectorCarrier:
+    def open_job(
+        self, folder: Path, *, all_needed: bool, times: int = 0, unadded: str = ""
+    ) -> VectorCarrier:
         """Return a job's end.
 
         Args:
             folder: Keeps what arrived before a stage, for the time after a restart.
             all_needed: No peer may stay away, so vectors of different peers may be added as they
                 come.
+            times: How often each of the job's exchanges comes, with as many vectors; 0 where that
+                is not known.
             unadded: Why vectors are stored one by one, none added to another, and what to do; empty
                 where some are. Logged when the first have come.
         """

@@ -59,11 +59,8 @@ def check_together(values: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
             )
-    if values["links"] != "ideal" and values["engine"] != "inline":
-        raise ConfigurationError(
-            f"links: {shown(values['links'])} cannot be modelled by engine {values['engine']}; "
-            "expected ideal, or engine inline"
-        )
+    if values["engine"] != "inline":
+        _check_other_engine(values)
     if values["model"] in _WITH_HEADS and values["hidden"] % values["heads"]:
         raise ConfigurationError(
             f"hidden: {values['hidden']} cannot be shared by "
@@ -84,6 +81,21 @@ def check_together(values: Mapping[str, Any]) -> None:
     _check_peering(values)
     if values["engine"] == "deployment":
         _check_deployed(values)
+
+
+def _check_other_engine(values: Mapping[str, Any]) -> None:
+    """Refuse what only clients in one process can have."""
+    engine = values["engine"]
+    if values["links"] != "ideal":
+        raise ConfigurationError(
+            f"links: {shown(values['links'])} cannot be modelled by engine {engine}; "
+            "expected ideal, or engine inline"
+        )
+    if values["memory-budget"] != "auto":
+        raise ConfigurationError(
+            f"memory-budget: {shown(values['memory-budget'])} cannot be kept by engine {engine}; "
+            "expected auto, or engine inline"
+        )
 
 
 def _check_steps(values: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ _KEEP_DEFAULT: Final = frozenset(
         *("features", "key-column", "label-column", "merge-edges", "self-loops"),
         *("feature-normalisation", "hidden", "heads", "rounds", "seed", "threads", "dtype"),
         *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
-        *("checkpoint-every", "engine", "links", "out"),
+        *("checkpoint-every", "engine", "links", "memory-budget", "out"),
     }
 )
 _VALUES_OF_DEFAULT: Final = MappingProxyType(

@@ -33,6 +33,7 @@ from retexo_fl.config.keys import (
 )
 from retexo_fl.config.value_forms import (
     AGGREGATOR,
+    BUDGET,
     CLASS_WEIGHTS,
     DEVICES,
     FANOUTS,
@@ -415,6 +416,14 @@ class RunConfig:
     )
     links: str = formed(
         "ideal", "Network that the inline engine models, in virtual time.", LINKS, metavar="SPEC"
+    )
+    memory_budget: str = formed(
+        "auto",
+        "Memory that this process may take: all there is (auto), or a size. Rows that do not fit "
+        "are kept on disk in the run directory (inline engine, lazy gcn, sage and gin).",
+        BUDGET,
+        metavar="SIZE",
+        may_change=True,
     )
     out: str = text(
         "", "Run directory; default runs/DATASET-MODEL-TIME.", metavar="DIR", may_change=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from retexo_fl.plugins import is_plugin
@@ -128,6 +129,16 @@ DEVICES: Final = ValueForm(
     expected="auto, or one or more of cpu, cpu:COUNT (worker processes), cuda and cuda:NUMBER, "
     "such as cuda:0,cpu:2",
     brief="auto, cpu, cpu:COUNT, cuda:NUMBER, or several such as cuda:0,cpu:2",
+    extensible=False,
+)
+
+#: Units of a memory budget, in bytes.
+BUDGET_UNITS: Final = MappingProxyType({"MB": 10**6, "GB": 10**9})
+BUDGET: Final = ValueForm(
+    pattern=re.compile(rf"auto|[1-9]\d{{0,5}}(\.\d{{1,3}})?({'|'.join(BUDGET_UNITS)})", re.ASCII),
+    names=frozenset(),
+    expected="auto, or a size such as 4GB or 500MB",
+    brief="auto, or a size such as 4GB",
     extensible=False,
 )
 

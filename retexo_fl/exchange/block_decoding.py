@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,7 @@ from retexo_fl.exchange.frames import (
     split_frames,
 )
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
-from retexo_fl.exchange.vectors import Vectors, count_nonzeros, to_csr, to_dense
-
-#: A block is returned as CSR if less than one value in so many is not zero: CSR then takes less
-#: than half of the dense memory (8 bytes per non-zero float32 against 4 per value).
-VALUES_PER_NONZERO: Final = 4
+from retexo_fl.exchange.vectors import VALUES_PER_NONZERO, Vectors, count_nonzeros, to_csr, to_dense
 
 
 def decode_block(
@@ -74,7 +70,8 @@ def _rows(frame: Frame, expected: BlockHeader, max_frame_bytes: int) -> Vectors:
 def _joined(parts: list[Vectors], expected: BlockHeader) -> Vectors:
     num_nonzeros = sum(int(count_nonzeros(part).sum()) for part in parts)
     if num_nonzeros * VALUES_PER_NONZERO < expected.num_vectors * expected.width:
-        return sp.vstack([to_csr(part) for part in parts], format="csr")
+        found = [to_csr(part) for part in parts]
+        return found[0] if len(found) == 1 else sp.vstack(found, format="csr")
     block: npt.NDArray[Any] = np.empty((expected.num_vectors, expected.width), dtype=expected.dtype)
     first = 0
     for part in parts:

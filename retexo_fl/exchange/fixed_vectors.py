@@ -15,9 +15,15 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from retexo_fl.errors import LocalProtocolError
-from retexo_fl.exchange.block_decoding import VALUES_PER_NONZERO
 from retexo_fl.exchange.fixed_point import error_bound, exponent_for, snap, unsnap
-from retexo_fl.exchange.vectors import Vectors, count_nonzeros, make_csr, to_csr, to_dense
+from retexo_fl.exchange.vectors import (
+    VALUES_PER_NONZERO,
+    Vectors,
+    count_nonzeros,
+    make_csr,
+    to_csr,
+    to_dense,
+)
 
 #: The codec whose vectors are on a grid and whose shared sums are exact.
 FIXED: Final = "fixed"

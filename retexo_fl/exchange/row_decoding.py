@@ -26,7 +26,14 @@ from retexo_fl.exchange.codecs import (
 from retexo_fl.exchange.escapes import decode_numbers
 from retexo_fl.exchange.frames import Buffer
 from retexo_fl.exchange.levels import decode_levels
-from retexo_fl.exchange.vectors import Integers, Vectors, bits_of, is_ascending, make_csr
+from retexo_fl.exchange.vectors import (
+    VALUES_PER_NONZERO,
+    Integers,
+    Vectors,
+    bits_of,
+    is_ascending,
+    make_csr,
+)
 from retexo_fl.units import counted
 
 Bytes = npt.NDArray[np.uint8]
@@ -83,7 +90,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         shape: What they must be.
 
     Returns:
-        An array for DENSE and LEVELS, CSR with sorted int32 columns for every other coding.
+        An array for DENSE and LEVELS, and for BITS of many values; else CSR with sorted int32
+        columns.
 
     Raises:
         RemoteProtocolError: Anything in the payload is not as the coding demands, a value is not
@@ -99,6 +107,8 @@ def decode_rows(coding: Coding, payload: Buffer, shape: RowsShape) -> Vectors:
         )
     if coding.positions is Positions.LEVELS:
         return _read_levels(coding.values, data, shape)
+    if coding.positions is Positions.BITS:
+        return _read_bits(coding.values, data, shape)
     counts, columns, rest = _POSITIONS[coding.positions](data, shape)
     values = _read_values(coding.values, rest, counts, shape.dtype)
     return make_csr(values, columns, counts, width=shape.width)
@@ -116,7 +126,7 @@ def _read_levels(values: Values, data: Bytes, shape: RowsShape) -> npt.NDArray[A
     )
 
 
-def _read_bits(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes]:
+def _read_bits(mode: Values, data: Bytes, shape: RowsShape) -> Vectors:
     stride = -(-shape.width // 8)
     packed, rest = _cut(data, shape.num_rows * stride, "bits")
     bits = np.unpackbits(packed.reshape(shape.num_rows, stride), axis=1, bitorder="little")
@@ -124,8 +134,17 @@ def _read_bits(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes
         raise RemoteProtocolError(f"bits are set beyond column {shape.width - 1}")
     counts = np.count_nonzero(bits, axis=1).astype(np.int64)
     _check_memory(counts, shape)
+    values = _read_values(mode, rest, counts, shape.dtype)
+    places = bits.view(np.bool_)
+    many = len(values) * VALUES_PER_NONZERO >= shape.num_rows * shape.width
+    if many and shape.dense_bytes <= shape.max_frame_bytes:
+        # Most likely wanted dense: half the time of CSR and back.
+        rows = np.zeros((shape.num_rows, shape.width), dtype=shape.dtype)
+        rows[places[:, : shape.width]] = values
+        return rows
     # One flat search and a remainder take half the time of a search in two dimensions.
-    return counts, np.flatnonzero(bits.view(np.bool_)) % (8 * stride), rest
+    columns = np.flatnonzero(places) % (8 * stride)
+    return make_csr(values, columns, counts, width=shape.width)
 
 
 def _read_columns(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes]:
@@ -151,7 +170,6 @@ def _read_gaps(data: Bytes, shape: RowsShape) -> tuple[Integers, Integers, Bytes
 
 _PositionsReader = Callable[[Bytes, RowsShape], tuple[Integers, Integers, Bytes]]
 _POSITIONS: Final[dict[Positions, _PositionsReader]] = {
-    Positions.BITS: _read_bits,
     Positions.COLUMNS: _read_columns,
     Positions.GAPS: _read_gaps,
 }

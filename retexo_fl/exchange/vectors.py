@@ -17,6 +17,9 @@ Integers: TypeAlias = npt.NDArray[Any]
 
 #: Values looked at in one go, so that scratch arrays stay in the cache. Chosen, not tuned.
 _CHUNK_VALUES: Final = 2**18
+#: A block is returned as CSR if less than one value in so many is not zero: CSR then takes less
+#: than half of the dense memory (8 bytes per non-zero float32 against 4 per value).
+VALUES_PER_NONZERO: Final = 4
 
 
 def bits_of(values: npt.NDArray[Any]) -> Integers:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from retexo_fl.federation.checkpoints import Checkpoint
+from retexo_fl.federation.ledger_file import Piece
 
 #: Finished rounds that a crash may cost, beside the one under way, in seconds of training.
 MOST_LOST_S: Final = 1.0
@@ -26,7 +27,10 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, write: Callable[[Checkpoint], None], *, now_s: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[Checkpoint, Piece], None],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write = write
         self._now_s = now_s
@@ -48,8 +52,12 @@ class CheckpointWriter:
             return False
         return self._under_way is None or self._now_s() - self._safe_s >= MOST_LOST_S
 
-    def write(self, checkpoint: Checkpoint) -> None:
+    def write(self, checkpoint: Checkpoint, ledger: Piece) -> None:
         """Write a state in the thread; its arrays may change afterwards.
+
+        Args:
+            checkpoint: The state.
+            ledger: What of the account has changed until then.
 
         Raises:
             CheckpointError: It, or an earlier one, could not be written.
@@ -60,7 +68,7 @@ class CheckpointWriter:
         kept = {name: item.copy() for name, item in checkpoint.tensors.items()}
         self._handed_s = self._now_s()
         self._under_way = self._thread.submit(
-            self._timed, Checkpoint(facts=checkpoint.facts, tensors=kept)
+            self._timed, Checkpoint(facts=checkpoint.facts, tensors=kept), ledger
         )
         if self._handed_s - self._safe_s + self._last_took_s >= MOST_LOST_S:
             self.wait()
@@ -83,7 +91,7 @@ class CheckpointWriter:
             self._thread.shutdown()
             self._thread = self._under_way = None
 
-    def _timed(self, checkpoint: Checkpoint) -> float:
+    def _timed(self, checkpoint: Checkpoint, ledger: Piece) -> float:
         begun_s = self._now_s()
-        self._write(checkpoint)
+        self._write(checkpoint, ledger)
         return self._now_s() - begun_s

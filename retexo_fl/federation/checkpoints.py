@@ -19,7 +19,7 @@ from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
 
 #: Raised when the meaning of a checkpoint's content changes.
-CHECKPOINT_VERSION: Final = 2
+CHECKPOINT_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Checkpoint:
     """A training after ``round`` rounds of ``stage``.
 
     Attributes:
-        facts: The part in JSON: job, attempt, stage, round, best score, history, ledger.
+        facts: The part in JSON: job, attempt, stage, round, best score, history.
         tensors: ``weights``, ``best`` (absent before the first candidate), ``adam.*``,
             ``control-*``.
     """

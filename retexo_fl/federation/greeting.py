@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from retexo_fl.client.api import MESSAGE_VERSION, HelloAnswer, HelloRequest, Ticket
+from retexo_fl.client.api import (
+    MESSAGE_VERSION,
+    ColumnsAnswer,
+    HelloAnswer,
+    HelloRequest,
+    Request,
+    Ticket,
+    question_of,
+)
 from retexo_fl.errors import PartitionError, RoundIncomplete
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
 from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.units import clients_named
+
+FirstT = TypeVar("FirstT", HelloAnswer, ColumnsAnswer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +118,7 @@ def greet(
         RemoteProtocolError: A client's hello holds impossible values.
         RoundIncomplete: Not all clients were there in time.
     """
-    found = _ask_all(messenger, ticket, clients)
+    found = whoever_comes(messenger, HelloRequest(ticket=ticket), HelloAnswer, clients)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients, counts_links=counts_links)
     if to_train and not any(answer.train for answer in answers):
@@ -127,18 +138,28 @@ def greet(
     )
 
 
-def _ask_all(
-    messenger: Messenger, ticket: Ticket, clients: int
-) -> dict[int, tuple[int, HelloAnswer]]:
-    """Return, by client index, the Flower node and its answer."""
-    found: dict[int, tuple[int, HelloAnswer]] = {}
-    replies = messenger.ask_whoever_comes(
-        HelloRequest(ticket=ticket), count=clients, purpose="hello"
-    )
+def whoever_comes(
+    messenger: Messenger, request: Request[FirstT], kind: type[FirstT], clients: int
+) -> dict[int, tuple[int, FirstT]]:
+    """Ask what clients answer first of all; return, by client, its Flower node and its answer.
+
+    Args:
+        messenger: The way to the clients.
+        request: What all are asked; its answer names the client.
+        kind: Class of the answer.
+        clients: How many there must be.
+
+    Raises:
+        PartitionError: Two nodes are one client.
+        RoundIncomplete: Clients were missing when the time was over.
+    """
+    found: dict[int, tuple[int, FirstT]] = {}
+    purpose = question_of(request).name
+    replies = messenger.ask_whoever_comes(request, count=clients, purpose=purpose)
     try:
         for node, reply in replies:
             with named(records.said(reply, "client")):
-                answer = records.read_answer(HelloAnswer, reply)
+                answer = records.read_answer(kind, reply)
             if answer.client in found:
                 raise PartitionError(
                     f"two nodes are client {answer.client}; expected one node for each part"

@@ -61,8 +61,12 @@ class JobState:
         return cls(job=f"job-{secrets.token_hex(6)}")
 
     @classmethod
-    def resume(cls, checkpoint: Checkpoint) -> Self:
+    def resume(cls, checkpoint: Checkpoint, ledger: TrafficLedger) -> Self:
         """Continue the job of a checkpoint, one attempt later.
+
+        Args:
+            checkpoint: Of :meth:`checkpoint`.
+            ledger: The account that it names.
 
         Raises:
             CheckpointError: It does not say what :meth:`checkpoint` does.
@@ -73,7 +77,7 @@ class JobState:
                 job=str(facts["job"]),
                 attempt=int(facts["attempt"]) + 1,
                 partitioning=str(facts["partitioning"]),
-                ledger=TrafficLedger.from_csv(str(facts["ledger"]).splitlines()),
+                ledger=ledger,
                 missing=_counts(facts["missing"]),
                 absences=_counts(facts.get("absences", {})),
                 exchange_s=float(facts["exchange_s"]),
@@ -103,7 +107,7 @@ class JobState:
         self.partitioning = told
 
     def checkpoint(self, ticket: Ticket, state: StageState) -> Checkpoint:
-        """Return everything that a resume needs after a round of stage ``ticket.stage``."""
+        """Return what a resume needs after a round of stage ``ticket.stage``, but the ledger."""
         tensors = {"weights": state.weights, **state.optimizer}
         if state.held is not None:
             tensors["held"] = state.held
@@ -122,7 +126,6 @@ class JobState:
             "basis": self.basis is not None,
             "weights_digest": ticket.weights_digest.hex(),
             "outcomes": [_outcome_facts(outcome) for outcome in self.outcomes],
-            "ledger": self.ledger.to_csv(),
             # Copies: they are written while the training continues.
             "missing": dict(self.missing),
             "absences": dict(self.absences),

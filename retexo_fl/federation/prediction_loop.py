@@ -41,7 +41,7 @@ from retexo_fl.federation.rounds.checked_answers import check_predicted, checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import hand_out_keys
+from retexo_fl.federation.rounds.mask_keys import hand_out_keys, most_count
 from retexo_fl.federation.rounds.masked_sums import Who
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
@@ -168,7 +168,9 @@ class PredictionLoop:
         if self.config.secure_aggregation == "masked":
             # All have to answer, whatever the training allowed.
             masking = messenger.run(
-                hand_out_keys(hello, federation.hellos, opens=False, to_train=False)
+                hand_out_keys(
+                    hello, federation.hellos, opens=False, most=most_count(federation.answers)
+                )
             )
         clients = Clients(
             hellos=federation.hellos,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from retexo_fl.client.api import (
+    ColumnsAnswer,
+    ColumnsRequest,
+    ColumnSumsRequest,
     RecipeAnswer,
     RecipeRequest,
     SummaryAnswer,
@@ -22,16 +27,24 @@ from retexo_fl.config import make_config
 from retexo_fl.errors import CheckpointError, ConfigurationError, RemoteProtocolError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy, named
+from retexo_fl.federation.greeting import whoever_comes
+from retexo_fl.federation.rounds.mask_keys import hand_out_keys
 from retexo_fl.files import write_whole
 from retexo_fl.graph.recipes import (
     FeatureRecipe,
     FitOptions,
+    TableColumns,
     TableSummary,
     fit_recipe,
+    form_of_sums,
+    merge_columns,
     merge_summaries,
     parse_summary,
+    summary_of_sums,
 )
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.masking.long_number import LongNumber
+from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +73,8 @@ def make_recipe_app(task: RecipeTask) -> ServerApp:
             raise ConfigurationError(f"out: {out} exists; expected a new file")
         policy = WaitPolicy.for_all(config)
         messenger = Messenger(grid, ledger=TrafficLedger(), policy=policy)
-        recipe = share_recipe(messenger, config.clients, task)
+        masked = config.secure_aggregation == "masked"
+        recipe = share_recipe(messenger, config.clients, task, masked=masked)
         try:
             write_whole(out, [recipe.to_toml().encode()], durable=True)
         except OSError as error:
@@ -69,33 +83,30 @@ def make_recipe_app(task: RecipeTask) -> ServerApp:
     return app
 
 
-def share_recipe(messenger: Messenger, clients: int, task: RecipeTask) -> FeatureRecipe:
+def share_recipe(
+    messenger: Messenger, clients: int, task: RecipeTask, *, masked: bool = False
+) -> FeatureRecipe:
     """Ask clients for summaries, make a recipe, and have all of them store it.
-
-    Clients are numbered by their Flower nodes here: there are no parts yet.
 
     Args:
         messenger: The way to the clients.
         clients: How many there must be.
         task: What is chosen.
+        masked: Ask for sums over all summaries alone.
 
     Raises:
-        RemoteProtocolError: An answer is no summary, or not the recipe's digest.
+        RemoteProtocolError: An answer is no summary, or not the recipe's digest; or no tables have
+            the sums.
         ConfigurationError: The summaries are not of one kind of table.
         RoundIncomplete: Clients were missing when the time was over.
         RetexoError: A client's own named failure.
     """
     ticket = Ticket(job=f"recipe-{secrets.token_hex(6)}", attempt=1)
-    asked = messenger.ask_whoever_comes(
-        SummaryRequest(ticket=ticket), count=clients, purpose="summary"
-    )
-    found = {node: records.read_answer(SummaryAnswer, reply) for node, reply in asked}
-    summaries = [_summary(node, found[node]).without(task.drop) for node in sorted(found)]
-    recipe, told = fit_recipe(merge_summaries(summaries), task)
+    ask = _masked_summary if masked else _summary
+    recipe, told = fit_recipe(ask(messenger, ticket, clients, task.drop), task)
     for sentence in told:
         logger.warning(sentence)
     content = recipe.to_toml().encode()
-    messenger.introduce(dict(enumerate(sorted(found))), attempt=1)
     request = RecipeRequest(ticket=ticket, recipe=np.frombuffer(content, np.uint8))
     asking = Ask.of(range(clients), request, stage=-1, purpose="recipe")
     for client, answer in messenger.answers(asking):
@@ -103,10 +114,62 @@ def share_recipe(messenger: Messenger, clients: int, task: RecipeTask) -> Featur
     return recipe
 
 
-def _summary(node: int, answer: SummaryAnswer) -> TableSummary:
-    """Return a client's summary, after the checks of a file that somebody else wrote."""
+def _summary(
+    messenger: Messenger, ticket: Ticket, clients: int, drop: tuple[str, ...]
+) -> TableSummary:
+    """Ask for each client's summary; return that of all tables.
+
+    Clients are numbered by their Flower nodes here: there are no parts yet.
+    """
+    asked = messenger.ask_whoever_comes(
+        SummaryRequest(ticket=ticket), count=clients, purpose="summary"
+    )
+    found = {node: records.read_answer(SummaryAnswer, reply) for node, reply in asked}
+    messenger.introduce(dict(enumerate(sorted(found))), attempt=1)
+    with _believed():
+        summaries = [
+            parse_summary(answer.summary.tobytes(), Path(f"summary of Flower node {node}"))
+            for node, answer in sorted(found.items())
+        ]
+    return merge_summaries([summary.without(drop) for summary in summaries])
+
+
+def _masked_summary(
+    messenger: Messenger, ticket: Ticket, clients: int, drop: tuple[str, ...]
+) -> TableSummary:
+    """Ask what columns clients have, then for the sums over all of their tables; return these."""
+    found = whoever_comes(messenger, ColumnsRequest(ticket=ticket), ColumnsAnswer, clients)
+    answers = {client: answer for client, (_, answer) in sorted(found.items())}
+    if [*answers] != [*range(clients)]:
+        raise ConfigurationError(
+            f"clients: {clients_named(tuple(answers))} answered; expected 0 to {clients - 1}, as "
+            "their certificates name them"
+        )
+    messenger.introduce({client: node for client, (node, _) in found.items()}, attempt=1)
+    with _believed():
+        tables = [
+            TableColumns.parse(answer.columns.tobytes(), Path(f"columns of client {client}"))
+            for client, answer in answers.items()
+        ]
+    columns = merge_columns([table.without(drop) for table in tables])
+    # Counts are in the long number.
+    masking = messenger.run(hand_out_keys(ticket, answers, opens=False, most=0))
+    content = np.frombuffer(columns.to_json().encode(), np.uint8)
+    request = ColumnSumsRequest(ticket=ticket, columns=content)
+    requests = masking.asked(dict.fromkeys(answers, request))
+    total = form_of_sums(columns).zeros()
+    asking = Ask(requests=requests, stage=-1, purpose="sums")
+    for client, answer in messenger.answers(asking):
+        with named(client):
+            total.add(LongNumber.of(answer.numbers.tobytes(), total.form))
+    return summary_of_sums(total, columns)
+
+
+@contextmanager
+def _believed() -> Iterator[None]:
+    """Check as a file that somebody else wrote; name what a client has sent as its mistake."""
     try:
-        return parse_summary(answer.summary.tobytes(), Path(f"summary of Flower node {node}"))
+        yield
     except ConfigurationError as error:
         raise RemoteProtocolError(str(error)) from error
 

@@ -41,6 +41,7 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
     write_layer_file,
 )
+from retexo_fl.federation.ledger_file import LedgerFile, Piece
 from retexo_fl.federation.resume_checks import (
     check_longer,
     check_unchanged,
@@ -61,7 +62,8 @@ class RunDirectory:
     """A folder with ``config.toml``, ``metrics.jsonl``, ``ledger.csv``, ``model``, ``result.json``.
 
     ``status.json`` says whether the run is active, finished, failed or was interrupted;
-    ``checkpoint.safetensors`` is what a resume starts from.
+    ``checkpoint.safetensors`` is what a resume starts from, with the account of bytes in
+    ``checkpoint-ledger-N.csv``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,6 +73,7 @@ class RunDirectory:
         self._listeners: list[Callable[[Event], None]] = []
         self._held: BinaryIO | None = None
         self._log = EventLog(path / "metrics.jsonl")
+        self._ledger_file = LedgerFile(path)
         self._writer = CheckpointWriter(self._write_checkpoint)
         self._config: Mapping[str, Scalar] = {}
         #: Rounds of earlier attempts that ``metrics.jsonl`` lost, by a crash of the machine.
@@ -123,6 +126,15 @@ class RunDirectory:
             raise
         return checkpoint
 
+    def read_ledger(self, checkpoint: Checkpoint) -> TrafficLedger:
+        """Return the account of bytes that a checkpoint from :meth:`reopen` names.
+
+        Raises:
+            CheckpointError: It is absent or damaged.
+        """
+        with named_damage(self._checkpoint_path):
+            return self._ledger_file.read(checkpoint.facts["ledger"])
+
     def go_on(self, checkpoint: Checkpoint, config: RunConfig) -> None:
         """Cut the history back to a checkpoint; a finished run gives up its result.
 
@@ -141,6 +153,7 @@ class RunDirectory:
         if config.last_rounds != stored.last_rounds:
             self._write_config(replace(stored, last_rounds=config.last_rounds))
         with named_damage(self._checkpoint_path):
+            self._ledger_file.remove_others(int(checkpoint.facts["ledger"]["number"]))
             self._cut_history(checkpoint)
 
     def _write_config(self, config: RunConfig) -> None:
@@ -210,24 +223,33 @@ class RunDirectory:
         """
         return self._writer.is_due()
 
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
+    def checkpoint(self, checkpoint: Checkpoint, ledger: TrafficLedger) -> None:
         """Replace the checkpoint, in a thread that works while clients compute.
+
+        Args:
+            checkpoint: What the training is to go on from.
+            ledger: The account of bytes at that moment.
 
         Raises:
             CheckpointError: It, or the one before, could not be written.
         """
+        piece = self._ledger_file.next_piece(ledger)
         facts = {
             **checkpoint.facts,
             "config": self._config,
             "seconds": self.seconds,
             "metrics_bytes": self._log.size_bytes,
+            "ledger": piece.facts,
         }
-        self._writer.write(Checkpoint(facts=facts, tensors=checkpoint.tensors))
+        self._writer.write(Checkpoint(facts=facts, tensors=checkpoint.tensors), piece)
 
-    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        # The history that it counts on comes first.
+    def _write_checkpoint(self, checkpoint: Checkpoint, piece: Piece) -> None:
+        # The history and the account that it counts on come first.
         self._log.force()
+        self._ledger_file.write(piece)
         write_checkpoint(self._checkpoint_path, checkpoint)
+        if piece.begin == 0:
+            self._ledger_file.remove_others(piece.number)
 
     def write_layer(self, facts: LayerFacts, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the selected weights of a stage to ``model/layer-STAGE.safetensors``."""

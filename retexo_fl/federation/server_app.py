@@ -97,7 +97,7 @@ def run_training(
         checkpoint = run.reopen(config.last_rounds)
         try:
             _check_same_job(config, stored_config(run.path), run.path)
-            job = JobState.resume(checkpoint)
+            job = JobState.resume(checkpoint, run.read_ledger(checkpoint))
         except BaseException:
             run.close()
             raise

@@ -31,6 +31,7 @@ from functools import partial
 import numpy as np
 from flwr.serverapp import Grid
 
+from retexo_fl.client.api import Ticket
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import (
     THIS_MACHINE,
@@ -195,7 +196,10 @@ class ServerLoop:
         """
         stage = len(self.job.outcomes)
         state = self.job.stage_state(stage) or self._first_state(stage)
-        self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state))
+        self._checkpoint(self.job.ticket(stage), state)
+
+    def _checkpoint(self, ticket: Ticket, state: StageState) -> None:
+        self.run.checkpoint(self.job.checkpoint(ticket, state), self.job.ledger)
 
     def _exchange(self, stage: int) -> None:
         begun_s = self.clock.now_s()
@@ -254,7 +258,7 @@ class ServerLoop:
                 seconds = round(ended - begun, 6)
                 self.run.record(replace(known, seconds=seconds, waited_s=round(waited_s, 6)))
             if loop.finished or (training.round % every == 0 and self.run.wants_checkpoint()):
-                self.run.checkpoint(self.job.checkpoint(ticket, training.state()))
+                self._checkpoint(ticket, training.state())
         known, outcome = loop.close()
         if known is not None:
             self.run.record(known)

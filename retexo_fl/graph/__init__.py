@@ -14,7 +14,6 @@ from retexo_fl.graph.parts.storage import (
     write_partitions,
 )
 from retexo_fl.graph.plan.boundary import PLAN_KINDS, BoundaryPlan
-from retexo_fl.graph.plan.plan_counts import PlanCounts, count_plans
 from retexo_fl.graph.plan.vectors import IncomingVectors, OutgoingVectors, PeerPlan
 from retexo_fl.graph.sources.dataset_list import DatasetInfo, list_datasets
 from retexo_fl.graph.sources.datasets import load_dataset
@@ -36,12 +35,10 @@ __all__ = [
     "PartReport",
     "PartitionsReport",
     "PeerPlan",
-    "PlanCounts",
     "Split",
     "assign_nodes",
     "check_partition",
     "check_partitions",
-    "count_plans",
     "cut_graph",
     "find_partitions",
     "from_networkx",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,6 +24,11 @@ from retexo_fl.layers.base import (
 )
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.sparse import SparseRows, sparse_product
+
+#: Of own and received rows that are put together for a product; wider ones are multiplied by
+#: columns, this many at least.
+_MOST_STACKED_BYTES: Final = 2**28
+_FEWEST_COLUMNS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +93,40 @@ def linear(
 
 def aggregate(operator: csr_array, inputs: StageInput) -> Rows:
     """Apply an (N, N + B) sparse operator to the stage's rows: (N, D), sparse if those are."""
+    if isinstance(inputs.own, torch.Tensor) and isinstance(inputs.received, torch.Tensor):
+        return _dense_product(operator, inputs.own, inputs.received)
     rows = stacked_rows(inputs)
     if isinstance(rows, torch.Tensor):
-        matrix = SparseRows.from_scipy(operator, inputs.dtype).to(rows.device)
-        return sparse_product(matrix.pattern, matrix.values, rows)
+        return _product(_matrix(operator, rows), rows)
     values = operator.astype(rows.dtype)
     product = csr_array(values @ rows)
     product.sort_indices()
     return product
+
+
+def _dense_product(operator: csr_array, own: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
+    """Multiply (N, D) own rows above (B, D) received ones, never all of them put together.
+
+    A column's sums do not depend on what is beside it, so by columns the bits are the same.
+    """
+    matrix, width = _matrix(operator, own), own.shape[1]
+    row_bytes = max(1, (len(own) + len(received)) * own.element_size())
+    columns = max(_FEWEST_COLUMNS, _MOST_STACKED_BYTES // row_bytes // 16 * 16)
+    if columns >= width:
+        return _product(matrix, torch.cat([own, received]))
+    result = own.new_empty((matrix.pattern.indptr.shape[0] - 1, width))
+    for first in range(0, width, columns):
+        some = slice(first, first + columns)
+        result[:, some] = _product(matrix, torch.cat([own[:, some], received[:, some]]))
+    return result
+
+
+def _matrix(operator: csr_array, rows: torch.Tensor) -> SparseRows:
+    return SparseRows.from_scipy(operator, rows.dtype).to(rows.device)
+
+
+def _product(matrix: SparseRows, rows: torch.Tensor) -> torch.Tensor:
+    return sparse_product(matrix.pattern, matrix.values, rows)
 
 
 def trained_sums(

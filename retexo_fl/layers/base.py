@@ -17,7 +17,7 @@ from scipy.sparse import csr_array, vstack
 
 from retexo_fl.layers.dropout import KeyedDropout
 from retexo_fl.layers.segment_max import Segments
-from retexo_fl.layers.sparse import SparseRows
+from retexo_fl.layers.sparse import SparsePattern, SparseRows
 from retexo_fl.transfers import onto
 
 Batch = TypeVar("Batch")
@@ -316,6 +316,8 @@ def moved(batch: Batch, device: torch.device) -> Batch:
         found = onto(batch, device) if batch.layout == torch.strided else batch
     elif isinstance(batch, Segments):
         found = batch.on(device)
+    elif isinstance(batch, SparsePattern):
+        found = batch.to(device)
     elif is_dataclass(batch) and not isinstance(batch, type):
         parts = {item.name: moved(getattr(batch, item.name), device) for item in fields(batch)}
         found = replace(batch, **parts)

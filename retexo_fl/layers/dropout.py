@@ -49,10 +49,9 @@ class EntryKeys:
     @classmethod
     def of(cls, pattern: SparsePattern) -> Self:
         """Look up the key of each entry."""
-        width = pattern.column_indptr.numel() - 1
         return cls(
             counts=np.diff(pattern.indptr.numpy()),
-            column_keys=_column_keys(np.arange(width)).take(pattern.columns.numpy()),
+            column_keys=_column_keys(np.arange(pattern.num_columns)).take(pattern.columns.numpy()),
         )
 
 
@@ -112,7 +111,7 @@ class KeyedDropout:
         """Return the (Z,) factors of :meth:`sparse`, computed where ``rows`` are."""
         pattern, device = rows.pattern, rows.values.device
         row_keys = self._row_keys_on(on_device(hashes, device), "values")
-        column_keys = _column_keys_on(device, pattern.column_indptr.numel() - 1)
+        column_keys = _column_keys_on(device, pattern.num_columns)
         keys = row_keys.index_select(0, pattern.rows)
         keys += column_keys.index_select(0, pattern.columns)
         return kept_factors(keys, _MULTIPLIERS, rate=self.rate, dtype=rows.values.dtype)

@@ -11,7 +11,7 @@ stored entries.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +21,19 @@ from retexo_fl.layers.base import Rows
 from retexo_fl.layers.dropout import EntryKeys, KeyedDropout
 from retexo_fl.layers.sparse import SparsePattern, row_sums
 
+#: A gradient of fewer rows than a table has, divided by this, is formed by itself.
+_FEW: Final = 4
+
 
 class FixedRows(Protocol):
-    """Train rows, which dropout acts on, above validation rows."""
+    """Train rows, which dropout acts on, above validation rows.
+
+    Attributes:
+        filled: Rows of the table's gradient, ascending, beside which it is zero, the bias among
+            them; None for all.
+    """
+
+    filled: np.ndarray | None
 
     def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
         """Return (R, H): the rows times the first D rows of ``table``, plus its last."""
@@ -66,6 +76,7 @@ class _DenseFixedRows:
     ) -> None:
         self._train, self._others, self._hashes, self._spare = train, others, hashes, spare
         self._dropped = train
+        self.filled: np.ndarray | None = None
 
     def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
         """See :class:`FixedRows`."""
@@ -99,9 +110,15 @@ class _SparseFixedRows:
         self._keys, self._hashes = EntryKeys.of(self._train), train_hashes
         self._values, self._train_values = extended.data.copy(), train.data.copy()
         self._bias_at = train.indptr[1:] - 1
-        ends = self._train.column_indptr
-        self._column_indptr = torch.cat([ends, ends[-1:].expand(spare)])
-        self._order = self._train.column_order.numpy()
+        ends = self._train.transposed.indptr
+        self._table_rows = len(ends) - 1 + spare
+        filled = np.flatnonzero(np.diff(ends.numpy()))
+        self.filled = filled if len(filled) < self._table_rows // _FEW else None
+        if self.filled is None:
+            self._column_indptr = torch.cat([ends, ends[-1:].expand(spare)])
+        else:
+            self._column_indptr = torch.cat([ends[filled], ends[-1:]])
+        self._order = self._train.transposed.order.numpy()
 
     def product(self, table: torch.Tensor, dropout: KeyedDropout) -> torch.Tensor:
         """See :class:`FixedRows`."""
@@ -118,7 +135,13 @@ class _SparseFixedRows:
     def gradient(self, upstream: torch.Tensor) -> torch.Tensor:
         """See :class:`FixedRows`."""
         by_column = torch.from_numpy(self._values[: len(self._train_values)].take(self._order))
-        return row_sums(upstream, self._train.column_rows, self._column_indptr, by_column)
+        found = row_sums(upstream, self._train.transposed.rows, self._column_indptr, by_column)
+        if self.filled is None:
+            return found
+        # Zeros that nobody reads take no memory: NumPy asks the system for a large array of them.
+        table = np.zeros((self._table_rows, found.shape[1]), found.numpy().dtype)
+        table[self.filled] = found.numpy()
+        return torch.from_numpy(table)
 
 
 def _selected(rows: torch.Tensor, wanted: np.ndarray) -> torch.Tensor:

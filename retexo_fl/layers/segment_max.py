@@ -165,11 +165,13 @@ class DeviceSegmentMax(torch.autograd.Function):
         pattern: SparsePattern = ctx.pattern
         entries = pattern.rows.numel()
         numbers = torch.arange(entries, device=winners.device)[:, None]
-        gradient = grads[0].new_zeros((pattern.column_indptr.numel() - 1, winners.shape[1]))
+        gradient = grads[0].new_zeros((pattern.num_columns, winners.shape[1]))
         for part in _columns(entries, winners.shape[1]):
             has_won = winners[:, part].index_select(0, pattern.rows) == numbers
             upstream = grads[0][:, part].index_select(0, pattern.rows).mul_(has_won)
-            gradient[:, part] = row_sums(upstream, pattern.column_order, pattern.column_indptr)
+            gradient[:, part] = row_sums(
+                upstream, pattern.transposed.order, pattern.transposed.indptr
+            )
         return None, gradient
 
 

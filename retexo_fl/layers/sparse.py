@@ -11,9 +11,11 @@ Shapes: R rows, C columns, Z stored entries, D width of the dense operand.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.sparse import csr_array
 
@@ -27,67 +29,98 @@ _ENTRIES_PER_DEVICE_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transpose:
+    """The transpose of an (R, C) pattern with Z entries.
+
+    Attributes:
+        indptr: (C + 1,): entries of column c are ``indptr[c]:indptr[c + 1]`` of the transpose.
+        order: (Z,): the transpose's z-th entry is entry ``order[z]``.
+        rows: (Z,) row of each entry of the transpose.
+    """
+
+    indptr: torch.Tensor
+    order: torch.Tensor
+    rows: torch.Tensor
+
+    def to(self, device: torch.device) -> Self:
+        """Return it on a device."""
+        return type(self)(
+            indptr=onto(self.indptr, device),
+            order=onto(self.order, device),
+            rows=onto(self.rows, device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SparsePattern:
     """Where the entries of an (R, C) sparse matrix stand, by row and by column.
 
     Attributes:
         indptr: (R + 1,): entries ``indptr[r]:indptr[r + 1]`` belong to row r.
-        rows: (Z,) row of each entry.
         columns: (Z,) column of each entry.
-        column_indptr: (C + 1,), as ``indptr`` for the transpose.
-        column_order: (Z,): the transpose's z-th entry is entry ``column_order[z]``.
-        column_rows: (Z,): ``rows[column_order]``.
+        num_columns: C.
+        at_hand: The transpose, where it is known.
 
-    All are int32, or int64 where R, C or Z is beyond it: half the bytes to read, the same sums.
+    Tensors are int32, or int64 where R, C or Z is beyond it: half the bytes to read, the same sums.
+    What only gradients read is made when one is first asked for.
     """
 
     indptr: torch.Tensor
-    rows: torch.Tensor
     columns: torch.Tensor
-    column_indptr: torch.Tensor
-    column_order: torch.Tensor
-    column_rows: torch.Tensor
+    num_columns: int
+    at_hand: Transpose | None = None
 
     @classmethod
     def from_csr(cls, indptr: np.ndarray, columns: np.ndarray, num_columns: int) -> Self:
-        """Build the pattern and its transpose.
+        """Build the pattern.
 
         Args:
             indptr: (R + 1,) integers.
             columns: (Z,) integers below ``num_columns``.
             num_columns: C.
         """
-        num_rows, entries = len(indptr) - 1, len(columns)
-        small = max(entries, num_rows + 1, num_columns) <= np.iinfo(np.int32).max
+        small = max(len(columns), len(indptr), num_columns) <= np.iinfo(np.int32).max
         dtype = np.int32 if small else np.int64
-        rows = np.repeat(np.arange(num_rows, dtype=dtype), np.diff(indptr))
+        tensors = [_as_tensor(item, dtype) for item in (indptr, columns)]
+        return cls(indptr=tensors[0], columns=tensors[1], num_columns=num_columns)
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """(Z,) row of each entry."""
+        numbers = torch.arange(
+            self.indptr.numel() - 1, dtype=self.indptr.dtype, device=self.indptr.device
+        )
+        return numbers.repeat_interleave(self.indptr.diff(), output_size=self.columns.numel())
+
+    @cached_property
+    def transposed(self) -> Transpose:
+        """The transpose; made once, on the CPU."""
+        if self.at_hand is not None:
+            return self.at_hand
+        indptr, columns = self.indptr.numpy(), self.columns.numpy()
         # One pass that counts instead of sorting; entries of a column keep the order of their rows.
         numbered = csr_array(
-            (np.arange(entries, dtype=dtype), columns, indptr), shape=(num_rows, num_columns)
+            (np.arange(len(columns), dtype=columns.dtype), columns, indptr),
+            shape=(len(indptr) - 1, self.num_columns),
         ).tocsc()
-        arrays = (indptr, rows, columns, numbered.indptr, numbered.data, numbered.indices)
-        tensors = [torch.from_numpy(np.ascontiguousarray(item, dtype=dtype)) for item in arrays]
-        return cls(
-            indptr=tensors[0],
-            rows=tensors[1],
-            columns=tensors[2],
-            column_indptr=tensors[3],
-            column_order=tensors[4],
-            column_rows=tensors[5],
-        )
+        arrays = (numbered.indptr, numbered.data, numbered.indices)
+        tensors = [_as_tensor(item, columns.dtype) for item in arrays]
+        return Transpose(indptr=tensors[0], order=tensors[1], rows=tensors[2])
 
     def to(self, device: torch.device) -> Self:
-        """Return the pattern on a device; itself where it is there."""
+        """Return the pattern on a device, with its transpose; itself where it is there."""
         if self.indptr.device == device:
             return self
         return type(self)(
             indptr=onto(self.indptr, device),
-            rows=onto(self.rows, device),
             columns=onto(self.columns, device),
-            column_indptr=onto(self.column_indptr, device),
-            column_order=onto(self.column_order, device),
-            column_rows=onto(self.column_rows, device),
+            num_columns=self.num_columns,
+            at_hand=self.transposed.to(device),
         )
+
+
+def _as_tensor(values: np.ndarray, dtype: npt.DTypeLike) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +241,9 @@ class _SparseProduct(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_values = _entry_products(pattern, grads[0], dense)
         if ctx.needs_input_grad[2]:
-            by_column = values.index_select(0, pattern.column_order)
-            grad_dense = row_sums(grads[0], pattern.column_rows, pattern.column_indptr, by_column)
+            across = pattern.transposed
+            by_column = values.index_select(0, across.order)
+            grad_dense = row_sums(grads[0], across.rows, across.indptr, by_column)
         return None, grad_values, grad_dense
 
 
@@ -251,4 +285,4 @@ class _SpreadColumns(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, torch.Tensor]:
         pattern: SparsePattern = ctx.pattern
-        return None, row_sums(grads[0], pattern.column_order, pattern.column_indptr)
+        return None, row_sums(grads[0], pattern.transposed.order, pattern.transposed.indptr)

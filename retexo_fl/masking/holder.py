@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from retexo_fl.errors import SecureAggregationRefused
-from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived, number
+from retexo_fl.masking.keys import PublicKeys, SecretKeys, derived, number, numbers
 from retexo_fl.masking.label import Label, Place
+from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.shamir import NOISE_BYTES, SECRET_BYTES, SHARE_BYTES, split
 from retexo_fl.masking.streams import Sums, key_stream
 from retexo_fl.units import counted
@@ -26,6 +28,8 @@ LEAST_CLIENTS: Final = 3
 #: A key seals one piece.
 _NONCE: Final = bytes(12)
 _TAG_BYTES: Final = 16
+
+Maskable = TypeVar("Maskable", Sums, LongNumber)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,20 +141,16 @@ class MaskHolder:
                 answered at this place.
         """
         self.check(label)
-        self._note_answer(label, sums)
-        masked = sums.form.zeros()
-        masked.add(sums)
-        seeds = self._pair_seeds(label)
-        for other, seed in seeds.items():
-            if self._client < other:
-                masked.add_mask(seed)
-            else:
-                masked.subtract_mask(seed)
-        if not label.opens:
-            return Hidden(sums=masked, shares={})
-        own = self._own_seed(label)
-        masked.add_mask(own)
-        return Hidden(sums=masked, shares=self._sealed(label, [own, *seeds.values()]))
+        own = [self._own_seed(label)] if label.opens else []
+        masked, seeds = self._masked(label, sums, own)
+        shares = self._sealed(label, [*own, *seeds.values()]) if label.opens else {}
+        return Hidden(sums=masked, shares=shares)
+
+    def hide_long(self, label: Label, number: LongNumber) -> LongNumber:
+        """Mask one long number, of a sum that nobody may be missing from; as :meth:`hide`."""
+        self.check(label)
+        assert not label.opens
+        return self._masked(label, number, [])[0]
 
     def open(self, label: Label, included: Sequence[int], shares: Mapping[int, bytes]) -> bytes:
         """Tell the shares that take the masks off the sum over some clients.
@@ -184,18 +184,33 @@ class MaskHolder:
         whose = " (least-clients in its agent.toml)" if self._least > LEAST_CLIENTS else ""
         return f"{self._least} at least{whose}"
 
-    def _note_answer(self, label: Label, sums: Sums) -> None:
+    def _masked(
+        self, label: Label, hidden: Maskable, own: Sequence[bytes]
+    ) -> tuple[Maskable, dict[int, bytes]]:
+        """Return numbers with all masks on, if this client may answer so, and the pairs' seeds."""
+        self._note_answer(label, hidden)
+        seeds: dict[int, bytes] = self._pair_seeds(label)
+        masked = hidden.copy()
+        masked.add_masks(
+            [*own, *(seed for other, seed in seeds.items() if self._client < other)],
+            [seed for other, seed in seeds.items() if self._client > other],
+        )
+        return masked, seeds
+
+    def _note_answer(self, label: Label, hidden: Sums | LongNumber) -> None:
         """Refuse to use a mask for two contents, and to be added up among others than before."""
         if not label.opens:
-            asked = hashlib.sha256(b"".join(map(number, label.asked))).digest()
+            asked = hashlib.sha256(numbers(label.asked)).digest()
             if self._memory.asked.setdefault(label.place.purpose, asked) != asked:
                 raise SecureAggregationRefused(
                     f"{label.place.name}: other clients are asked than before, where nobody may be "
                     "missing; the difference of two sums would tell one client's numbers"
                 )
-        content = hashlib.sha256(label.digest + sums.form.words)
-        content.update(sums.narrow.tobytes() + sums.wide.tobytes())
-        if not _note(self._memory.answered, label.place, content.digest()):
+        # Under a key of this label alone, and told nobody: so two contents have one tag by luck.
+        tag = Poly1305(derived(self._secrets.own, b"note", label.digest))
+        hidden.tell(tag.update)
+        content = hashlib.sha256(label.digest + hidden.form.words + tag.finalize()).digest()
+        if not _note(self._memory.answered, label.place, content):
             raise SecureAggregationRefused(
                 f"{label.place.name}: this or a later sum was answered for other weights, clients "
                 "or numbers; a second answer would tell the server more than a sum"
@@ -214,7 +229,7 @@ class MaskHolder:
             raise SecureAggregationRefused(
                 f"{name}: client {self._client} holds no shares of this sum"
             )
-        content = hashlib.sha256(label.weights + b"".join(map(number, included))).digest()
+        content = hashlib.sha256(label.weights + numbers(included)).digest()
         if not _note(self._memory.opened, replace(label.place, trial=0), content):
             raise SecureAggregationRefused(
                 f"{name}: a sum over other clients was opened; a second one would tell the "

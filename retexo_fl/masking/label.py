@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from retexo_fl.masking.keys import derived, number
+from retexo_fl.masking.keys import derived, number, numbers
 
 #: Clients that each client shares masks with, where there are more than one more than that.
 NEIGHBOURS: Final = 64
@@ -98,14 +98,14 @@ class Label:
     @property
     def threshold(self) -> int:
         """How many openers' shares tell a mask: more than two thirds of them."""
-        return len(self.openers) * 2 // 3 + 1
+        return least_openers(len(self.asked))
 
     def _digests(self) -> list[bytes]:
         """Return 32 bytes that bind all but form and weights, then those that bind all."""
         if not self._digest:
             told = hashlib.sha256(b"retexo masked sum 1" + bytes([self.opens]))
-            asked = b"".join(map(number, self.asked))
-            for piece in (self.job.encode(), self.place.name.encode(), self.keys, asked):
+            pieces = (self.job.encode(), self.place.name.encode(), self.keys, numbers(self.asked))
+            for piece in pieces:
                 told.update(number(len(piece)) + piece)
             self._digest.append(told.digest())
             for piece in (self.form, self.weights):
@@ -116,6 +116,11 @@ class Label:
     def _by_rank(self, what: bytes) -> Sequence[int]:
         # The server knows this order without what clients compute with.
         return _ranked(self._digests()[0], what, self.asked)
+
+
+def least_openers(asked: int) -> int:
+    """Return how many openers must tell shares of a sum that so many clients are asked for."""
+    return min(asked, MOST_OPENERS) * 2 // 3 + 1
 
 
 @lru_cache(maxsize=8)

@@ -6,7 +6,8 @@ A Raspberry Pi 4 has no instructions for AES, and both ends of a pair need the s
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -14,26 +15,32 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from retexo_fl.masking.ring import Numbers, Ring
 
-_ZEROS: Final = bytes(2**20)
+#: Of a stream that are made at a time: they, and the numbers they are added to, stay in the cache.
+_PIECE_BYTES: Final = 2**17
+_ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
 #: ChaCha20 writes whole words of an unaligned tail; room behind the last.
 _ROOM: Final = 64
-#: Counts and sums of losses need no more, however many clients add theirs.
+#: Sums of losses need no more, however many clients add theirs.
 WIDE: Final = Ring(64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The form of a client's answer: numbers of two widths.
+    """The form of a client's answer: numbers of up to three widths.
 
     Attributes:
         ring: Of the first numbers.
         narrow: How many of these there are.
         wide: How many numbers of 64 bits follow.
+        counts: How many counts, then; sums of them stay within the ring ``counter``.
+        counter: Of the counts.
     """
 
     ring: Ring
     narrow: int
     wide: int
+    counts: int = 0
+    counter: Ring = WIDE
 
     def zeros(self) -> Sums:
         """Return sums of nothing."""
@@ -41,12 +48,14 @@ class Form:
             form=self,
             narrow=np.zeros(self.narrow, self.ring.dtype),
             wide=np.zeros(self.wide, WIDE.dtype),
+            counts=np.zeros(self.counts, self.counter.dtype),
         )
 
     @property
     def words(self) -> bytes:
         """The form as bytes, for labels."""
-        return b"/".join(str(n).encode() for n in (self.ring.bits, self.narrow, self.wide))
+        sizes = (self.ring.bits, self.narrow, self.wide, self.counter.bits, self.counts)
+        return b"/".join(str(n).encode() for n in sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,42 +63,112 @@ class Sums:
     """Numbers of a form, masked or not.
 
     Attributes:
-        form: Of both arrays.
+        form: Of the arrays.
         narrow: (narrow,) of the form's ring.
         wide: (wide,) uint64.
+        counts: (counts,) of the form's counter.
     """
 
     form: Form
     narrow: Numbers
     wide: Numbers
+    counts: Numbers = field(default_factory=lambda: np.zeros(0, WIDE.dtype))
 
     @classmethod
-    def of(cls, ring: Ring, narrow: np.ndarray, wide: np.ndarray) -> Sums:
-        """Take (n,) and (m,) int64 numbers; those that are too large for the ring wrap around."""
-        form = Form(ring=ring, narrow=len(narrow), wide=len(wide))
-        return cls(form=form, narrow=ring.wrapped(narrow), wide=WIDE.wrapped(wide))
+    def of(
+        cls,
+        ring: Ring,
+        narrow: np.ndarray,
+        wide: np.ndarray,
+        counts: np.ndarray | None = None,
+        counter: Ring = WIDE,
+    ) -> Sums:
+        """Take (n,), (m,) and (k,) whole numbers; too large ones for the ring wrap around."""
+        counts = np.zeros(0, np.int64) if counts is None else counts
+        return cls(
+            form=Form(
+                ring=ring, narrow=len(narrow), wide=len(wide), counts=len(counts), counter=counter
+            ),
+            narrow=ring.wrapped(narrow),
+            wide=WIDE.wrapped(wide),
+            counts=counter.wrapped(counts),
+        )
 
     def add(self, other: Sums) -> None:
         """Add in place."""
         assert other.form == self.form
-        self.form.ring.add(self.narrow, other.narrow)
-        WIDE.add(self.wide, other.wide)
+        for (ring, numbers), (_, others) in zip(self._parts(), other._parts(), strict=True):
+            ring.add(numbers, others)
 
     def add_mask(self, seed: bytes) -> None:
         """Add the mask of a 16-byte seed in place."""
-        narrow, wide = _mask(seed, self.form)
-        self.form.ring.add(self.narrow, narrow)
-        WIDE.add(self.wide, wide)
+        self.add_masks([seed])
 
     def subtract_mask(self, seed: bytes) -> None:
         """Subtract the mask of a 16-byte seed in place."""
-        narrow, wide = _mask(seed, self.form)
-        self.form.ring.subtract(self.narrow, narrow)
-        WIDE.subtract(self.wide, wide)
+        self.add_masks([], [seed])
+
+    def add_masks(self, added: Iterable[bytes], subtracted: Iterable[bytes] = ()) -> None:
+        """Add the masks of some 16-byte seeds and subtract those of others, in place.
+
+        Piece by piece, so that what is added to is read and written once for all of them.
+        """
+        streams: list[tuple[np.ufunc, Callable[..., object]]]
+        streams = [(np.add, _stream(seed)) for seed in added]
+        streams += [(np.subtract, _stream(seed)) for seed in subtracted]
+        for pieces in self._pieces():
+            size = sum(piece.nbytes for piece in pieces)
+            room, zeros = bytearray(size + _ROOM), _ZEROS[:size]
+            masks, begin = [], 0
+            for piece in pieces:
+                masks.append((piece, np.frombuffer(room, piece.dtype, len(piece), begin)))
+                begin += piece.nbytes
+            for change, write in streams:
+                write(zeros, room)
+                for piece, mask in masks:
+                    change(piece, mask, out=piece)
+        for ring, numbers in self._parts():
+            ring.cut(numbers)
 
     def signed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return both as int64."""
+        """Return the narrow and the wide ones as int64."""
         return self.form.ring.signed(self.narrow), WIDE.signed(self.wide)
+
+    def signed_counts(self) -> np.ndarray:
+        """Return the counts as int64."""
+        return self.form.counter.signed(self.counts)
+
+    def copy(self) -> Sums:
+        """Return numbers of their own."""
+        arrays = (self.narrow.copy(), self.wide.copy(), self.counts.copy())
+        return Sums(form=self.form, narrow=arrays[0], wide=arrays[1], counts=arrays[2])
+
+    def tell(self, update: Callable[[memoryview], object]) -> None:
+        """Hand over all numbers as bytes, one array after the other."""
+        for _, numbers in self._parts():
+            if numbers.size:
+                update(numbers.data.cast("B"))
+
+    def _pieces(self) -> Iterator[list[Numbers]]:
+        """Yield views of all numbers in their order, of so many bytes at a time."""
+        found: list[Numbers] = []
+        room = _PIECE_BYTES
+        for _, numbers in self._parts():
+            begin = 0
+            while begin < len(numbers):
+                if room < numbers.itemsize:
+                    yield found
+                    found, room = [], _PIECE_BYTES
+                found.append(numbers[begin : begin + room // numbers.itemsize])
+                begin += len(found[-1])
+                room -= found[-1].nbytes
+        if found:
+            yield found
+
+    def _parts(self) -> tuple[tuple[Ring, Numbers], ...]:
+        """Return rings with their numbers, in the order in which a stream masks them."""
+        form = self.form
+        return (WIDE, self.wide), (form.ring, self.narrow), (form.counter, self.counts)
 
 
 def key_stream(key: bytes, size: int) -> bytes:
@@ -98,17 +177,10 @@ def key_stream(key: bytes, size: int) -> bytes:
     return cipher.encryptor().update(bytes(size))
 
 
-def _mask(seed: bytes, form: Form) -> tuple[Numbers, Numbers]:
-    """Return the numbers that a seed stands for; a seed is used for one form only."""
-    dtype = form.ring.dtype
-    begin = form.wide * WIDE.dtype.itemsize
-    total = begin + form.narrow * dtype.itemsize
+def _stream(seed: bytes) -> Callable[[memoryview, bytearray], object]:
+    """Return what writes the next bytes of a seed's mask over as many zeros.
+
+    A seed is used for one form only.
+    """
     key = hashlib.sha256(b"retexo mask 1" + seed).digest()
-    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
-    encryptor, stream = cipher.encryptor(), bytearray(total + _ROOM)
-    view = memoryview(stream)
-    for at in range(0, total, len(_ZEROS)):
-        piece = memoryview(_ZEROS)[: min(len(_ZEROS), total - at)]
-        encryptor.update_into(piece, view[at:])
-    wide = np.frombuffer(stream, WIDE.dtype, form.wide)
-    return np.frombuffer(stream, dtype, form.narrow, begin), wide
+    return Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update_into

@@ -35,12 +35,12 @@ def unmask(label: Label, total: Sums, included: Sequence[int], told: Mapping[int
             shares[at : at + SHARE_BYTES] for at in range(0, len(shares), SHARE_BYTES)
         ]
     shares_by_pair = _Shares(label)
+    added: list[bytes] = []
+    subtracted: list[bytes] = []
     for at, (client, other) in enumerate(pairs):
         seed = shares_by_pair.seed(client, {o: shares[at] for o, shares in by_opener.items()})
-        if client <= other:
-            total.subtract_mask(seed)
-        else:
-            total.add_mask(seed)
+        (subtracted if client <= other else added).append(seed)
+    total.add_masks(added, subtracted)
 
 
 class _Shares:

@@ -128,7 +128,7 @@ def _ledger(path: Path, notes: list[str], *, open_end: bool) -> TrafficLedger | 
 
     try:
         return TrafficLedger.from_csv(tracked())
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         raise RunDirectoryError(
             f"{place}: damaged, expected a line as the ledger writes it"
         ) from error

@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from retexo_fl.ledger import KINDS
+from retexo_fl.ledger import KINDS, Volume
 from retexo_fl.report import markup
 from retexo_fl.report.bytes_chart import BytesRow, bytes_chart
 from retexo_fl.report.network import network_card
@@ -242,11 +242,12 @@ def kinds_section(run: RunRecord) -> str:
 def _by_stage(run: RunRecord) -> str:
     if run.ledger is None:
         return ""
+    by_place = run.ledger.grouped("layer", "kind")
     layers = sorted({account.layer for account, _ in run.ledger.lines()})
     kinds = [kind for kind in KINDS if kind in run.ledger.totals()["payload"]]
     rows = []
     for layer in layers:
-        moved = [run.ledger.sum(kind=kind, layer=layer) for kind in kinds]
+        moved = [by_place.get((layer, kind), Volume()) for kind in kinds]
         rows.append(
             [
                 markup.words(f"stage {layer}" if layer >= 0 else "outside stages"),

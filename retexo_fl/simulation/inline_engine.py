@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from retexo_fl.channels import Channel, MemoryChannel
+from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
 from retexo_fl.client.api import ClientApi, Ticket
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
@@ -17,6 +17,7 @@ from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.run_log.events import Event
+from retexo_fl.simulation.heap import return_freed_memory
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved import Watcher, no_watch
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 
 
 def run_inline(
-    config: RunConfig, parts: list[GraphPartition], listeners: Sequence[Listener] = ()
+    config: RunConfig,
+    parts: list[GraphPartition],
+    listeners: Sequence[Listener] = (),
+    *,
+    folder: Path | None = None,
 ) -> None:
     """Train on ``parts`` in this process.
 
@@ -37,14 +42,17 @@ def run_inline(
         config: The configuration; ``clients`` equals the number of parts.
         parts: One for each client.
         listeners: Called with every event of the run.
+        folder: Keeps rows that cross, in place of memory; it is removed at the end.
 
     Raises:
         RetexoError: Any named failure of the run.
     """
     from retexo_fl.client.factory import InProcessClients
 
+    return_freed_memory(config.clients)
     network = make_network(config)
-    clients = InProcessClients(parts, config, channel=make_channel(network))
+    channel = make_channel(network, folder)
+    clients = InProcessClients(parts, config, channel=channel, folder=folder)
     try:
         run_clients(config, clients.find, listeners, network=network)
     finally:
@@ -63,9 +71,15 @@ def make_network(config: RunConfig) -> VirtualNetwork | None:
     return VirtualNetwork(links, clients=config.clients, seed=config.seed)
 
 
-def make_channel(network: VirtualNetwork | None) -> Channel:
-    """Return a channel for the clients of this process, whose blocks pass over the network."""
-    return MemoryChannel() if network is None else ModelledChannel(MemoryChannel(), network)
+def make_channel(network: VirtualNetwork | None, folder: Path | None = None) -> Channel:
+    """Return a channel for the clients of this process, whose blocks pass over the network.
+
+    Args:
+        network: From :func:`make_network`.
+        folder: Keeps the blocks, in place of memory.
+    """
+    kept = MemoryChannel() if folder is None else SpoolChannel(folder / "spool")
+    return kept if network is None else ModelledChannel(kept, network)
 
 
 def run_clients(

@@ -31,11 +31,22 @@ from retexo_fl.updates.grid import Grid
 
 #: Directions that add less than this share of all sums hold rounding alone.
 _SHORTEST: Final = 1e-6
+#: Sums of features and of squares are off by less than this for each node, and than this share.
+_SLACK: Final = 2.0**-20
 
 
 def basis_width(*, blocks: int, classes: int, features: int) -> int:
     """Return d."""
     return min(blocks * classes, features)
+
+
+def masked_sum_bits(basis_bits: int) -> int:
+    """Return the bits of a sum of products under masks.
+
+    Of the largest sum they leave 2**-20 or less where nothing is rounded without masks, 2**-12
+    where that is to few bits.
+    """
+    return 32 if basis_bits == 32 else 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,6 +160,13 @@ def direction_sums(rows: Features, block: Basis) -> np.ndarray:
     return _centred_product(rows, block.mean, block.coordinates(wide))
 
 
+def square_sums(rows: Features, labels: np.ndarray, classes: int) -> tuple[float, float]:
+    """Return the sums of squares of all of (n, F) rows, and of their labels."""
+    values = rows if isinstance(rows, np.ndarray) else rows.data
+    squares = np.square(values, dtype=np.float64).sum()
+    return float(squares), float(np.square(indicators(labels, classes)).sum())
+
+
 def _centred_product(rows: Features, mean: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Return ``(rows - mean)' factors`` without making centred rows, which are not sparse."""
     product = np.asarray(_transposed(rows) @ factors)
@@ -190,6 +208,27 @@ class BasisBuilder:
         """The last block, or the mean alone before the first: what clients need for the next."""
         nothing = np.zeros((len(self._mean), 0), self._mean.dtype)
         return Basis(mean=self._mean, directions=self._blocks[-1] if self._blocks else nothing)
+
+    def reach(self, squares: tuple[float, ...], sums: np.ndarray, examples: int) -> float:
+        """Return what no sum that the next block is made of exceeds, by Cauchy and Schwarz.
+
+        A sum of ``z y`` is at most ``|Z| |Y|``, one of ``z (z v)`` at most ``|Z|**2 |v|``.
+
+        Args:
+            squares: Sums of :func:`square_sums` of all clients.
+            sums: Of :func:`feature_sums`.
+            examples: How many nodes these are over.
+        """
+        of_rows, of_labels = squares
+        mean = self._mean.astype(np.float64)
+        centred = of_rows - 2 * float(mean @ sums) + examples * float(mean @ mean)
+        # What the sums lost when they were rounded.
+        lost = examples + of_rows + 2 * float(np.abs(mean).sum())
+        centred = max(centred, 0.0) + _SLACK * lost
+        if not self._blocks:
+            return math.sqrt(centred * (of_labels + _SLACK * (examples + of_labels)))
+        longest: float = np.linalg.norm(self._blocks[-1].astype(np.float64), axis=0).max()
+        return centred * longest
 
     def add(self, sums: np.ndarray) -> None:
         """Make the next block of (F, c) :func:`label_products` or :func:`direction_sums`."""

@@ -18,9 +18,10 @@ of a sender's has more than 2**24 of them; what rounds to 0 is not written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -37,10 +38,19 @@ _FINEST: Final = 126
 _CHUNK_VALUES: Final = 2**22
 
 
-def sent_features(
-    part: GraphPartition, plan: BoundaryPlan, *, model: str, normalisation: str, dtype: str
-) -> Iterator[Features]:
-    """Yield what a client sends to each peer before the first layer is trained.
+def sent_bytes(
+    part: GraphPartition,
+    plan: BoundaryPlan,
+    *,
+    model: str,
+    normalisation: str,
+    dtype: str,
+    codec: str,
+    frame_bytes: int,
+) -> list[int]:
+    """Return the payload that a client sends to each peer before the first layer is trained.
+
+    A row that goes to several peers is looked at once.
 
     Args:
         part: The client's part.
@@ -48,15 +58,37 @@ def sent_features(
         model: Layer, which may ask for scaled rows.
         normalisation: ``feature-normalisation``.
         dtype: ``dtype``.
+        codec: ``codec``.
+        frame_bytes: Limit of a frame.
     """
-    features = normalise_features(part.features, normalisation).astype(dtype)
-    features = sent_rows(model, part.degrees, features)
+    features = own_features(part, model=model, normalisation=normalisation, dtype=dtype)
+    width, item = features.shape[1], np.dtype(dtype).itemsize
+    if codec == "dense":
+        return [peer.send.count * width * item for peer in plan.peers]
+    is_sent = np.zeros(part.num_inner, dtype=bool)
     for peer in plan.peers:
-        yield peer.send.gather(features)
+        is_sent[peer.send.rows] = True
+    sums = [peer.send.sums.gather(features) for peer in plan.peers if peer.send.sums is not None]
+    looked_at = [features[is_sent.nonzero()[0]], *sums]
+    own, *of_sums = map(RowSizes.of, rounded_features(looked_at) if codec == "fixed" else looked_at)
+    place = is_sent.cumsum() - 1
+    found, next_sums = [], iter(of_sums)
+    for peer in plan.peers:
+        sizes = own.taken(place[peer.send.rows])
+        if peer.send.sums is not None:
+            sizes = sizes.then(next(next_sums))
+        found.append(sizes.lossless_bytes(frame_bytes))
+    return found
+
+
+def own_features(part: GraphPartition, *, model: str, normalisation: str, dtype: str) -> Features:
+    """Return the features of a client's nodes as they are sent; arguments as above."""
+    features = normalise_features(part.features, normalisation).astype(dtype)
+    return sent_rows(model, part.degrees, features)
 
 
 def rounded_features(sent: Sequence[Features]) -> list[Features]:
-    """Return what the codec ``fixed`` makes of all that one client sends, in :func:`sent_features`.
+    """Return what the codec ``fixed`` makes of all that one client sends.
 
     Of magnitudes that float32 holds.
     """
@@ -68,19 +100,97 @@ def rounded_features(sent: Sequence[Features]) -> list[Features]:
     return [_rounded(features, 2.0**finest) for features in sent]
 
 
-def lossless_bytes(vectors: Features, *, frame_bytes: int) -> int:
-    """Return the payload of one block under the codec ``lossless``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSizes:
+    """What the size of rows on the wire depends on, row by row; so rows are looked at once.
 
-    Args:
-        vectors: [v, w] float32 or float64, dense or CSR with sorted columns.
-        frame_bytes: Limit of a frame.
+    Attributes:
+        width: w.
+        item: s.
+        counts: [v] values: z_i.
+        skipped: [v] sum of gap // 255.
+        alike: [v] whether all values of a row are equal.
+        ones: [v] whether all are 1.
     """
-    width, item = vectors.shape[1], vectors.dtype.itemsize
-    counts = _nonzeros_by_row(vectors)
-    return sum(
-        _frame_bytes(*_rows(vectors, begin, end), width=width, item=item)
-        for begin, end in pairwise(_frame_ends(counts, width, item, frame_bytes))
-    )
+
+    width: int
+    item: int
+    counts: np.ndarray
+    skipped: np.ndarray
+    alike: np.ndarray
+    ones: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: Features) -> Self:
+        """Look at [v, w] float32 or float64 vectors, dense or CSR with sorted columns."""
+        count, width = vectors.shape
+        step = max(1, _CHUNK_VALUES // width)
+        looked = [
+            _looked_at(vectors, begin, min(begin + step, count)) for begin in range(0, count, step)
+        ]
+        none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, bool))
+        counts, skipped, alike, ones = map(np.concatenate, zip(none, *looked, strict=True))
+        return cls(
+            width=width,
+            item=vectors.dtype.itemsize,
+            counts=counts,
+            skipped=skipped,
+            alike=alike,
+            ones=ones,
+        )
+
+    def taken(self, rows: np.ndarray) -> Self:
+        """Return those of some rows, in their order."""
+        return replace(
+            self,
+            counts=self.counts[rows],
+            skipped=self.skipped[rows],
+            alike=self.alike[rows],
+            ones=self.ones[rows],
+        )
+
+    def then(self, others: Self) -> Self:
+        """Return those of rows and of others after them."""
+        return replace(
+            self,
+            counts=np.concatenate((self.counts, others.counts)),
+            skipped=np.concatenate((self.skipped, others.skipped)),
+            alike=np.concatenate((self.alike, others.alike)),
+            ones=np.concatenate((self.ones, others.ones)),
+        )
+
+    def lossless_bytes(self, frame_bytes: int) -> int:
+        """Return the payload of one block of these rows under the codec ``lossless``.
+
+        Args:
+            frame_bytes: Limit of a frame.
+        """
+        ends = _frame_ends(self.counts, self.width, self.item, frame_bytes)
+        return sum(self._frame_bytes(slice(begin, end)) for begin, end in pairwise(ends))
+
+    def _frame_bytes(self, frame: slice) -> int:
+        counts = self.counts[frame]
+        rows, nonzeros = len(counts), int(counts.sum())
+        values = self._value_bytes(frame, nonzeros)
+        lengths = rows + int((counts // _ESCAPED).sum())
+        return min(
+            rows * self.width * self.item,
+            rows * ((self.width + 7) // 8) + values,
+            lengths + nonzeros * _column_bytes(self.width) + values,
+            lengths + nonzeros + int(self.skipped[frame].sum()) + values,
+        )
+
+    def _value_bytes(self, frame: slice, nonzeros: int) -> int:
+        if not self.alike[frame].all():
+            return self.item * nonzeros
+        if self.ones[frame].all():
+            return 0
+        return self.item * int(np.count_nonzero(self.counts[frame]))
+
+
+def lossless_bytes(vectors: Features, *, frame_bytes: int) -> int:
+    """Return the payload of one block of [v, w] vectors under the codec ``lossless``."""
+    return RowSizes.of(vectors).lossless_bytes(frame_bytes)
 
 
 def _rounded(features: Features, steps: float) -> Features:
@@ -112,56 +222,43 @@ def _frame_ends(counts: np.ndarray, width: int, item: int, limit: int) -> list[i
     return ends
 
 
-def _rows(vectors: Features, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the (rows,) counts, and (z,) columns and bits of the non-zeros of some rows."""
+def _looked_at(
+    vectors: Features, begin: int, end: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return counts, skipped, alike and ones of some rows, as :class:`RowSizes` has them."""
+    if isinstance(vectors, np.ndarray) and (full := _bits(vectors[begin:end])).all():
+        # No zeros: nothing is skipped, and no places need be found.
+        alike = (full == full[:, :1]).all(axis=1)
+        one = _bits(np.ones(1, dtype=vectors.dtype))
+        counts = np.full(end - begin, vectors.shape[1], dtype=np.int64)
+        return counts, np.zeros_like(counts), alike, alike & (full[:, 0] == one)
+    rows, columns, bits = _values(vectors, begin, end)
+    counts = np.bincount(rows, minlength=end - begin)
+    skipped = np.zeros(end - begin, dtype=np.int64)
+    alike, ones = np.ones(end - begin, dtype=bool), np.ones(end - begin, dtype=bool)
+    filled = counts > 0
+    if len(bits):
+        starts = (counts.cumsum() - counts)[filled]
+        gaps = np.diff(columns.astype(np.int64), prepend=-1) - 1
+        gaps[starts] = columns[starts]
+        skipped[filled] = np.add.reduceat(gaps // _ESCAPED, starts)
+        least, most = np.minimum.reduceat(bits, starts), np.maximum.reduceat(bits, starts)
+        one = _bits(np.ones(1, dtype=vectors.dtype))
+        alike[filled], ones[filled] = least == most, (least == one) & (most == one)
+    return counts, skipped, alike, ones
+
+
+def _values(vectors: Features, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (z,) rows, columns and bits of the non-zeros of some rows."""
     if isinstance(vectors, np.ndarray):
         bits = _bits(vectors[begin:end])
         rows, columns = bits.nonzero()
-        return np.bincount(rows, minlength=end - begin), columns, bits[rows, columns]
+        return rows, columns, bits[rows, columns]
     part = slice(vectors.indptr[begin], vectors.indptr[end])
     bits, columns = _bits(vectors.data[part]), vectors.indices[part]
     rows = np.repeat(np.arange(end - begin), np.diff(vectors.indptr[begin : end + 1]))
     there = bits != 0
-    return np.bincount(rows[there], minlength=end - begin), columns[there], bits[there]
-
-
-def _frame_bytes(
-    counts: np.ndarray, columns: np.ndarray, bits: np.ndarray, *, width: int, item: int
-) -> int:
-    rows, nonzeros = len(counts), len(columns)
-    values = _value_bytes(counts, bits, item)
-    lengths = rows + int((counts // _ESCAPED).sum())
-    starts = counts.cumsum() - counts
-    skipped = np.diff(columns.astype(np.int64), prepend=-1) - 1
-    first = starts[counts > 0]
-    skipped[first] = columns[first]
-    return min(
-        rows * width * item,
-        rows * ((width + 7) // 8) + values,
-        lengths + nonzeros * _column_bytes(width) + values,
-        lengths + nonzeros + int((skipped // _ESCAPED).sum()) + values,
-    )
-
-
-def _value_bytes(counts: np.ndarray, bits: np.ndarray, item: int) -> int:
-    filled = counts[counts > 0]
-    if not len(filled):
-        return 0
-    starts = filled.cumsum() - filled
-    least, most = np.minimum.reduceat(bits, starts), np.maximum.reduceat(bits, starts)
-    if (least != most).any():
-        return item * len(bits)
-    one = np.ones(1, dtype=f"f{item}").view(bits.dtype)[0]
-    return 0 if (least == one).all() else item * len(filled)
-
-
-def _nonzeros_by_row(vectors: Features) -> np.ndarray:
-    rows = max(1, _CHUNK_VALUES // vectors.shape[1])
-    counted = [
-        _rows(vectors, begin, min(begin + rows, vectors.shape[0]))[0]
-        for begin in range(0, vectors.shape[0], rows)
-    ]
-    return np.concatenate(counted) if counted else np.zeros(0, dtype=np.int64)
+    return rows[there], columns[there], bits[there]
 
 
 def _bits(values: np.ndarray) -> np.ndarray:

@@ -86,8 +86,10 @@ class StageTrainer(ABC):
             sums_at=lambda weights, place: without_exchange(self._sums(weights, place)),
             correction=correction,
         )
+        update_sum = run_alone(update)
+        spans = sums.spans if update_sum is sums.gradient_sum else None
         return LayerUpdate(
-            update_sum=run_alone(update), train=sums.train, validation=sums.validation
+            update_sum=update_sum, spans=spans, train=sums.train, validation=sums.validation
         )
 
     def close(self) -> None:  # noqa: B027 - most hold nothing

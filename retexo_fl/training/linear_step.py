@@ -75,6 +75,7 @@ class LinearBatch:
             others=validation,
             spare=self._layout.spare_rows,
         )
+        self._spans = self._layout.spans(self._rows.filled)
 
     @torch.no_grad()
     def sums(self, weights: np.ndarray, dropout: KeyedDropout) -> PassSums:
@@ -92,7 +93,7 @@ class LinearBatch:
         flat = table.view(-1)[: self._layout.size].numpy()
         if tail is not None:
             tail.write(self._layout.split(flat))
-        sums.gradient_sum = flat
+        sums.gradient_sum, sums.spans = flat, self._spans
         sums.is_finite = all_finite(flat[self._layout.bias_at :])
         return sums
 
@@ -212,6 +213,15 @@ class _Layout:
     def spare_rows(self) -> int:
         """Rows of H values that hold what stands behind the layer's table."""
         return -(-(self.size - math.prod(self.shapes[0])) // self.shapes[0][1])
+
+    def spans(self, filled: np.ndarray | None) -> np.ndarray | None:
+        """Return the (n, 2) places outside which a gradient is zero, for rows of the table."""
+        if filled is None:
+            return None
+        width = self.shapes[0][1]
+        starts = np.append(filled[filled * width < self.bias_at] * width, self.bias_at)
+        ends = np.append(starts[:-1] + width, self.size)
+        return np.stack((starts, ends), axis=1)
 
     def split(self, flat: np.ndarray) -> list[torch.Tensor]:
         """Return views of a flat vector."""

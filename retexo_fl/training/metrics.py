@@ -24,9 +24,11 @@ class Metric(ABC):
 
     Attributes:
         lower_is_better: Less is better, as of an error.
+        counts: Each sum is a count of some of the nodes; under masks it then takes fewer bits.
     """
 
     lower_is_better: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
 
     @abstractmethod
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -119,6 +121,8 @@ def metric_value(metric: Metric, totals: np.ndarray) -> float | None:
 
 class _ByClass(Metric):
     """Base of metrics of three counts of each class or label: hits, predictions and positives."""
+
+    counts = True
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the (3 C,) counts."""
@@ -241,6 +245,8 @@ class _Ranking(Metric):
     :data:`BINS` bins of equal width from -REACH to REACH; a bin begins at its lower edge. Scores in
     one bin count as equal, so what is computed is exact for scores at the edges of bins.
     """
+
+    counts = True
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the (K, 2, BINS) counts as one vector: of K classes negatives, then positives."""

@@ -27,6 +27,10 @@ from retexo_fl.graph.features import Features
 _PENALTIES: Final = tuple(10.0 ** (step / 4 - 6) for step in range(29))
 
 
+#: Of a sum under masks.
+MASKED_GRAM_BITS: Final = 40
+
+
 def gram_values(width: int, classes: int) -> int:
     """Return how many values :func:`gram_sums` has."""
     return (width + 1) * (width + 2) // 2 + (width + 1) * classes

@@ -5,6 +5,7 @@ Symbols: N inner nodes, n nodes of one use, P parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -162,17 +163,21 @@ class StagePass:
             train=Tally(count=len(batch.labels), loss_sum=float(loss.detach())),
         )
 
-    def _labelled(self, which: str) -> list[_LabelledBatch]:
+    def _labelled(self, which: str) -> Iterable[_LabelledBatch]:
+        if which == "test":
+            # Most nodes, and judged once.
+            return self._selected(which)
         if which not in self._batches:
-            facts, nodes = self._facts, getattr(self._nodes, which)
-            self._batches[which] = [
-                _LabelledBatch(
-                    rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
-                    labels=onto(label_tensor(self._nodes.labels[rows]), facts.device),
-                )
-                for rows in chunks(nodes)
-            ]
+            self._batches[which] = list(self._selected(which))
         return self._batches[which]
+
+    def _selected(self, which: str) -> Iterator[_LabelledBatch]:
+        facts = self._facts
+        for rows in chunks(getattr(self._nodes, which)):
+            yield _LabelledBatch(
+                rows=moved(facts.model.layer.batch(facts.prepared, rows), facts.device),
+                labels=onto(label_tensor(self._nodes.labels[rows]), facts.device),
+            )
 
 
 def chunks(rows: np.ndarray) -> list[np.ndarray]:

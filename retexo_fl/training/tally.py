@@ -64,12 +64,14 @@ class PassSums:
 
     Attributes:
         gradient_sum: (P,) of the train rows' summed loss; None without train rows.
+        spans: (n, 2) places outside which it is zero, ascending and apart; None if not known.
         is_finite: Nothing in it is infinite or not a number.
         train: Of the train rows, with dropout; ``correct`` is not counted.
         validation: Of the validation rows, without dropout, where they are in the same pass.
     """
 
     gradient_sum: np.ndarray | None = None
+    spans: np.ndarray | None = None
     is_finite: bool = True
     train: Tally = field(default_factory=Tally)
     validation: Tally = field(default_factory=Tally)
@@ -77,9 +79,10 @@ class PassSums:
     def add(self, other: PassSums) -> None:
         """Add the sums of further rows."""
         if self.gradient_sum is None:
-            self.gradient_sum = other.gradient_sum
+            self.gradient_sum, self.spans = other.gradient_sum, other.spans
         elif other.gradient_sum is not None:
             self.gradient_sum += other.gradient_sum
+            self.spans = None
         self.is_finite &= other.is_finite
         self.train += other.train
         self.validation += other.validation
@@ -92,12 +95,14 @@ class LayerUpdate:
     Attributes:
         update_sum: (P,) gradient of the summed loss over its train nodes, or with several local
             steps the change of the weights times the number of train nodes; zeros without any.
+        spans: As of :class:`PassSums`.
         train: Over the train nodes, at the incoming weights with dropout; ``correct`` is not
             counted.
         validation: Over the validation nodes, at the incoming weights, without dropout.
     """
 
     update_sum: np.ndarray
+    spans: np.ndarray | None = None
     train: Tally
     validation: Tally
 

@@ -21,12 +21,13 @@ from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
 from retexo_fl.masking.label import MOST_OPENERS, NEIGHBOURS
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.shamir import SHARE_BYTES
-from retexo_fl.training.ridge import gram_values
+from retexo_fl.training.basis import masked_sum_bits
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: What BNS draws in a round is sent as float64 numbers.
 _ID_BYTES: Final = 8
-#: Of a masked number beside an update; values of an update that share one of these.
+#: Of a masked number that is no count; values of an update that share one of these.
 _WIDE_BYTES: Final = 8
 _BLOCK: Final = 256
 
@@ -268,10 +269,13 @@ class MaskedSize:
         rounds: R of each stage.
         end_to_end: All layers are one stage.
         update_bits: Of a value from the second round of a stage on.
+        basis_bits: Of a value of a basis.
         opens: Rounds may be closed without some clients: shares go along.
-        labels: Numbers of the class counts, and what a loss needs of all labels.
-        metric: Numbers of a metric other than accuracy.
-        report: Numbers of the report of the test.
+        most_count: What no count adds up to more than.
+        classes: C'; of each, nodes by use are counted.
+        label_sums: Numbers that a loss needs of all labels.
+        metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
+        report: The same of the report of the test.
     """
 
     everyone: tuple[int, ...]
@@ -280,10 +284,35 @@ class MaskedSize:
     rounds: tuple[int, ...]
     end_to_end: bool
     update_bits: int
+    basis_bits: int
     opens: bool
-    labels: int
-    metric: int
-    report: int
+    most_count: int
+    classes: int
+    label_sums: int
+    metric: Beside
+    report: Beside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Numbers of an answer beside its array.
+
+    Attributes:
+        counts: In the bits of the largest count.
+        wide: Of 64 bits.
+    """
+
+    counts: int = 0
+    wide: int = 0
+
+    @classmethod
+    def of(cls, count: int, *, counts: bool) -> Beside:
+        """Return so many counts, or numbers of 64 bits."""
+        return cls(counts=count) if counts else cls(wide=count)
+
+    def __add__(self, other: Beside) -> Beside:
+        """Return both."""
+        return Beside(counts=self.counts + other.counts, wide=self.wide + other.wide)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +321,7 @@ class MaskedVolume:
 
     Attributes:
         updates_up: Updates, and sums for a basis or for ridge regression.
-        beside: Counts, losses, metrics, and sizes of updates: 64 bits each.
+        beside: Counts, losses, metrics, and sizes of updates.
         keys: Public keys, and who is asked among whom.
         shares: Sealed shares of masks, and what openers tell of them.
         signatures: Of the keys, in a deployment.
@@ -323,13 +352,13 @@ class MaskedQuestion:
         clients: Who is asked, ascending.
         count: How often.
         numbers_bytes: Of one client's array.
-        beside: How many numbers of 64 bits each adds.
+        beside_bytes: Of the numbers that each adds.
     """
 
     clients: tuple[int, ...]
     count: int
-    numbers_bytes: int
-    beside: int
+    numbers_bytes: int = 0
+    beside_bytes: int = 0
 
     @property
     def openers(self) -> int:
@@ -352,7 +381,7 @@ class MaskedQuestion:
         shares = asked * up + self.openers * (2 * len("shares") + to_opener + told)
         return MaskedVolume(
             updates_up=self.count * asked * self.numbers_bytes,
-            beside=self.count * asked * (len("wide") + _WIDE_BYTES * self.beside),
+            beside=self.count * asked * (len("beside") + self.beside_bytes),
             keys=self.count * asked * terms,
             shares=self.count * shares if opens else 0,
         )
@@ -362,7 +391,8 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
     """Predict what masked sums move, if no stage ends early and no client is missing."""
     clients = len(size.everyone)
     total = MaskedVolume(
-        keys=clients * (len("mask-key") + KEY_BYTES + len("keys") + clients * KEY_BYTES),
+        keys=clients
+        * (len("mask-keykeysmask-counts") + KEY_BYTES + clients * KEY_BYTES + _WIDE_BYTES),
         signatures=clients
         * (len("mask-signaturesignatures") + SIGNATURE_BYTES + clients * SIGNATURE_BYTES),
     )
@@ -373,30 +403,38 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
 
 def masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedQuestion]:
     """Yield the questions that are answered under masks, in their order."""
+    counter = Ring.of_sums(size.most_count, 1)
 
     def asked(
-        clients: tuple[int, ...], beside: int, *, count: int = 1, numbers_bytes: int = 0
+        clients: tuple[int, ...], beside: Beside, *, count: int = 1, numbers_bytes: int = 0
     ) -> Iterator[MaskedQuestion]:
         if clients and count:
             yield MaskedQuestion(
-                clients=clients, count=count, numbers_bytes=numbers_bytes, beside=beside
+                clients=clients,
+                count=count,
+                numbers_bytes=numbers_bytes,
+                beside_bytes=counter.size(beside.counts) + _WIDE_BYTES * beside.wide,
             )
 
-    yield from asked(size.everyone, size.labels)
+    yield from asked(size.everyone, Beside(counts=3 * size.classes, wide=size.label_sums))
+    nodes = Beside(counts=1)
     if shape.has_basis:
-        blocks = -(-shape.inputs // shape.classes)
-        for columns, count in ((1, 1), (shape.classes, blocks)):
-            numbers_bytes = _WIDE_BYTES * shape.features * columns
-            yield from asked(size.training, 1, count=count, numbers_bytes=numbers_bytes)
-    judged = 3 + size.metric
+        features, blocks = shape.features, -(-shape.inputs // shape.classes)
+        squares = nodes + Beside(wide=2)
+        yield from asked(size.training, squares, numbers_bytes=_WIDE_BYTES * features)
+        numbers_bytes = Ring(masked_sum_bits(size.basis_bits)).size(features * shape.classes)
+        yield from asked(size.training, nodes, count=blocks, numbers_bytes=numbers_bytes)
+    # Nodes and right ones; loss.
+    judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:
-        numbers_bytes = _WIDE_BYTES * gram_values(shape.read_width, shape.classes)
-        yield from asked(size.everyone, 1, numbers_bytes=numbers_bytes)
+        products = gram_values(shape.read_width, shape.classes)
+        numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
+        yield from asked(size.everyone, nodes, numbers_bytes=numbers_bytes)
         yield from asked(size.validating, judged)
     only_judging = tuple(c for c in size.validating if c not in size.training)
     for parameters, rounds in _stages(shape, size):
-        # Examples and loss; of validation examples, loss, right ones, metric; sizes; cut values.
-        beside = 2 + judged + -(-parameters // _BLOCK) + 1
+        # Of train nodes their loss, too; sizes of blocks; cut values.
+        beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
         for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
             numbers_bytes = masked_update_bytes(parameters, bits, len(size.training))
             yield from asked(size.training, beside, count=count, numbers_bytes=numbers_bytes)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retexo_fl.updates.zeros import with_zeros, without_zeros
+from retexo_fl.updates.zeros import Groups, with_zeros, without_zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,21 @@ class UpdateCodec(Protocol):
         """Return how many of so many values may exceed their steps without a word."""
         ...
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+    def encode_update(
+        self,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return what a client sends of its (P,) update; the argument is not written to.
 
         Args:
             update_sum: The update.
             key: Which it is.
             steps: Of the round; empty in the first of a stage.
+            spans: Where it may be other than zero, as :func:`.without_zeros` has it; None if that
+                is not known. What is returned does not depend on it.
         """
         ...
 
@@ -84,6 +92,16 @@ class UpdateCodec(Protocol):
         """Return the (P,) update that the server adds up.
 
         A length or dtype other than the round's is refused by the server after it.
+
+        Raises:
+            RemoteProtocolError: It cannot be decoded.
+        """
+        ...
+
+    def groups(self, coded: np.ndarray) -> Groups | None:
+        """Return an update that has few values other than zero, if it is coded and adds up so.
+
+        Such a codec measures nothing.
 
         Raises:
             RemoteProtocolError: It cannot be decoded.
@@ -150,15 +168,25 @@ class PlainUpdates:
         """See :class:`UpdateCodec`; none are."""
         return 0 * values
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+    def encode_update(
+        self,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
         """See :class:`UpdateCodec`."""
         del key, steps
-        return update_sum if self._keeps_zeros else without_zeros(update_sum)
+        return update_sum if self._keeps_zeros else without_zeros(update_sum, spans)
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """See :class:`UpdateCodec`."""
         del key, steps
         return with_zeros(coded)
+
+    def groups(self, coded: np.ndarray) -> Groups | None:
+        """See :class:`UpdateCodec`."""
+        return Groups.read(coded) if coded.dtype == np.uint8 else None
 
     @property
     def sends_changes(self) -> bool:

@@ -12,14 +12,15 @@ instead of sent. One that has others asks for them whole.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.updates.codec import PlainUpdates, UpdateKey
+from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.grid import Grid, block_rms
+from retexo_fl.updates.zeros import Groups
 
 #: Bytes that name weights which clients may hold.
 _NAME_BYTES: Final = 8
@@ -55,14 +56,20 @@ class FewBits(PlainUpdates):
         del before
         return b"" if self._updates is None else self._updates.steps(largest)
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+    def encode_update(
+        self,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
         """See :class:`UpdateCodec`.
 
         Raises:
             TrainingDiverged: A value is not finite.
         """
         if self._updates is None:
-            return super().encode_update(update_sum, key, steps)
+            return super().encode_update(update_sum, key, steps, spans)
         if not np.isfinite(update_sum).all():
             raise TrainingDiverged(
                 f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
@@ -77,6 +84,10 @@ class FewBits(PlainUpdates):
         if self._updates is None:
             return super().decode_update(coded, key, steps)
         return self._updates.decode(coded, steps)
+
+    def groups(self, coded: np.ndarray) -> Groups | None:
+        """See :class:`UpdateCodec`; in few bits there are none."""
+        return super().groups(coded) if self._updates is None else None
 
     def encode_weights(
         self, weights: np.ndarray, key: UpdateKey, held: np.ndarray | None
@@ -123,5 +134,4 @@ def most_held(patience: int) -> int:
 
 def weights_name(weights: np.ndarray) -> bytes:
     """Return the bytes that name weights which clients may hold."""
-    content = str(weights.dtype).encode() + np.ascontiguousarray(weights).tobytes()
-    return hashlib.sha256(content).digest()[:_NAME_BYTES]
+    return array_digest(weights)[:_NAME_BYTES]

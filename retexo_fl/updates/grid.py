@@ -18,7 +18,8 @@ import hashlib
 import math
 import struct
 import zlib
-from typing import Final, Self
+from collections.abc import Iterator
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from retexo_fl.packing import pack, packed_bytes, unpack
 
 #: Values that share a step.
 BLOCK: Final = 256
+#: Blocks that are looked at in one go.
+_PIECE_BLOCKS: Final = 256
 #: Widths of a number.
 BITS: Final = (8, 4, 2, 1)
 #: The grid reaches so many times the root mean square of a block at least, twice that at most.
@@ -83,19 +86,41 @@ class Grid:
         return found
 
     def numbers(self, values: np.ndarray, key: str, steps: bytes) -> tuple[np.ndarray, int]:
-        """Return the (P,) int64 numbers of values on shared steps, and how many were cut.
+        """Return the (P,) whole numbers of values on shared steps, and how many were cut.
+
+        They are int8, or int32 where they have bits to spare.
 
         Args:
             values: (P,) float32 or float64, finite.
             key: What the drawn numbers follow from.
             steps: Shared ones.
         """
+        if self._bits == _WIDE_BITS:
+            return self._nearest(values, steps)
         scaled = values.astype(np.float64) / _each(steps, len(values))
         cut = int((np.abs(scaled) > self.most).sum())
-        if self._bits == _WIDE_BITS:
-            return np.clip(np.rint(scaled), -self.most, self.most).astype(np.int64), cut
-        drawn = _generator(key).random(len(values))
-        return _rounded(scaled, drawn, self._bits).astype(np.int64), cut
+        return _rounded(scaled, _generator(key).random(len(values)), self._bits), cut
+
+    def _nearest(self, values: np.ndarray, steps: bytes) -> tuple[np.ndarray, int]:
+        """Return (P,) int32 numbers, and how many were cut.
+
+        Steps are powers of two, so that scaling rounds nothing, in float32 neither.
+        """
+        found, cut = np.empty(len(values), np.int32), 0
+        parts = np.ldexp(1.0, -np.frombuffer(steps, np.int8).astype(np.int32)).astype(values.dtype)
+        most = _at_most(self.most, values.dtype)
+        room = np.empty((min(_PIECE_BLOCKS, len(parts)), BLOCK), values.dtype)
+        for blocks, table in _pieces(values):
+            with np.errstate(over="ignore", under="ignore"):
+                scaled = np.multiply(table, parts[blocks, None], out=room[: len(table)])
+            if scaled.max() > most or scaled.min() < -most:
+                cut += int((np.abs(scaled) > most).sum())
+                rounded = np.rint(np.clip(scaled.astype(np.float64), -self.most, self.most))
+            else:
+                rounded = np.rint(scaled, out=scaled)
+            into = found[blocks.start * BLOCK : blocks.stop * BLOCK]
+            into[:] = rounded.reshape(-1)[: len(into)]
+        return found, cut
 
     def values(self, numbers: np.ndarray, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 values that numbers, or sums of them, stand for."""
@@ -192,11 +217,37 @@ class Grid:
 
 def block_rms(values: np.ndarray) -> np.ndarray:
     """Return the (blocks,) root mean squares of (P,) values."""
-    table = _blocks(values)
-    counts = np.full(len(table), BLOCK)
-    counts[-1:] = len(values) - BLOCK * (len(table) - 1)
-    found: np.ndarray = np.sqrt(np.square(table).sum(axis=1) / counts)
+    found = np.empty(-(-len(values) // BLOCK))
+    wide = np.empty((min(_PIECE_BLOCKS, len(found)), BLOCK))
+    for blocks, table in _pieces(values):
+        squares = np.square(table, out=wide[: len(table)], dtype=np.float64)
+        found[blocks] = squares.sum(axis=1)
+    counts = np.full(len(found), BLOCK)
+    counts[-1:] = len(values) - BLOCK * (len(found) - 1)
+    found /= counts
+    np.sqrt(found, out=found)
     return found
+
+
+def _pieces(values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield some blocks at a time, which the cache holds: their places, and the (n, 256) values.
+
+    Behind the last value there are zeros.
+    """
+    whole = len(values) // BLOCK
+    for begin in range(0, whole, _PIECE_BLOCKS):
+        blocks = slice(begin, min(begin + _PIECE_BLOCKS, whole))
+        yield blocks, values[blocks.start * BLOCK : blocks.stop * BLOCK].reshape(-1, BLOCK)
+    if rest := len(values) % BLOCK:
+        last = np.zeros((1, BLOCK), values.dtype)
+        last[0, :rest] = values[-rest:]
+        yield slice(whole, whole + 1), last
+
+
+def _at_most(whole: int, dtype: np.dtype[Any]) -> float:
+    """Return the largest number of a dtype that is not above a whole one."""
+    found = dtype.type(whole)
+    return float(found if int(found) <= whole else np.nextafter(found, dtype.type(0)))
 
 
 def _blocks(values: np.ndarray) -> np.ndarray:

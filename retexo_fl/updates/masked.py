@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
@@ -98,6 +99,7 @@ class MaskedUpdates(FewBits):
         self._bits = update_bits
 
     @staticmethod
+    @lru_cache(maxsize=4)
     def shared(steps: bytes) -> SharedGrid:
         """Read steps.
 
@@ -141,20 +143,34 @@ class MaskedUpdates(FewBits):
         """Return none with 32 bits; of few a hundredth: their grids leave out the largest."""
         return 0 if self._bits == _WIDE_BITS else values // 100
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        """Return the (P + blocks + 1,) int64 numbers of a client's update.
+    def encode_update(
+        self,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the (P + blocks + 1,) int64 numbers of a client's update; see :meth:`whole`."""
+        del spans
+        return np.concatenate(self.whole(update_sum, key, steps))
+
+    def whole(
+        self, update_sum: np.ndarray, key: UpdateKey, steps: bytes
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the (P,) int32 or int8 numbers of a client's update, and the (blocks + 1,) others.
 
         Raises:
             TrainingDiverged: A value is not finite.
             RemoteProtocolError: Steps are of another number of values.
         """
-        if not np.isfinite(update_sum).all():
+        sizes = block_rms(update_sum)
+        if not (np.isfinite(sizes).all() or np.isfinite(update_sum).all()):
             raise TrainingDiverged(
                 f"client {key.client}: stage {key.stage}, round {key.round}: its update is not "
                 "finite; lower learning-rate"
             )
         shared = self.shared(steps)
-        if len(shared.exponents) != -(-len(update_sum) // BLOCK):
+        if len(shared.exponents) != len(sizes):
             raise RemoteProtocolError(
                 f"got {len(shared.exponents)} steps for {len(update_sum)} values"
             )
@@ -163,10 +179,9 @@ class MaskedUpdates(FewBits):
             f"{key.seed}/{key.stage}/{key.round}/{key.client}/update",
             shared.exponents,
         )
-        part = block_rms(update_sum) / shared.grid.reach(shared.exponents)
-        square = np.square(part)
+        square = np.square(sizes / shared.grid.reach(shared.exponents))
         powers = np.minimum(np.square(square), shared.most_power) * shared.unit
-        return np.concatenate([numbers, np.ceil(powers).astype(np.int64), [cut]])
+        return numbers, np.append(np.ceil(powers).astype(np.int64), cut)
 
     def decode_update(self, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
         """Return the (P,) float64 sum of updates that sums of numbers stand for."""

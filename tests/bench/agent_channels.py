@@ -1,4 +1,4 @@
-"""Whole agents that exchange by TCP, by datagrams in user space, and with the kernel's program.
+"""Whole agents that exchange by TCP, by datagrams in user space or the kernel, or as they choose.
 
 Each on a host of its own (a network namespace); the same training, to the bit. Processor time of
 all agents, with what they compute, and of the kernel threads that take their packets (threaded
@@ -20,6 +20,7 @@ import numpy as np
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
+from retexo_fl.kernel_path.carrying.choice import LEAST_TIMES
 from sims.kernel_path.offloads import JOINING, set_features
 from sims.kernel_path.processor_time import softirq_threads, threads_that_serve, used_s
 from sims.kernel_path.runs import in_turn
@@ -37,7 +38,7 @@ _TCP_PORT: Final = 7411
 _UDP_PORT: Final = 7412
 #: As many agents as this start slowly where there is other work.
 _START_S: Final = 600.0
-_WAYS: Final = ("tcp", "udp", "xdp")
+_WAYS: Final = ("tcp", "udp", "xdp", "auto")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -60,10 +61,23 @@ _SMALL: Final = _Case(
     clients=4,
     nodes=0,
     trainings={
-        "standard, 4 clients, small exchanges": {
+        f"standard, 4 clients, small exchanges, {rounds} rounds": {
             "algorithm": "standard",
             "hidden": 64,
-            "rounds": 30,
+            "rounds": rounds,
+        }
+        for rounds in (LEAST_TIMES, 30)
+    },
+)
+_MANY: Final = _Case(
+    clients=16,
+    nodes=0,
+    trainings={
+        f"standard, 16 clients, small exchanges of rows and sums, {LEAST_TIMES} rounds": {
+            "algorithm": "standard",
+            "hidden": 64,
+            "rounds": LEAST_TIMES,
+            "boundary-plan": "cover",
         }
     },
 )
@@ -101,8 +115,9 @@ class _Spent:
 def run(quick: bool, data_dir: Path | None) -> Outcome:
     """Measure all cases."""
     del data_dir
-    small = {name: {**keys, "rounds": 2} for name, keys in _SMALL.trainings.items()}
-    cases = [_Case(clients=2, nodes=0, trainings=small)] if quick else [_SMALL, _LARGE]
+    keys = next(iter(_SMALL.trainings.values()))
+    small = {"standard, 2 clients, 2 rounds": {**keys, "rounds": 2}}
+    cases = [_Case(clients=2, nodes=0, trainings=small)] if quick else [_SMALL, _MANY, _LARGE]
     found: dict[tuple[str, str], _Spent] = {}
     load = [os.getloadavg()[0]]
     for case in cases:
@@ -204,7 +219,7 @@ def _federation(root: Path, keys: dict[str, Any], way: str) -> Iterator[_Federat
                 parts,
                 addresses=addresses,
                 hosts=hosts,
-                settings={**PERMISSIVE, "datagram-memory-mib": 256.0},
+                settings={**PERMISSIVE, "datagram-memory-mib": 64.0},
                 start=False,
             )
         )

@@ -22,6 +22,7 @@ from tests.bench import (
     unified,
 )
 from tests.bench.outcome import Outcome
+from tests.bench.peers import compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ BENCHES: Final = {
         run=activations.run,
     ),
     "samplers": Bench(
-        purpose="samplers, induced subgraphs and gathered features against PyTorch and SciPy",
+        purpose="samplers, induced subgraphs and gathering beside PyTorch, SciPy, PyG and DGL",
         run=samplers.run,
     ),
     "engine_overhead": Bench(
@@ -68,6 +69,10 @@ BENCHES: Final = {
     "masked_sums": Bench(
         purpose="masked sums: clients, server, bytes, and rounds with masks against without",
         run=masked_sums.run,
+    ),
+    "peers": Bench(
+        purpose="as accurate as PyG in one process, and as FedAvg of PyG models on Flower",
+        run=compared.run,
     ),
     "unified": Bench(
         purpose="two CPU devices of known speeds training together against each alone",

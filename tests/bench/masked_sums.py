@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from retexo_fl.masking.holder import Hidden
 from retexo_fl.masking.label import NEIGHBOURS, Label
@@ -51,6 +52,7 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
         flower = _secagg_plus(min(clients - 1, NEIGHBOURS), values, samples=3)
         times += [
             _row(f"{clients} clients: client, CPU", "ms", found["client"]),
+            _row(f"{clients} clients: its key streams alone, CPU", "ms", found["streams"]),
             _row(f"{clients} clients: server adds one, CPU", "ms", found["add"]),
             _row(f"{clients} clients: server opens the sum, CPU", "ms", found["open"]),
             _row(f"{clients} clients: up, each client", "kB", found["bytes"]),
@@ -73,12 +75,13 @@ def _protocol(clients: int, values: int, *, samples: int) -> dict[str, list[floa
     update = np.random.default_rng(0).normal(size=values).astype(np.float32)
     steps = codec.first_steps(values, most_train=100, terms=clients)
     shared = codec.shared(steps)
-    found: dict[str, list[float]] = {"client": [], "add": []}
+    found: dict[str, list[float]] = {"client": [], "streams": [], "add": []}
     label = masked.label()
+    pairs = len(label.neighbours(0))
 
     def answer(client: int) -> Hidden:
         key = UpdateKey(seed=0, job="bench", stage=0, round=1, client=client)
-        narrow, wide = np.split(codec.encode_update(update, key, steps), [values])
+        narrow, wide = codec.whole(update, key, steps)
         return masked.holders[client].hide(label, Sums.of(shared.ring, narrow, wide))
 
     included = [client for client in range(clients) if client % 10 or clients < 10]
@@ -86,6 +89,7 @@ def _protocol(clients: int, values: int, *, samples: int) -> dict[str, list[floa
     total: Sums | None = None
     for client in included:
         hidden = _timed(found["client"], partial(answer, client), samples)
+        _timed(found["streams"], partial(_streams, pairs, 4 * values), samples)
         total = hidden.sums.form.zeros() if total is None else total
         packed = shared.ring.pack(hidden.sums.narrow)
         _timed(found["add"], partial(_add, total, hidden, packed, values), samples)
@@ -103,7 +107,17 @@ def _protocol(clients: int, values: int, *, samples: int) -> dict[str, list[floa
     }
 
 
-def _add(total: Sums, hidden: Hidden, packed: bytes, values: int) -> None:
+def _streams(pairs: int, size: int) -> None:
+    """Make the key streams of masks with so many clients, as pieces that stay in the cache."""
+    zeros = memoryview(bytes(2**17))
+    room = bytearray(2**17 + 64)
+    for _ in range(pairs):
+        write = Cipher(algorithms.ChaCha20(bytes(32), bytes(16)), mode=None).encryptor().update_into
+        for begin in range(0, size, len(zeros)):
+            write(zeros[: size - begin], room)
+
+
+def _add(total: Sums, hidden: Hidden, packed: np.ndarray, values: int) -> None:
     ring = total.form.ring
     total.add(Sums(form=total.form, narrow=ring.unpack(packed, values), wide=hidden.sums.wide))
 

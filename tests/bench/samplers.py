@@ -1,4 +1,8 @@
-"""Samplers, induced subgraphs and the gathering of features against what is there without them."""
+"""Samplers, induced subgraphs and gathering at 2.4 million nodes, against what else does it.
+
+PyTorch, SciPy and NumPy in this process; PyTorch Geometric (with torch-sparse) and DGL's GraphBolt,
+where they are installed, in processes of their own (``sampler_peers.py``).
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,18 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from retexo_fl.graph import load_dataset
 from retexo_fl.sampling import Adjacency, NeighbourSampler, ShadowSampler, root_workloads
 from retexo_fl.sampling.features import FeatureStore
 from retexo_fl.sampling.induction import induced_block
 from retexo_fl.sampling.workspace import Workspaces
 from tests.bench.measure import LEAST_REPEATS, Timings, interleaved
 from tests.bench.outcome import Outcome, Row
+from tests.bench.sampler_peers import beside_libraries
+from tests.bench.sampler_process import FANOUTS, SCOPE_FANOUTS
 from tests.bench.torch_sampler import TorchSampler
 
-_FANOUTS: Final = (15, 10, 5)
-_SCOPE_FANOUTS: Final = (10, 5)
 _SCOPE_LAYERS: Final = 5
-#: Exponent of the Pareto law of degrees: a median of half the mean, and hubs.
-_DEGREE_EXPONENT: Final = 1.32
-#: Largest degree, as a share of the nodes.
-_LARGEST_SHARE: Final = 0.02
-#: Edges drawn for each one wanted: few are drawn twice.
-_DRAWN_SHARE: Final = 1.02
 _OURS, _TORCH = "NeighbourSampler", "PyTorch"
 _INDUCED, _SCIPY = "induced_block", "SciPy A[n][:, n]"
 _SCOPES = "scopes of each root apart"
@@ -42,8 +41,7 @@ _GATHER_TARGET: Final = 3.0
 class _Sizes:
     """What a run works on."""
 
-    nodes: int
-    edges: int
+    graph: str
     batches: tuple[int, ...]
     estimated: int
     width: int
@@ -52,8 +50,8 @@ class _Sizes:
 
 
 _WHOLE: Final = _Sizes(
-    nodes=1_000_000,
-    edges=40_000_000,
+    # Samplers read no features, and the rows that are gathered are made here.
+    graph="synthetic:products,features=1",
     batches=(1024, 4096),
     estimated=50_000,
     width=100,
@@ -61,7 +59,12 @@ _WHOLE: Final = _Sizes(
     least_s=0.2,
 )
 _QUICK: Final = _Sizes(
-    nodes=2_000, edges=20_000, batches=(16,), estimated=200, width=4, repeats=2, least_s=0.0
+    graph="synthetic:nodes=2000,degree=20,features=1",
+    batches=(16,),
+    estimated=200,
+    width=4,
+    repeats=2,
+    least_s=0.0,
 )
 
 
@@ -69,20 +72,25 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
     """Time each pair in turn on one graph."""
     del data_dir
     sizes = _QUICK if quick else _WHOLE
-    adjacency = power_law_adjacency(sizes.nodes, sizes.edges)
+    graph = load_dataset(sizes.graph, data_dir=None)
+    adjacency = Adjacency(indptr=graph.indptr, indices=graph.indices.astype(np.int32))
+    del graph
+    *beside, libraries = beside_libraries(adjacency, sizes.batches, sizes.repeats)
     parts = [_neighbours(adjacency, batch, sizes) for batch in sizes.batches]
     parts += [_subgraphs(adjacency, sizes), _gathering(adjacency, sizes)]
-    parts.append(_workloads(adjacency, sizes))
+    parts += [_workloads(adjacency, sizes), (beside[0], beside[1])]
     degrees = np.sort(adjacency.degrees)
     setting = {
+        "graph": sizes.graph,
         "nodes": adjacency.num_nodes,
         "edges": adjacency.num_edges,
         "median degree": int(degrees[len(degrees) // 2]),
         "largest degree": int(degrees[-1]),
-        "fanouts": "/".join(map(str, _FANOUTS)),
-        "scope fanouts": "/".join(map(str, _SCOPE_FANOUTS)),
+        "fanouts": "/".join(map(str, FANOUTS)),
+        "scope fanouts": "/".join(map(str, SCOPE_FANOUTS)),
         "width": sizes.width,
         "dtype": "float32",
+        **libraries,
     }
     return Outcome(
         name="samplers",
@@ -92,25 +100,13 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
     )
 
 
-def power_law_adjacency(nodes: int, edges: int) -> Adjacency:
-    """Return about so many random edges, whose ends are drawn by the same power law."""
-    rng = np.random.default_rng(0)
-    drawn = round(_DRAWN_SHARE * edges)
-    weights = 1.0 + rng.pareto(_DEGREE_EXPONENT, nodes)
-    weights = (weights * drawn / weights.sum()).clip(max=_LARGEST_SHARE * nodes)
-    bounds = np.rint(np.cumsum([0.0, *weights]) * drawn / weights.sum()).astype(np.int64)
-    ends = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(bounds))
-    sources = ends[rng.integers(0, drawn, drawn)]
-    return Adjacency.from_edges(sources, ends, num_nodes=nodes)
-
-
 _Rows = tuple[list[Row], list[Row]]
 
 
 def _neighbours(adjacency: Adjacency, batch: int, sizes: _Sizes) -> _Rows:
     """Both sides draw anew in every call, from the same roots."""
     roots = _roots(adjacency, batch)
-    ours, rival = NeighbourSampler(adjacency, _FANOUTS, seed=0), TorchSampler(adjacency, _FANOUTS)
+    ours, rival = NeighbourSampler(adjacency, FANOUTS, seed=0), TorchSampler(adjacency, FANOUTS)
     torch_roots, calls = torch.from_numpy(roots), iter(range(2**62))
     cases: dict[str, Callable[[], object]] = {
         _OURS: lambda: ours.sample(roots, epoch=0, batch=next(calls)),
@@ -125,7 +121,7 @@ def _neighbours(adjacency: Adjacency, batch: int, sizes: _Sizes) -> _Rows:
 def _subgraphs(adjacency: Adjacency, sizes: _Sizes) -> _Rows:
     """Induce the subgraph of all scopes of a batch together; their nodes are drawn beforehand."""
     batch = sizes.batches[0]
-    sampler = ShadowSampler(adjacency, _SCOPE_FANOUTS, _SCOPE_LAYERS, seed=0)
+    sampler = ShadowSampler(adjacency, SCOPE_FANOUTS, _SCOPE_LAYERS, seed=0)
     roots = _roots(adjacency, batch)
     nodes = np.unique(sampler.sample(roots, epoch=0, batch=0).nodes)
     bounds = np.array([0, len(nodes)])
@@ -153,7 +149,7 @@ def _subgraphs(adjacency: Adjacency, sizes: _Sizes) -> _Rows:
 def _gathering(adjacency: Adjacency, sizes: _Sizes) -> _Rows:
     """Gather the input rows of a batch."""
     roots = _roots(adjacency, sizes.batches[0])
-    nodes = NeighbourSampler(adjacency, _FANOUTS, seed=0).sample(roots, epoch=0, batch=0).nodes
+    nodes = NeighbourSampler(adjacency, FANOUTS, seed=0).sample(roots, epoch=0, batch=0).nodes
     rows = torch.rand(adjacency.num_nodes, sizes.width)
     store, places = FeatureStore(rows.numpy()), torch.from_numpy(nodes)
     buffer = torch.empty(len(nodes), sizes.width)
@@ -170,7 +166,7 @@ def _gathering(adjacency: Adjacency, sizes: _Sizes) -> _Rows:
 def _workloads(adjacency: Adjacency, sizes: _Sizes) -> _Rows:
     """Estimate what each of many roots costs, as before a training."""
     roots = _roots(adjacency, sizes.estimated)
-    sampler = NeighbourSampler(adjacency, _FANOUTS, seed=0)
+    sampler = NeighbourSampler(adjacency, FANOUTS, seed=0)
     label = f"workloads of {len(roots)} roots: {_ESTIMATED}"
     cases = {_ESTIMATED: lambda: root_workloads(sampler, roots, cache=None)}
     timings = interleaved(cases, repeats=sizes.repeats, least_s=sizes.least_s)

@@ -19,6 +19,7 @@ import torch
 from retexo_fl.devices.balancer import Balancer
 from retexo_fl.devices.names import parse_devices
 from retexo_fl.devices.pool import WorkerPool
+from retexo_fl.sampling import Adjacency
 from retexo_fl.training.sampler_choice import SamplerChoice
 from retexo_fl.training.stage_model import ModelShape
 from sims.mini_batch_graphs import MiniBatchGraph
@@ -27,7 +28,6 @@ from sims.unified_task import Slowness, UnifiedSettings, device_name
 from tests.bench.gradient_sums import Rows, sum_rows
 from tests.bench.measure import Spread
 from tests.bench.outcome import Outcome, Row
-from tests.bench.samplers import power_law_adjacency
 
 #: Part of (v1 + v2) / max(v1, v2) that both devices must reach together.
 _TARGET: Final = 0.9
@@ -45,6 +45,12 @@ _SAMPLERS: Final = {"shadow": ((5, 3, 2), 5), "neighbour": ((15, 10, 5), 3)}
 #: Where roots share what is drawn, a cut repeats part of the work, whoever cuts: there the bound is
 #: that of devices alone in mini-batches as small as their shares.
 _SHARING: Final = ("neighbour",)
+#: Exponent of the Pareto law of degrees: a median of half the mean, and hubs.
+_DEGREE_EXPONENT: Final = 1.32
+#: Largest degree, as a share of the nodes.
+_LARGEST_SHARE: Final = 0.02
+#: Edges drawn for each one wanted: few are drawn twice.
+_DRAWN_SHARE: Final = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +289,7 @@ def _rig(
 def _graph(sizes: _Sizes) -> MiniBatchGraph:
     """Return a graph with a power law, random rows and random labels; all roots train."""
     draws = np.random.default_rng(0)
-    adjacency = power_law_adjacency(sizes.nodes, sizes.edges)
+    adjacency = _power_law(sizes.nodes, sizes.edges)
     none = np.zeros(0, np.int64)
     return MiniBatchGraph(
         name="power law",
@@ -295,3 +301,15 @@ def _graph(sizes: _Sizes) -> MiniBatchGraph:
         validation=none,
         test=none,
     )
+
+
+def _power_law(nodes: int, edges: int) -> Adjacency:
+    """Return about so many random edges, whose ends are drawn by the same power law."""
+    rng = np.random.default_rng(0)
+    drawn = round(_DRAWN_SHARE * edges)
+    weights = 1.0 + rng.pareto(_DEGREE_EXPONENT, nodes)
+    weights = (weights * drawn / weights.sum()).clip(max=_LARGEST_SHARE * nodes)
+    bounds = np.rint(np.cumsum([0.0, *weights]) * drawn / weights.sum()).astype(np.int64)
+    ends = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(bounds))
+    sources = ends[rng.integers(0, drawn, drawn)]
+    return Adjacency.from_edges(sources, ends, num_nodes=nodes)

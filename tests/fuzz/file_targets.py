@@ -7,6 +7,7 @@ import io
 import json
 import random
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors.numpy import load, save
 from retexo_fl.client.store import FolderStore
 from retexo_fl.errors import PartitionError
 from retexo_fl.federation.checkpoints import (
+    CHECKPOINT_VERSION,
     Checkpoint,
     checksum,
     metadata_of,
@@ -25,6 +27,7 @@ from retexo_fl.federation.checkpoints import (
 )
 from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts, read_layer_file, write_layer_file
+from retexo_fl.federation.ledger_file import LedgerFile, Piece
 from retexo_fl.graph import open_partition, write_partition
 from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.partitioners.assignment_file import read_assignment
@@ -32,6 +35,7 @@ from retexo_fl.graph.sources.named.pickled import read_pickled
 from retexo_fl.graph.sources.npz_graph import describe_npz_graph, read_npz_graph
 from retexo_fl.graph.sources.tables.edges import read_edge_table
 from retexo_fl.graph.sources.tables.nodes import read_node_table
+from retexo_fl.ledger import TrafficLedger
 from retexo_fl.report.page import write_report
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
@@ -264,7 +268,6 @@ def _checkpoint_facts() -> dict[str, Any]:
         "best_score": score,
         "weights_digest": "00" * 32,
         "outcomes": [],
-        "ledger": ledger(Recipe(stages=1, rounds=2)).to_csv(),
         "missing": {"0": 2},
         "absences": {"1": 1},
         "absent": [1],
@@ -323,10 +326,16 @@ def _odd_lines(folder: Path) -> Callable[[random.Random], bytes]:
 
 
 def _read_state(path: Path) -> None:
-    state = JobState.resume(read_checkpoint(path))
+    state = JobState.resume(read_checkpoint(path), TrafficLedger())
     for stage in (0, 1):
         state.is_restored(stage)
         state.stage_state(stage)
+
+
+def _read_account(path: Path) -> None:
+    content = path.read_bytes()
+    piece = Piece(number=1, begin=0, content=content, crc32=zlib.crc32(content))
+    LedgerFile(path.parent).read(piece.facts).totals()
 
 
 def _run_targets(folder: Path) -> list[Target]:
@@ -354,11 +363,18 @@ def _run_targets(folder: Path) -> list[Target]:
             name="checkpoint",
             group="runs",
             seeds=[checkpoint.read_bytes()],
-            made=_odd_facts(tensors, {"version": 1, **_checkpoint_facts()}, None),
+            made=_odd_facts(tensors, {"version": CHECKPOINT_VERSION, **_checkpoint_facts()}, None),
             read=of_file(checkpoint, _read_state),
             repaired=_with_checksum(None),
             words=words,
             cases=13_300,
+        ),
+        Target(
+            name="account",
+            group="runs",
+            seeds=[ledger(Recipe(stages=1, rounds=2)).to_csv().encode()],
+            read=of_file(folder / "checkpoint-ledger-1.csv", _read_account),
+            cases=6_600,
         ),
         Target(
             name="layer",

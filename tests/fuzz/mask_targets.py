@@ -24,7 +24,13 @@ from retexo_fl.client.api import (
     bits_of,
     question_of,
 )
-from retexo_fl.client.masked_answers import SumLengths, form_of, told_form, told_weights
+from retexo_fl.client.masked_answers import (
+    SumLengths,
+    counter_of,
+    form_of,
+    told_form,
+    told_weights,
+)
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.federation import records
@@ -45,13 +51,15 @@ _TRAIN = TrainRequest(
 )
 _LABELS = LabelsRequest(ticket=_TICKET, terms=_TRAIN.terms)
 _UPDATE = TrainAnswer(
-    update_sum=np.arange(11),
+    update_sum=np.arange(9, dtype=np.int32),
     examples=3,
     loss_sum=0.5,
     validation_examples=1,
     validation_loss_sum=0.25,
     validation_correct=1,
 )
+_BESIDE = np.arange(2)
+_MOST_COUNT = 100
 _COUNTS = LabelsAnswer(uses=(1, 2, 3, 4, 5, 6))
 
 
@@ -63,16 +71,14 @@ def mask_targets() -> list[Target]:
         ticket=_TICKET,
         clients=bits_of(_CLIENTS),
         keys=np.frombuffer(b"".join(public), np.uint8),
+        most_count=_MOST_COUNT,
     )
     learnt = copy.deepcopy(stores)
     for client in _CLIENTS:
         ClientMasks(_TICKET.job, client, learnt[client]).learn(keys)
 
     def answers(request: Request[Any], answer: Any) -> dict[int, MaskedAnswer]:
-        return {
-            client: _client(client, learnt).hide(request, answer, _weights(request), _LENGTHS)
-            for client in _CLIENTS
-        }
+        return {client: _hidden(_client(client, learnt), request, answer) for client in _CLIENTS}
 
     sealed = [answer.shares or b"" for answer in answers(_LABELS, _COUNTS).values()]
     size = len(sealed[0]) // len(_CLIENTS)
@@ -80,7 +86,7 @@ def mask_targets() -> list[Target]:
         ticket=_TICKET,
         purpose="query.labels",
         asked_with=_LABELS.terms,
-        form=told_form(_LABELS, form_of(_LABELS, _LENGTHS)),
+        form=told_form(_LABELS, form_of(_LABELS, _LENGTHS, counter_of(_MOST_COUNT))),
         weights=told_weights(_LABELS, None),
         included=bits_of(_CLIENTS),
         shares=np.frombuffer(b"".join(piece[:size] for piece in sealed), np.uint8),
@@ -90,6 +96,7 @@ def mask_targets() -> list[Target]:
         job=_TICKET.job,
         keys=PublicKeys(by_client=dict(enumerate(public))).digest,
         opens=True,
+        most_count=_MOST_COUNT,
     )
 
     def add_up(answer: MaskedAnswer) -> object:
@@ -103,7 +110,7 @@ def mask_targets() -> list[Target]:
         return next(adding)
 
     def hide(request: Any) -> object:
-        return _client(0, learnt).hide(request, _UPDATE, request.weights, _LENGTHS)
+        return _hidden(_client(0, learnt), request, _UPDATE)
 
     return [
         _request("masks-keys", keys, lambda asked: _client(0, stores).learn(asked)),
@@ -120,6 +127,11 @@ def mask_targets() -> list[Target]:
 def _client(client: int, stores: list[MemoryStore]) -> ClientMasks:
     """Return a client that has not answered anything since its store was filled."""
     return ClientMasks(_TICKET.job, client, copy.deepcopy(stores[client]))
+
+
+def _hidden(masks: ClientMasks, request: Request[Any], answer: Any) -> MaskedAnswer:
+    beside = _BESIDE if answer is _UPDATE else np.zeros(0, np.int64)
+    return masks.hide(request, answer, _weights(request), _LENGTHS, beside)
 
 
 def _weights(request: Request[Any]) -> np.ndarray | None:

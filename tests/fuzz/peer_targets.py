@@ -16,7 +16,7 @@ from retexo_fl.exchange.codecs import LEVELS, encode_few_bits, encode_rows
 from retexo_fl.exchange.frames import HEADER_BYTES, split_frames
 from retexo_fl.exchange.parcels import Parcel, ParcelKind, ParcelStream
 from retexo_fl.exchange.row_decoding import RowsShape, decode_rows, parse_coding
-from retexo_fl.kernel_path.carrying.control import Grant, Notice, Way
+from retexo_fl.kernel_path.carrying.control import Book, Grant, Notice, Way
 from tests.fuzz.target import Target
 from tests.unit.bluetooth.test_sdp import BLUEZ
 from tests.unit.exchange.blocks import header_of
@@ -220,7 +220,8 @@ def _small_targets() -> list[Target]:
     notice = Notice(
         exponent=9, packet_cells=22, stored=40, digest=b"d" * 16, streams=np.array([0, 1, 1, 0])
     )
-    grant = Grant(way=Way.DATAGRAMS, streams=((2**40 + 5, 1), (7, 2)))
+    book = Book(secret=bytes(range(16)), places=(3, 4, 2**16 - 1))
+    grant = Grant(way=Way.DATAGRAMS, streams=((2**40 + 5, 1), (7, 2)), book=book)
     return [
         Target(name="parcel", group="links", seeds=_parcels(), read=_read_parcel, cases=100_000),
         Target(

@@ -43,7 +43,7 @@ class Target:
         group: Parsers of one kind of input.
         seeds: Inputs that are in order; the parser must take each.
         read: Parses an input; what it raises from the project's tree of errors is right.
-        cases: How many there are of it; CI takes the first fifth.
+        cases: How many there are of it; CI takes the first tenth.
         repaired: Makes checksums fit again, so that what they cover is looked at; taken for every
             other case.
         words: What the format knows.

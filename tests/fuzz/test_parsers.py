@@ -21,9 +21,9 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target, fuzz
 from tests.fuzz.targets import GROUPS, all_targets
 
-_TIMES = float(os.environ.get("RETEXO_FUZZ_TIMES", "0.2"))
+_TIMES = float(os.environ.get("RETEXO_FUZZ_TIMES", "0.1"))
 _SEED = int(os.environ.get("RETEXO_FUZZ_SEED", "0"))
-#: Cases of each parser in plain tests; beside the targets stand all that CI has a fifth of.
+#: Cases of each parser in plain tests; beside the targets stand all that CI has a tenth of.
 _FEW = 30
 
 

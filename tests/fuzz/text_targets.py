@@ -19,7 +19,13 @@ from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import config_values, make_config, read_config_file
 from retexo_fl.errors import InputError
 from retexo_fl.graph.parts.peers import peers_of, read_peers
-from retexo_fl.graph.recipes import fit_recipe, read_recipe, read_summary
+from retexo_fl.graph.recipes import (
+    TableColumns,
+    fit_recipe,
+    merge_columns,
+    read_recipe,
+    read_summary,
+)
 from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic
 from retexo_fl.kernel_path.endpoint.records import parse_endpoint
 from retexo_fl.simulation.links import read_links
@@ -69,6 +75,9 @@ _SUMMARY = b"""{"summary-version": 1, "key-column": "account", "label-column": "
 {"NA": 10}, "texts": {"DE": 17}}, "name": {"empty": 0, "too-many-texts": true}, "age": {"empty": 2,
 "numbers": {"count": 28, "sum": "2269/2", "sum-of-squares": "196000/3"},
 "logarithms": {"count": 28, "sum": "105", "sum-of-squares": "400"}}}}"""
+_COLUMNS = b"""{"columns-version": 1, "key-column": "account", "label-column": "fraud",
+"label": {"numbers": false, "texts": ["no", "yes"]}, "columns": {"country": {"kind": "texts",
+"texts": ["DE", "AT"]}, "name": {"kind": "too-many-texts"}, "age": {"kind": "numbers"}}}"""
 _PLACES = (
     *(b"tcp://10.0.0.1:7411", b"tcp://[::1]:7411", b"udp://10.0.0.1:7412", b"10.0.0.1:7413"),
     *(b"bluetooth://AA:BB:CC:DD:EE:FF/7", b"bluetooth://any", b"[::1]:9092", b"host.name:80"),
@@ -202,6 +211,14 @@ def _setting_targets(folder: Path) -> list[Target]:
             made=lambda rng: json.dumps(with_odd_value(rng, json.loads(_SUMMARY))).encode(),
             read=of_file(folder / "summary.json", lambda path: fit_recipe(read_summary(path))),
             cases=6_600,
+        ),
+        replace(
+            settings,
+            name="feature-columns",
+            seeds=[_COLUMNS],
+            made=lambda rng: json.dumps(with_odd_value(rng, json.loads(_COLUMNS))).encode(),
+            read=lambda content: merge_columns([TableColumns.parse(content, folder)]),
+            cases=3_300,
         ),
         replace(
             settings,

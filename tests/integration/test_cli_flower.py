@@ -101,16 +101,6 @@ def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) ->
     assert re.match("TrainingDiverged: round 3: .*gradients.*not finite$", status["error"] or "")
 
 
-def test_failure_before_there_is_a_run_directory_is_told_by_name(tmp_path: Path) -> None:
-    short = ("--message-timeout-s", "0.001", "--engine", "flower", "--out", "run")
-    told = sentence(run(tmp_path, *KEYS, *short), code=1)
-    # What exactly runs out of time first is a matter of the machine's speed.
-    assert "client" in told
-    assert "Simulation failed" not in told
-    assert re.search("; .*no checkpoint[^;]*$", told)
-    assert not (tmp_path / "run").exists()
-
-
 def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:
     dying = ("--aggregator", "ending:Dying", "--engine", "flower", "--out", "run")
     path = tmp_path / "run"

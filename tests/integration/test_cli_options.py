@@ -260,7 +260,8 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
         **{"proximal-mu": "0.5", "server-optimizer": "yogi"},
         **{"link-head": "mlp", "negatives": "3"},
         **{"loss": f"{local_steps.__name__}:smoothed", "metric": local_steps.METRIC},
-        **{"links": "delay:5ms", "boundary-plan": "cover", "class-weights": "1,2"},
+        **{"links": "delay:5ms", "memory-budget": "9GB"},
+        **{"boundary-plan": "cover", "class-weights": "1,2"},
         **{"boundary-rate": "0.25", "boundary-scaling": "none", "activations": "recompute"},
         **{"codec": "dense", "min-clients": "2", "round-deadline-s": "7"},
         **{

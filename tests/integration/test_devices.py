@@ -67,22 +67,6 @@ if __name__ == "__main__":
         train(2)
 """
 UNGUARDED = f"{TRAINING}\ntrain(1)\n"
-WITH_RAY = f"""
-import ray
-{TRAINING.replace("from __future__ import annotations", "")}
-
-@ray.remote
-class Client:
-    def train(self):
-        from training import train
-        return train(1)
-
-
-if __name__ == "__main__":
-    ray.init(num_cpus=1, include_dashboard=False, address="local")
-    os.write(1, f"trained {{ray.get(Client.remote().train.remote(), timeout=100)}}\\n".encode())
-    ray.shutdown()
-"""
 TRAINED = "trained [8, 8, 8, 8]\n"
 
 
@@ -160,28 +144,14 @@ def test_child_that_is_killed_ends_the_training_by_name(tmp_path: Path) -> None:
         wait_until_ended(children)
 
 
-@pytest.mark.parametrize("closed", ["0<&-", "0<&- 2>&-", "</dev/null"])
-def test_devices_start_without_home_terminal_and_standard_input(
+@pytest.mark.parametrize("closed", ["0<&- 2>&-", "</dev/null"])
+def test_devices_start_without_home_terminal_standard_input_and_a_folder_to_write_to(
     tmp_path: Path, closed: str
 ) -> None:
-    shell = ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', sys.executable]
-    done = run([*shell, script(tmp_path, PLAIN)], env=environment(), cwd="/")
-    assert (done.returncode, done.stdout) == (0, TRAINED), done.stderr
-
-
-def test_devices_start_where_no_folder_can_be_written(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
     variables = environment(HOME=nowhere, TMPDIR=nowhere, PYTHONDONTWRITEBYTECODE="1")
-    done = run([sys.executable, script(tmp_path, PLAIN)], env=variables, cwd="/")
-    assert (done.returncode, done.stdout) == (0, TRAINED), done.stderr
-
-
-def test_devices_start_inside_a_ray_worker(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    script(tmp_path, PLAIN)
-    main = script(tmp_path, WITH_RAY, "main.py")
-    variables = environment(PYTHONPATH=f"{REPOSITORY}{os.pathsep}{tmp_path}", HOME=str(tmp_path))
-    done = run([sys.executable, main], env=variables)
+    shell = ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', sys.executable]
+    done = run([*shell, script(tmp_path, PLAIN)], env=variables, cwd="/")
     assert (done.returncode, done.stdout) == (0, TRAINED), done.stderr
 
 

@@ -56,37 +56,27 @@ def losses(lines: Sequence[str]) -> list[float]:
     return [float(match[1]) for match in found if match]
 
 
-def test_plain_module_learns_on_two_worker_processes() -> None:
+@pytest.mark.system
+def test_plain_module_learns_the_same_on_one_device_and_on_two() -> None:
+    one = losses(lines_of(*PLAIN, *SMALL, "--devices", "cpu"))
     lines = lines_of(*PLAIN, *SMALL, "--devices", "cpu:2")
     assert lines[0] == "devices: training on cpu:2"
-    first, last = losses(lines)
+    first, last = two = losses(lines)
     assert last < first
+    assert two == pytest.approx(one, abs=2e-4)
     shares = re.search(r"next shares (\d\.\d+)/(\d\.\d+)$", lines[-1])
     assert shares
     assert float(shares[1]) + float(shares[2]) == pytest.approx(1, abs=0.011)
 
 
-@pytest.mark.system
-def test_plain_module_learns_the_same_on_one_device_and_on_two() -> None:
-    one = losses(lines_of(*PLAIN, *SMALL, "--devices", "cpu"))
-    two = losses(lines_of(*PLAIN, *SMALL, "--devices", "cpu:2"))
-    assert two == pytest.approx(one, abs=2e-4)
-
-
 @needs_pyg
-def test_layers_of_pyg_learn_where_the_gpu_may_be_absent() -> None:
+@pytest.mark.system
+def test_layers_of_pyg_learn_the_same_on_two_devices_and_where_the_gpu_may_be_absent() -> None:
     lines = lines_of(*PYG, "--devices", "cuda:0,cpu")
     assert lines[0].startswith("devices: ")
-    first, last = losses(lines)
+    first, last = one = losses(lines)
     assert last < first
-
-
-@needs_pyg
-@pytest.mark.system
-def test_layers_of_pyg_learn_the_same_on_one_device_and_on_two() -> None:
-    one = losses(lines_of(*PYG, "--devices", "cpu"))
-    two = losses(lines_of(*PYG, "--devices", "cpu:2"))
-    assert two == pytest.approx(one, abs=2e-4)
+    assert losses(lines_of(*PYG, "--devices", "cpu:2")) == pytest.approx(one, abs=2e-4)
 
 
 @pytest.mark.system

@@ -13,7 +13,7 @@ import tomli_w
 from retexo_fl.errors import PluginError
 from retexo_fl.federation.trained_model import read_trained_model
 from tests.support.cli import CommandLine
-from tests.support.predictions import SMALL, cut, write_small
+from tests.support.predictions import SMALL, cut, files_in, summary_of, write_small
 from tests.support.runs import train
 
 #: A program, and an extension: importing it leaves a file where it is run.
@@ -91,10 +91,20 @@ def test_predict_imports_what_its_user_allows(
     retexo.done("predict", "run", "--partitions", "parts", "--out", "before")
     rewritten(run, model="spy:Layer", loss="spy:loss")
     more = ("--engine", engine, "--allow-plugins", "--out", "after")
-    retexo.done("predict", "run", "--partitions", "parts", *more)
+    ended = retexo("predict", "run", "--partitions", "parts", *more)
+    assert ended.code == 0, ended.err
+    assert [line for line in ended.err.splitlines() if line.startswith("exchange ")]
     assert (tmp_path / "imported").exists()
-    before, after = (tmp_path / name / "predictions-0.csv" for name in ("before", "after"))
-    assert after.read_bytes() == before.read_bytes()
+    before, after = files_in(tmp_path / "before"), files_in(tmp_path / "after")
+    assert before.pop("predictions.json") != after.pop("predictions.json")
+    assert before == after
+    one, other = summary_of(tmp_path / "before"), summary_of(tmp_path / "after")
+    assert (one["engine"], other["engine"]) == ("inline", engine)
+    for measure in ("raw", "payload"):
+        for kind in ("boundary", "weights_down"):
+            assert one["bytes"][measure][kind] == other["bytes"][measure][kind]
+    for name in ("labelled", "files"):
+        assert one[name] == other[name]
 
 
 def test_keys_that_an_inference_does_not_read_are_not_imported(

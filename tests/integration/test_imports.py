@@ -31,16 +31,30 @@ print([name for name in {NOT_NEEDED} if name in sys.modules])
 """
 
 
-def test_run_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+def last_line_of(script: str, *arguments: str) -> str:
+    """Run a script in a process of its own; return the last line that it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
+        [sys.executable, "-c", script, *arguments],
         env=environment(),
         capture_output=True,
         text=True,
         timeout=200,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "[]"
+    return done.stdout.splitlines()[-1]
+
+
+def test_run_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    assert last_line_of(SCRIPT, str(tmp_path / "run")) == "[]"
+
+
+def test_an_agent_without_datagrams_loads_no_compiler() -> None:
+    script = (
+        "import sys, retexo_fl.agent.process\n"
+        "from retexo_fl.kernel_path.carrying.opening import open_carrier\n"
+        "print([name for name in ('numba', 'sklearn') if name in sys.modules])\n"
+    )
+    assert last_line_of(script) == "[]"
 
 
 @pytest.mark.parametrize(
@@ -59,15 +73,7 @@ def test_words_about_the_command_load_nothing_that_trains(
         f"assert run_command([{option!r}]) == 0\n"
         f"print([name for name in {not_needed} if name in sys.modules])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert last_line_of(script) == "[]"
 
 
 def test_version_is_the_same_in_both_places() -> None:

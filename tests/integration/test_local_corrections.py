@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import Ticket, TrainRequest
@@ -119,7 +120,7 @@ def test_corrections_take_the_bytes_that_were_predicted(tmp_path: Path, algorith
     run = train(tmp_path / "run", **keys, **SCAFFOLD)
     moved = result_of(run)["bytes"]["raw"]
     config = configured(Path("unused"), **keys, **SCAFFOLD)
-    facts = plan_facts(config, load_parts(config))
+    facts = plan_facts(config, PlannedParts(load_parts(config)))
     predicted = facts["plans"]["rows"]["algorithms"][algorithm]
     for kind in ("updates_up", "weights_down", "total"):
         assert moved[kind] == predicted[kind] == result_of(run)["plan"]["predicted_raw"][kind], kind

@@ -16,6 +16,7 @@ from flwr.app import Message
 
 from retexo_fl.api.predicting import config_in_place
 from retexo_fl.client import api
+from retexo_fl.client.masked_answers import counter_of, sum_lengths
 from retexo_fl.client.preparation import open_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import ConfigurationError
@@ -123,12 +124,15 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
     )
     assert len(hidden) == len(clear) == CLIENTS
     assert not any({*counts} & values.keys() for values in told)
-    numbers = {c: np.frombuffer(values["wide"], np.int64) for c, values in hidden.items()}
+    ring = counter_of(sum(values["nodes"] for values in clear.values()))
+    # Those of the metric, for validation and for test nodes, are counts, too.
+    more = 2 * sum_lengths(masked, read_trained_model(run).shape.classes).metric
+    numbers = {c: ring.unpack(values["beside"], len(counts) + more) for c, values in hidden.items()}
+    total = np.zeros(len(counts) + more, ring.dtype)
     for client, values in clear.items():
         own = [values[name] for name in counts]
-        assert not {*own} & {*numbers[client].tolist()}
-    with np.errstate(over="ignore"):
-        total = np.sum([*numbers.values()], axis=0)
+        assert own != numbers[client][: len(counts)].tolist()
+        ring.add(total, numbers[client])
     assert total[: len(counts)].tolist() == [
         sum(values[name] for values in clear.values()) for name in counts
     ]
@@ -143,6 +147,19 @@ def test_an_owner_who_insists_on_masks_takes_part(run: Path, tmp_path: Path) -> 
         plain = replace(_config(run), secure_aggregation="none")
         with pytest.raises(ConfigurationError, match="secure-aggregation: none; expected masked"):
             _predict(insisting, run, tmp_path / "plain", plain)
+
+
+def test_two_clients_predict_without_masks_if_the_user_says_so(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    retexo = CommandLine(capfd)
+    command = ("predict", run, "--superlink", "127.0.0.1:1", "--insecure", "--clients", "2")
+    assert "clients 2; expected 3 clients at least, or secure-aggregation none" in retexo.refused(
+        *command
+    )
+    # Now nothing but a SuperLink is missing; the run's own choice needs no option.
+    for more in ((*command, "--secure-aggregation", "none"), command[:-2]):
+        assert retexo.refused(*more).startswith("superlink: ")
 
 
 def test_clients_without_train_nodes_predict_under_masks(run: Path, tmp_path: Path) -> None:

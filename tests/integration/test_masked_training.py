@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from retexo_fl.graph import Graph, Split
 from retexo_fl.graph.splits import make_split
 from retexo_fl.masking import streams
 from retexo_fl.masking.keys import SecretKeys
-from retexo_fl.masking.streams import Form
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, nothing
@@ -42,12 +42,15 @@ from tests.support.runs import (
 def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all masks be zero: the same whole numbers, in the clear."""
 
-    def zeros(seed: bytes, form: Form) -> tuple[np.ndarray, np.ndarray]:
+    def of_zeros(seed: bytes) -> Callable[[memoryview, bytearray], object]:
         del seed
-        nothing = form.zeros()
-        return nothing.narrow, nothing.wide
 
-    monkeypatch.setattr(streams, "_mask", zeros)
+        def write(zeros: memoryview, room: bytearray) -> None:
+            room[: len(zeros)] = zeros
+
+        return write
+
+    monkeypatch.setattr(streams, "_stream", of_zeros)
 
 
 def courses(run: Path) -> list[dict[str, Any]]:
@@ -124,8 +127,27 @@ def test_that_few_bits_cut_a_value_in_a_thousand_is_counted_and_no_warning(
     assert "exceeded" not in caplog.text
 
 
+def test_a_basis_is_of_those_who_answered_first(tmp_path: Path) -> None:
+    """By whose squares its sums are bounded."""
+    asked: list[tuple[int, int]] = []
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type == api.BASIS.message_type:
+            asked.append((records.read_request(message).ticket.round, _client_of(message)))
+            grid.weather.mute = {node_of(1)} if not asked[-1][0] else set()
+
+    keys = {**QUORUM, "missing_peers": "drop", "rounds": 1, "basis": "supervised"}
+    train_in(tmp_path / "run", change, **keys, basis_blocks=2)
+    assert [client for number, client in asked if number == 2] == [0, 2, 3]
+
+
+def _client_of(message: Message) -> int:
+    return message.metadata.dst_node_id - node_of(0)
+
+
 def test_an_opener_that_is_away_is_not_needed(tmp_path: Path) -> None:
-    keys = {**QUORUM, "missing_peers": "drop"}
+    # Even where all have to answer a round.
+    keys = {**QUORUM, "missing_peers": "drop", "min_clients": 4}
     opened = train_in(tmp_path / "opened", away_in({(0, 2): 1}, api.OPEN.message_type), **keys)
     all_there = train_in(tmp_path / "all", nothing, **keys)
     assert model_bytes(opened) == model_bytes(all_there)
@@ -138,7 +160,14 @@ def test_too_few_openers_end_the_run_which_resumes(tmp_path: Path) -> None:
 
     keys = {**QUORUM, "missing_peers": "drop", "message_timeout_s": 2.0, "clients": 5}
     with pytest.raises(RoundIncomplete):
-        train_in(tmp_path / "run", change, **keys)
+        train_in(tmp_path / "run", change, **keys | {"min_clients": 4})
+    # Fewer could never open one, which is known before a round.
+    with pytest.raises(
+        ConfigurationError,
+        match="^min-clients: got 3, where 5 clients have train nodes; expected 4 at least",
+    ):
+        train_in(tmp_path / "refused", nothing, **keys)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_resumed_attempt_has_new_keys_and_the_same_model(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.runs import result_of, train
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CLIENTS = 2708
-MOST_BYTES = 2 * 10**9
+MOST_BYTES = 10**9
 
 
 def test_cora_with_one_node_per_client_learns_like_two_clients(tmp_path: Path) -> None:

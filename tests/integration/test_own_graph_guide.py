@@ -89,7 +89,8 @@ def test_guide_trains_on_a_synthetic_graph(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (DOCS / "data-sets.md").read_text(encoding="utf-8").partition("## Synthetic graphs")[2]
+    guide = (DOCS / "data-sets.md").read_text(encoding="utf-8")
+    text = guide.partition("## Synthetic graphs")[2].partition("\n## ")[0]
     (command,) = re.findall(r"^```sh\n(.*)\n```$", text, re.MULTILINE)
     CommandLine(capfd).done(*shlex.split(command)[1:])
     assert Path("runs/synthetic/result.json").is_file()

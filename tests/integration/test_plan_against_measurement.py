@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.config import PROFILES
@@ -108,25 +109,25 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
     [
         {"clients": 3},
         {"clients": 4, "update_bits": 8, "weight_bits": 8},
-        {"clients": 5, "update_bits": 1, **QUORUM},
+        {"clients": 5, "update_bits": 1, **QUORUM, "min_clients": 4},
         {"clients": 3, "dtype": "float64", "metric": "macro-f1", "class_weights": "balanced"},
         {"clients": 4, "basis": "supervised", "basis_blocks": 2, **QUORUM},
         {"clients": 4, "basis": "supervised", "basis_rows": "sums", "model": "gcn"},
         {"clients": 5, "solver": "ridge", "model": "gcn", "basis": "supervised"},
         {"clients": 4, "algorithm": "standard", "update_bits": 4},
-        {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM},
+        {"clients": 5, "algorithm": "drop", "rounds": 1, **QUORUM, "min_clients": 4},
         {"clients": 4, "task": "links", "model": "gcn", "hidden": 8},
         # One client validates and does not train, then three do.
         {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
         {"clients": 7, "split": f"{__name__}:few_train", **QUORUM},
         # More than have a mask with each other, or hold shares.
-        {"clients": 70, "rounds": 1, "hidden": 2, **QUORUM},
+        {"clients": 70, "rounds": 1, "hidden": 2, **QUORUM, "min_clients": 11},
     ],
 )
 def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {"dataset": "digits", **keys, "secure_aggregation": "masked"}
     config = configured(tmp_path / "run", **{**KEYS, **keys})
-    facts = plan_facts(config, load_parts(config))
+    facts = plan_facts(config, PlannedParts(load_parts(config)))
     masked, plan = facts["masked"], facts["plans"][facts["boundary_plan"]]
     ledger = ledger_of(_train(tmp_path / "run", **keys))
     assert ledger.sum(kind="updates_up").payload == masked["updates_up"]
@@ -155,7 +156,7 @@ def _train(out: Path, **keys: Any) -> Path:
 
 def _predicted(**keys: Any) -> dict[str, Any]:
     config = configured(Path("unused"), **{**KEYS, "data_dir": cora_dir(), **keys})
-    facts = plan_facts(config, load_parts(config))
+    facts = plan_facts(config, PlannedParts(load_parts(config)))
     predicted: dict[str, Any] = facts["plans"][facts["boundary_plan"]]
     return predicted
 
@@ -190,7 +191,7 @@ def test_a_run_over_links_takes_the_planned_messages(
     # None of the stages has as many rounds as patience, so that all are trained.
     more = {"clients": 3, "hidden": 32, "rounds": 8, "links": links, **keys}
     config = configured(tmp_path / "run", **{**KEYS, "data_dir": cora_dir(), **more})
-    planned = plan_facts(config, load_parts(config))["network"]
+    planned = plan_facts(config, PlannedParts(load_parts(config)))["network"]
     network = result_of(_train(tmp_path / "run", **more))["network"]
     expected_s = _planned_s(planned, parse_link(links))
     assert -MOST_LESS < expected_s / network["seconds"] - 1 < MOST_MORE[links]

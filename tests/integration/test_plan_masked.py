@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.preparation import load_parts
 from retexo_fl.training.stage_model import ModelShape, named_weights, num_weights
@@ -34,15 +35,20 @@ def test_features_of_one_client_are_those_of_which_one_update_has_a_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     updates: dict[int, np.ndarray] = {}
-    decode = PlainUpdates.decode_update
+    encode = PlainUpdates.encode_update
 
-    def noted(self: PlainUpdates, coded: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
-        found = decode(self, coded, key, steps)
+    def noted(
+        self: PlainUpdates,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
         if key.stage == 0:
-            updates[key.client] = found
-        return found
+            updates[key.client] = update_sum
+        return encode(self, update_sum, key, steps, spans)
 
-    monkeypatch.setattr(PlainUpdates, "decode_update", noted)
+    monkeypatch.setattr(PlainUpdates, "encode_update", noted)
     keys = {**KEYS, "data_dir": cora_dir(), **keys}
     train(tmp_path / "run", **keys)
     config = configured(tmp_path / "unused", **keys)
@@ -53,7 +59,7 @@ def test_features_of_one_client_are_those_of_which_one_update_has_a_gradient(
         contributors += _features_of(shape, update)
     expected = int((contributors == 1).sum())
     assert len(updates) == keys["clients"]
-    assert plan_facts(config, parts)["features"] == {
+    assert plan_facts(config, PlannedParts(parts))["features"] == {
         "all": shape.features,
         "of_one_client": expected,
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import profile_facts_of
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import PROFILES
@@ -35,7 +36,7 @@ PLAIN: dict[str, Any] = {"basis_bits": 32, "row_bits": 32, "update_bits": 32, "w
 def test_no_run_moves_more_than_its_profile(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**KEYS, **keys}
     config = configured(tmp_path / "config", **keys)
-    planned = profile_facts_of(config, make_parts(config))
+    planned = profile_facts_of(config, PlannedParts(make_parts(config)))
     run = train(tmp_path / "run", **keys)
     payload = result_of(run)["bytes"]["payload"]
     moved = payload["total"] - payload["control"]

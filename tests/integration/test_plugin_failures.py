@@ -141,4 +141,6 @@ def test_agent_keeps_the_exceptions_text_to_itself(tmp_path: Path) -> None:
         pytest.raises(RetexoError) as caught,
     ):
         train_with(made, configured(tmp_path / "run", **keys))
-    assert str(caught.value) == f"client 0: loss 'own_broken:loss': ValueError {PLACE}"
+    # Both fail at once, and the run names whichever answer came first.
+    named = str(caught.value).removeprefix("client 0: ").removeprefix("client 1: ")
+    assert named == f"loss 'own_broken:loss': ValueError {PLACE}"

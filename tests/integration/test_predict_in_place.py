@@ -337,9 +337,10 @@ def test_options_that_contradict_a_superlink_are_refused(
     assert not (run / "predictions").exists()
 
 
-def test_clients_are_counted_for_a_superlink_alone(
-    run: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("option", [("--clients", "2"), ("--secure-aggregation", "none")])
+def test_options_of_a_superlink_are_for_it_alone(
+    run: Path, capfd: pytest.CaptureFixture[str], option: tuple[str, str]
 ) -> None:
-    command = ("predict", run, "--partitions", run.with_name("parts"), "--clients", "2")
+    command = ("predict", run, "--partitions", run.with_name("parts"), *option)
     told = CommandLine(capfd).refused(*command)
-    assert told == "clients: expected only with --superlink HOST:PORT"
+    assert told == f"{option[0][2:]}: expected only with --superlink HOST:PORT"

@@ -26,7 +26,6 @@ from retexo_fl.graph import load_dataset, open_partition
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.plugins import load_plugin
 from tests.support.cli import CommandLine, environment
-from tests.support.commands import ROOT
 from tests.support.runs import Interrupter, events_of, model_bytes, result_of
 
 with warnings.catch_warnings():
@@ -108,25 +107,6 @@ def test_run_leaves_the_bytes_of_the_command(
     assert texts[0] == texts[1]
     if not keys:
         assert made.config.basis == "supervised"
-
-
-@pytest.mark.system
-def test_run_on_flower_trains_the_same_bits(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    class Rounds:
-        def on_round(self, event: retexo_fl.RoundClosed) -> None:
-            seen.append(event.round)
-
-    graph = load_dataset("digits", data_dir=None)
-    keys = {**SMALL, "graph": graph}
-    inline = retexo_fl.run(out=tmp_path / "inline", **keys)
-    flower = retexo_fl.run(out=tmp_path / "flower", engine="flower", callbacks=[Rounds()], **keys)
-    # Messages beside the training are others; what trains is not.
-    assert model_bytes(inline.path) == model_bytes(flower.path)
-    losses = [[row.loss for row in run.history()] for run in (inline, flower)]
-    assert losses[0] == losses[1]
-    assert seen == [1, 2, 3, 1, 2, 3]
 
 
 def test_run_reads_a_file_of_keys(tmp_path: Path) -> None:
@@ -404,57 +384,3 @@ def test_import_loads_nothing_that_is_not_asked_for() -> None:
         check=True,
     )
     assert done.stdout.splitlines() == ["[]", "[]", "True True", "True"]
-
-
-USER = """
-from pathlib import Path
-
-import retexo_fl
-
-
-class Printer:
-    def on_round(self, event: retexo_fl.RoundClosed) -> None:
-        print(event.stage, event.round, event.val_accuracy)
-
-    def on_end(self, run: retexo_fl.Run) -> None:
-        print(run.result.test_accuracy)
-
-
-def seen(event: retexo_fl.Event) -> None:
-    print(event.time_s)
-
-
-run = retexo_fl.run(dataset="digits", clients=3, out=Path("runs/a"), callbacks=[Printer(), seen])
-accuracy: float | None = run.result.test_accuracy
-losses: list[float | None] = [row.loss for row in run.history()]
-page: Path = run.report()
-try:
-    retexo_fl.Run.open("runs/a").resume(quiet=True)
-except retexo_fl.RetexoError as error:
-    print(error)
-folder: Path = retexo_fl.partition(clients=2, out="parts")
-files: tuple[Path, ...] = run.predict(folder).files
-facts = retexo_fl.plan(partitions=folder)["clients"]
-logits = run.model()(retexo_fl.open_parts(folder))
-"""
-
-
-def test_a_users_script_passes_mypy_strict(tmp_path: Path) -> None:
-    (tmp_path / "user.py").write_text(USER)
-
-    def check() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "user.py"],
-            cwd=tmp_path,
-            env={**environment(), "MYPYPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=230,
-            check=False,
-        )
-
-    done = check()
-    assert done.returncode == 0, done.stdout + done.stderr
-    with (tmp_path / "user.py").open("a") as file:
-        file.write("wrong: str = run.path\nrun.result.accuracy\n")
-    assert check().stdout.count("error:") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +20,23 @@ from retexo_fl.errors import (
     PartitionError,
     RunDirectoryError,
 )
+from retexo_fl.federation import ledger_file
 from retexo_fl.federation.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from retexo_fl.federation.run_directory import check_resumable
 from retexo_fl.graph import write_partitions
-from retexo_fl.ledger import TrafficLedger
 from retexo_fl.report import write_report
 from retexo_fl.run_log.events import Event, Started
 from retexo_fl.run_status import write_status
 from retexo_fl.simulation.inline_engine import run_inline
-from tests.support.runs import Interrupter, configured, events_of, model_bytes, result_of, train
+from tests.support.runs import (
+    Interrupter,
+    configured,
+    events_of,
+    ledger_of,
+    model_bytes,
+    result_of,
+    train,
+)
 
 KEYS: dict[str, Any] = {"rounds": 8, "clients": 3, "hidden": 16, "layers": 3, "model": "gcn"}
 
@@ -65,8 +74,7 @@ def test_resumed_run_equals_the_undisturbed_one(tmp_path: Path, whole: Path, eve
 def test_resume_counts_repeated_bytes_for_its_own_attempt(tmp_path: Path, whole: Path) -> None:
     out = interrupted(tmp_path / "run", 16, **KEYS)  # in stage 1
     train(out, **KEYS, resume=out)
-    ledger = TrafficLedger.from_csv((out / "ledger.csv").read_text().splitlines())
-    undisturbed = TrafficLedger.from_csv((whole / "ledger.csv").read_text().splitlines())
+    ledger, undisturbed = ledger_of(out), ledger_of(whole)
     boundary = [ledger.sum(kind="boundary", attempt=attempt).raw for attempt in (1, 2)]
     once = [undisturbed.sum(kind="boundary", layer=layer).raw for layer in range(3)]
     assert boundary == [once[0] + once[1], sum(once)]
@@ -218,7 +226,7 @@ def test_resume_refuses_layers_of_another_training(tmp_path: Path, whole: Path) 
     [
         ("job", None),  # absent
         ("attempt", "two"),
-        ("ledger", "attempt,kind\n1,boundary\n"),
+        ("ledger", {"number": 1, "bytes": "some", "crc32": "0"}),
         ("missing", [1]),
         ("absences", {"one": 1}),
         ("train_s", None),
@@ -249,6 +257,45 @@ def test_resume_names_a_history_that_cannot_be_cut(tmp_path: Path, half: Path) -
     (out / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: could not be cut"):
         train(out, **KEYS, resume=out)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: os.truncate(path, path.stat().st_size - 1), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b",1,", b",2,", 1)), "damaged"),
+    ],
+    ids=["absent", "cut", "changed"],
+)
+def test_resume_names_an_account_that_is_not_the_checkpoints(
+    tmp_path: Path, half: Path, damage: Callable[[Path], None], problem: str
+) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    damage(out / "checkpoint-ledger-1.csv")
+    with pytest.raises(CheckpointError, match=rf"checkpoint-ledger-1\.csv: {problem}"):
+        train(out, **KEYS, resume=out)
+    assert not (out / "result.json").exists()
+
+
+def test_account_survives_its_files(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_file, "LEAST_BYTES", 0)
+    monkeypatch.setattr(ledger_file, "MOST_TIMES", 2)
+    out = interrupted(tmp_path / "run", 12, **KEYS)
+    (account,) = out.glob("checkpoint-ledger-*.csv")
+    assert account.name != "checkpoint-ledger-1.csv"
+    # What a crash leaves: lines that no checkpoint names, and a file that none came to name.
+    with account.open("a") as file:
+        file.write("9,control,0,tr")
+    (out / "checkpoint-ledger-99.csv").write_text("attempt\n")
+    train(out, **KEYS, resume=out)
+    assert len([*out.glob("checkpoint-ledger-*.csv")]) == 1
+    first, both = ledger_of(whole), ledger_of(out)
+    for layer in range(3):
+        trained = both.sum(kind="updates_up", layer=layer)
+        assert trained == first.sum(kind="updates_up", layer=layer)
 
 
 def test_run_without_a_finished_round_cannot_be_resumed(tmp_path: Path) -> None:

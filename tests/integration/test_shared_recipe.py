@@ -28,7 +28,7 @@ from retexo_fl.client.api import (
     SummaryAnswer,
     SummaryRequest,
     Ticket,
-    question_of,
+    answer_class,
 )
 from retexo_fl.errors import (
     CheckpointError,
@@ -52,6 +52,7 @@ from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.cli import CommandLine
+from tests.support.loopback import make_members
 from tests.support.recipes import NAMES, write_sites
 
 TICKET = Ticket(job="recipe-0", attempt=1)
@@ -79,7 +80,7 @@ class Asked:
         outcome = asyncio.run(self._share.answer(wire.decode_request(head, body)))
         prefix, head, body = split(b"".join(outcome.parts))
         assert prefix.kind is wire.Kind.ANSWER
-        answer: AnswerT = self._false(wire.decode_answer(question_of(request).answer, head, body))
+        answer: AnswerT = self._false(wire.decode_answer(answer_class(request), head, body))
         return answer
 
 
@@ -89,12 +90,12 @@ def split(data: bytes) -> tuple[wire.Prefix, bytes, bytes]:
     return prefix, data[wire.PREFIX_BYTES : end], data[end:]
 
 
-def made(clients: Sequence[Any], task: RecipeTask = TASK) -> FeatureRecipe:
+def made(clients: Sequence[Any], task: RecipeTask = TASK, *, masked: bool = False) -> FeatureRecipe:
     """Make a recipe of what clients answer to a server in this process."""
     app = build_client_app(lambda context, _: clients[client_index(context)])
     grid = InlineGrid(app, len(clients), {})
     messenger = Messenger(grid, ledger=TrafficLedger(), policy=WaitPolicy(timeout_s=20.0))
-    return share_recipe(messenger, len(clients), task)
+    return share_recipe(messenger, len(clients), task, masked=masked)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (2,)])
@@ -143,7 +144,7 @@ def replaced(**changes: Any) -> Callable[[Any], Any]:
         (
             changed(lambda values: values.pop("rows")),
             RemoteProtocolError,
-            "summary of Flower node 3: summary: 'rows' is missing",
+            "summary of Flower node 3: summary: rows: missing",
         ),
         (
             changed(lambda values: values["columns"]["balance"].update(empty=2**40)),
@@ -159,6 +160,11 @@ def replaced(**changes: Any) -> Callable[[Any], Any]:
             changed(lambda values: values["columns"]["balance"]["numbers"].update(sum="1e9")),
             RemoteProtocolError,
             "summary of Flower node 3: balance: got '1e9'; expected a fraction",
+        ),
+        (
+            changed(lambda values: values["label"].update(numbers=True)),
+            RemoteProtocolError,
+            "summary of Flower node 3: label: got 'numbers and texts'; expected one of them",
         ),
         (
             changed(lambda values: values["columns"].pop("country")),
@@ -298,14 +304,33 @@ def test_commands_refuse_what_they_cannot_do(
     share = ("features", "share", "north.json", "--config", "agent.toml", "--out", "r.toml")
     assert "most frequent text in 'code': got 1; expected at least 10" in retexo.refused(*share)
     assert "nodes: got 342; expected at least 500" in retexo.refused(*share, "--least-nodes", "500")
+    masked = ("--secure-aggregation", "masked")
+    assert "masked, but there is no roster file" in retexo.refused(*share, *masked)
+    assert "expected masked or none" in retexo.refused(*share, "--secure-aggregation", "some")
+    identities, roster = make_members(Path("keys"), 2)
+    own = {
+        "key": str(identities[0].key_path),
+        "certificate": str(identities[0].certificate_path),
+        "roster": "roster.toml",
+    }
+    Path("roster.toml").write_text(roster.text())
+    required = {**settings, **own, "require-secure-aggregation": True}
+    Path("agent.toml").write_text(tomli_w.dumps(required))
+    told = "secure-aggregation: masked, but the roster has 2 clients; expected 3 at least"
+    assert retexo.refused(*share) == told
+    none = retexo.refused(*share, "--secure-aggregation", "none")
+    assert none.startswith("secure-aggregation: none; expected masked (require-secure-aggregation")
     fit = ("features", "fit", "--superlink", "127.0.0.1:1", "--insecure", "--out", "r.toml")
     for options, told in (
         ((), "clients: missing; expected how many the deployment has"),
         (("north.json",), "FILE: cannot be given with superlink"),
         (("--key-column", "k"), "key-column: cannot be given with superlink"),
         (("--clients", "2"), "superlink: "),
+        (("--clients", "2", *masked), "secure-aggregation: masked does not go with"),
     ):
         assert retexo.refused(*fit, *options).startswith(told)
+    alone = ("features", "fit", "north.json", *masked, "--out", "r.toml")
+    assert retexo.refused(*alone).startswith("secure-aggregation: expected only with --superlink")
     assert "FILE: missing" in retexo.refused("features", "fit", "--out", "r.toml")
     Path("r.toml").touch()
     for command in (share, (*fit, "--clients", "2")):

@@ -183,7 +183,13 @@ class Scrambled:
     def most_cut(self, values: int) -> int:
         return 0
 
-    def encode_update(self, update_sum: np.ndarray, key: UpdateKey, steps: bytes) -> np.ndarray:
+    def encode_update(
+        self,
+        update_sum: np.ndarray,
+        key: UpdateKey,
+        steps: bytes,
+        spans: np.ndarray | None = None,
+    ) -> np.ndarray:
         self.keys.add(key)
         self.steps_of.setdefault((key.stage, key.round), set()).add(steps)
         coded: np.ndarray = update_sum.view(np.uint8)[self._order(update_sum.nbytes, key)]
@@ -195,6 +201,9 @@ class Scrambled:
         plain = np.empty_like(coded)
         plain[self._order(coded.nbytes, key)] = coded
         return plain.view(np.float32)
+
+    def groups(self, coded: np.ndarray) -> None:
+        del coded
 
     sends_changes = False
 

@@ -1,20 +1,22 @@
-"""Tables of two clients with columns as they are, and both as one."""
+"""Tables of two clients, or three, with columns as they are, and all as one."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 NAMES: Final = ("north", "south")
+THREE: Final = (*NAMES, "west")
 _HEAD: Final = ("key", "label", "balance", "country", "bank", "code")
 _ROWS: Final = 1200
 
 
-def write_sites(folder: Path) -> Path:
-    """Write ``north.csv`` and ``south.csv``, and return the table that has the rows of both.
+def write_sites(folder: Path, names: Sequence[str] = NAMES) -> Path:
+    """Write ``north.csv``, ``south.csv``, and return the table that has the rows of all.
 
     Balances have gaps, countries are few and some of them rare; all have one bank, and each a code
     of its own.
@@ -31,8 +33,11 @@ def write_sites(folder: Path) -> Path:
         ]
         for at in range(_ROWS)
     ]
-    sites = rng.random(_ROWS) < 0.3
-    for name, here in (("north", sites), ("south", ~sites), ("whole", sites | True)):
+    site = np.minimum((rng.random(_ROWS) / 0.3).astype(int), len(names) - 1)
+    for name, here in (
+        *((name, site == at) for at, name in enumerate(names)),
+        ("whole", site >= 0),
+    ):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_HEAD)

@@ -242,6 +242,8 @@ def test_one_machine_can_be_the_server_and_both_clients(machines: Machines) -> N
     Reader(BY_HAND, seats).follow(until="retexo run --superlink")
 
 
+# It is the page above, on machines whose files tests/system/test_edge.py looks at.
+@pytest.mark.slow
 def test_a_box_of_pis_trains(machines: Machines) -> None:
     server, *pis = machines(2)
     values = {"SERVER": server.host.address}

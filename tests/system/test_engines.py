@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import retexo_fl
+from retexo_fl.graph import load_dataset
 from tests.support.data import cora_dir
 from tests.support.runs import curves_of, model_bytes, result_of
 
@@ -44,18 +46,34 @@ LEAN = (
 )
 
 
-# The first by the default profile, which is fitted to the graph before either engine starts.
-@pytest.mark.parametrize(("model", "more"), [("sage", ()), ("gcn", LEAN)])
-def test_both_engines_leave_the_same_model_and_the_same_account(
-    tmp_path: Path, model: str, more: Sequence[str]
-) -> None:
+def test_both_engines_leave_the_same_model_and_the_same_account(tmp_path: Path) -> None:
     options = [
         *("--dataset", "cora", "--data-dir", str(cora_dir()), "--clients", "3"),
-        *("--model", model, *more),
-        *("--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
+        *("--model", "gcn", *LEAN, "--hidden", "32", "--rounds", "5", "--partitioner", "louvain"),
     ]
     inline = run(tmp_path / "inline", *options)
     flower = run(tmp_path / "flower", *options, "--engine", "flower")
+    assert_same(inline, flower)
+
+
+def test_both_engines_train_a_graph_of_python_by_the_default_profile(tmp_path: Path) -> None:
+    """The profile is fitted to the graph before either engine starts."""
+    seen: list[tuple[int, int]] = []
+
+    class Rounds:
+        def on_round(self, event: retexo_fl.RoundClosed) -> None:
+            seen.append((event.stage, event.round))
+
+    keys: dict[str, Any] = {"clients": 3, "hidden": 32, "rounds": 3, "quiet": True}
+    keys["graph"] = load_dataset("cora", data_dir=cora_dir())
+    inline = retexo_fl.run(out=tmp_path / "inline", **keys)
+    flower = retexo_fl.run(out=tmp_path / "flower", engine="flower", callbacks=[Rounds()], **keys)
+    assert_same(inline.path, flower.path)
+    assert seen == [(stage, number) for stage in range(2) for number in (1, 2, 3)]
+
+
+def assert_same(inline: Path, flower: Path) -> None:
+    """Compare what was trained, and all that is said of it."""
     assert model_bytes(flower) == model_bytes(inline)
     one, other = result_of(inline), result_of(flower)
     for key in ("test_accuracy", "val_accuracy", "micro_f1", "stages", "missing_rows"):

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1800
 
 #: Dense vectors make the blocks of stage 0 seven frames long, many steps a round that takes time.
 OPTIONS = (
-    *("--model", "sage", "--hidden", "64", "--rounds", "7"),
+    *("--model", "sage", "--hidden", "64", "--rounds", "7", "--last-rounds", "4"),
     *("--codec", "dense", "--local-steps", "50", "--local-learning-rate", "0.0003"),
 )
 #: Between the two clients: a block of stage 0 takes a quarter of a minute.
@@ -155,7 +155,7 @@ def _third_attempt(story: Story) -> None:
 
     def asked() -> bool:
         job = agents.job(0)
-        return (1, 2) <= (job.get("stage", -1), job.get("round", 0)) < (1, 6)
+        return (1, 2) <= (job.get("stage", -1), job.get("round", 0)) < (1, 4)
 
     wait_for(asked, "round 2 of stage 1", command=command)
     story.facts["supernode"] = {"done": len(rounds_of(story.run))}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -82,7 +82,7 @@ from retexo_fl.simulation.flower_bundle import BundleApps
 from retexo_fl.simulation.flower_engine import run_flower_simulation
 server, client, config = sys.argv[1:]
 run_flower_simulation(
-    json.loads(config), num_clients=2, tick=lambda: None,
+    json.loads(config), num_clients=json.loads(config)["clients"], tick=lambda: None,
     apps=BundleApps(server=server, client=client),
 )
 """
@@ -159,41 +159,15 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.1)
 
 
-def run(
-    out: Path, watcher: Watcher, *, mode: str = "ok", clients: int = 2, timeout_s: float = 180.0
-) -> None:
+def run(out: Path, watcher: Watcher, *, mode: str = "ok", timeout_s: float = 180.0) -> None:
     run_flower_simulation(
-        {"out": str(out), "clients": clients, "mode": mode},
-        num_clients=clients,
+        {"out": str(out), "clients": 2, "mode": mode},
+        num_clients=2,
         tick=watcher,
         start_timeout_s=timeout_s,
         extra_environment={TOKEN: watcher.token},
         apps=APPS,
     )
-
-
-def test_flower_engine_runs_in_any_directory_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # What a user's other runs leave in the environment must not reach this one.
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home of others"))
-    monkeypatch.setenv("RAY_ADDRESS", "203.0.113.1:6379")
-    monkeypatch.setenv("HTTP_PROXY", "http://203.0.113.1:9")
-    for package in ("server", "clients"):
-        (tmp_path / "elsewhere" / package).mkdir(parents=True)
-        (tmp_path / "elsewhere" / package / "__init__.py").write_text("raise ImportError")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
-    watcher = Watcher(os.getpid())
-    run(tmp_path / "out.json", watcher, clients=3)
-    answer = json.loads((tmp_path / "out.json").read_text())
-    assert answer["partitions"] == [0, 1, 2]
-    assert Path(answer["cwd"]) == tmp_path
-    assert answer["ray"] == ["127.0.0.1"]
-    assert watcher.homes == {Path(answer["home"])}
-    assert watcher.ticks > 10
-    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "out.json"}
-    watcher.assert_nothing_left(at_least=8)
 
 
 def test_flower_engine_failure_tells_the_text_of_the_server_app(tmp_path: Path) -> None:
@@ -257,11 +231,20 @@ def test_flower_engine_start_is_bounded(tmp_path: Path) -> None:
     watcher.assert_nothing_left(at_least=2)
 
 
-def _alone(out: Path, mode: str, wrap: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-    config = json.dumps({"out": str(out), "clients": 2, "mode": mode})
+def _alone(
+    out: Path,
+    mode: str,
+    *,
+    clients: int = 2,
+    wrap: tuple[str, ...] = (),
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    config = json.dumps({"out": str(out), "clients": clients, "mode": mode})
     return subprocess.Popen(
         [*wrap, sys.executable, "-c", ALONE, SERVER, CLIENT, config],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        cwd=cwd,
     )
 
 
@@ -278,14 +261,45 @@ def test_flower_engine_ends_when_its_caller_is_killed(tmp_path: Path) -> None:
     watcher.assert_nothing_left(at_least=8)
 
 
-def test_flower_engine_needs_no_network(tmp_path: Path) -> None:
+def test_flower_engine_runs_in_any_directory_without_a_network_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     unshare = ("unshare", "--map-root-user", "--net")
     tools = shutil.which("unshare") and shutil.which("ip")
     if not tools or subprocess.run([*unshare, "true"], check=False).returncode:
         reason = "network namespaces are not permitted here (unshare --map-root-user --net)"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     loopback = 'ip link set lo up && test -z "$(ip route)" && exec "$@"'
+    for package in ("server", "clients"):
+        (tmp_path / "elsewhere" / package).mkdir(parents=True)
+        (tmp_path / "elsewhere" / package / "__init__.py").write_text("raise ImportError")
+    # What a user's other runs leave in the environment must not reach this one.
+    others = {
+        "FLWR_HOME": str(tmp_path / "home of others"),
+        "RAY_ADDRESS": "203.0.113.1:6379",
+        "HTTP_PROXY": "http://203.0.113.1:9",
+        "PYTHONPATH": str(tmp_path / "elsewhere"),
+    }
     out = tmp_path / "out.json"
-    with _alone(out, "ok", (*unshare, "sh", "-c", loopback, "sh")) as caller:
-        assert caller.wait(180) == 0
-    assert json.loads(out.read_text())["partitions"] == [0, 1]
+    wrap = (*unshare, "sh", "-c", loopback, "sh")
+    with _alone(out, "ok", clients=3, wrap=wrap, cwd=tmp_path, env=others) as caller:
+        watcher = Watcher(caller.pid)
+
+        def has_ended() -> bool:
+            watcher.look()
+            return caller.poll() is not None
+
+        try:
+            wait_for(has_ended, 180)
+        finally:
+            caller.kill()
+    assert caller.returncode == 0
+    answer = json.loads(out.read_text())
+    assert answer["partitions"] == [0, 1, 2]
+    assert Path(answer["cwd"]) == tmp_path
+    assert answer["ray"] == ["127.0.0.1"]
+    # That of others is where it begins, until the engine has made its own.
+    assert watcher.homes - {Path(others["FLWR_HOME"])} == {Path(answer["home"])}
+    watcher.homes = {Path(answer["home"])}
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "out.json"}
+    watcher.assert_nothing_left(at_least=8)

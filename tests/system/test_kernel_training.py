@@ -19,6 +19,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import ExchangeIncomplete
 from retexo_fl.graph import BoundaryPlan, GraphPartition
+from retexo_fl.kernel_path.carrying.choice import LEAST_TIMES
 from retexo_fl.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.run_log.events import Event, RoundClosed
 from tests.support.agents import AgentProcess, agents, predict_with, train_with
@@ -199,6 +200,22 @@ def test_standard_training_sends_the_input_layer_once(
     assert found["data_new"] == planned_packets(parts, "rows", [parts[0].num_features])
 
 
+def test_exchanges_that_recur_go_without_notices(tmp_path: Path, four: list[AgentProcess]) -> None:
+    # Of a width that no other training here has.
+    keys = {**KEYS, "clients": 4, "algorithm": "standard", "hidden": 20, "rounds": 5}
+    before = counters(four)
+
+    train_with(four, configured(tmp_path / "agents", **keys))
+
+    found = {name: value - before[name] for name, value in counters(four).items()}
+    # Whatever is announced is looked for among what is kept.
+    announced = found["cache_hits"] + found["cache_misses"]
+    assert 0 < 2 * announced < found["events"]
+    assert found["foreign"] == found["socket_data"] == 0
+    train(tmp_path / "inline", **keys)
+    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+
+
 @pytest.mark.parametrize("scheme", ["xdp", "udp", "af-xdp"])
 def test_cables_that_lose_and_double_packets_change_no_bit(tmp_path: Path, scheme: str) -> None:
     keys = {**KEYS, "clients": 3, "boundary-plan": "cover"}
@@ -217,7 +234,7 @@ def test_cables_that_lose_and_double_packets_change_no_bit(tmp_path: Path, schem
 
 
 def test_peers_get_their_rows_from_clones_of_one_packet(tmp_path: Path) -> None:
-    keys = {**KEYS, "clients": 5}
+    keys = {**KEYS, "clients": 3}
     parts = make_parts(make_config(keys))
     settings: dict[str, object] = {"broadcast": "tc"}
     with federation(tmp_path, parts, "xdp", lost=0.05, settings=settings) as made:
@@ -266,14 +283,20 @@ def test_cora_trains_as_well_over_the_kernel_path_as_over_tcp(tmp_path: Path) ->
     assert found["socket_data"] == 0
 
 
-def test_an_agent_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    keys = {**KEYS, "clients": 3, "boundary-plan": "cover", "rounds": 12}
+@pytest.mark.parametrize(("algorithm", "stage"), [("lazy", 1), ("standard", 0)])
+def test_an_agent_that_is_killed_goes_on_with_the_same_bits(
+    tmp_path: Path, algorithm: str, stage: int
+) -> None:
+    keys = {**KEYS, "clients": 3, "boundary-plan": "cover", "rounds": 12, "algorithm": algorithm}
     parts = make_parts(make_config(keys))
     with federation(tmp_path, parts, "xdp") as made:
         killed: list[str] = []
 
         def kill_once(event: Event) -> None:
-            if isinstance(event, RoundClosed) and event.stage == 1 and not killed:
+            # By then a round goes by tickets, of which an agent that starts anew knows none.
+            if isinstance(event, RoundClosed) and event.stage == stage and event.round > 4:
+                if killed:
+                    return
                 made[1].kill()
                 made[1].start()
                 killed.append(str(event.round))
@@ -310,17 +333,25 @@ def test_a_cut_link_ends_an_exchange_and_a_mended_one_goes_on(tmp_path: Path) ->
     assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
 
 
-def test_an_agent_free_to_choose_takes_blocks_that_cost_less(tmp_path: Path) -> None:
+def test_an_agent_free_to_choose_takes_what_costs_less(tmp_path: Path) -> None:
     keys = {**KEYS, "clients": 2}
     parts = make_parts(make_config(keys))
+    recurring = {**keys, "algorithm": "standard"}
+    trainings = {
+        "lazy": keys,
+        "short": {**recurring, "rounds": LEAST_TIMES - 1},
+        "long": {**recurring, "rounds": LEAST_TIMES},
+    }
     with federation(tmp_path, parts, "auto") as made:
         assert {agent.status()["datagrams"]["kind"] for agent in made} == {"xdp"}
-        train_with(made, configured(tmp_path / "agents", **keys))
-        assert counters(made)["data_new"] == 0
+        for name, training in trainings.items():
+            train_with(made, configured(tmp_path / name, **training))
+            assert (counters(made)["data_new"] > 0) == (name == "long"), name
         assert all(agent.log.count("instead_of=datagrams") == 1 for agent in made)
 
-    train(tmp_path / "inline", **keys)
-    assert model_bytes(tmp_path / "agents") == model_bytes(tmp_path / "inline")
+    for name, training in trainings.items():
+        train(tmp_path / f"{name}-inline", **training)
+        assert model_bytes(tmp_path / name) == model_bytes(tmp_path / f"{name}-inline"), name
 
 
 def test_missing_xdp_is_an_error_and_auto_goes_on_and_says_so(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ import pytest
 from flwr.app import Message
 
 from retexo_fl.agent.remote import RemoteClient
+from retexo_fl.api.plan_exchanges import PlannedParts
+from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.client.api import (
     HelloRequest,
     KeysRequest,
@@ -73,9 +75,8 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
     steps = [step for step in STEPS if keys is LEAN or not step.startswith(ONLY_LEAN)]
-    with agents(
-        tmp_path / "agents", make_parts(make_config(_kebab(keys))), start=False, settings=PERMISSIVE
-    ) as made:
+    parts = make_parts(make_config(_kebab(keys)))
+    with agents(tmp_path / "agents", parts, start=False, settings=PERMISSIVE) as made:
         made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
         made[1].extra = {"PYTHONPATH": str(ROOT)}
         left = made[1].folder / "steps"
@@ -90,7 +91,13 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     whole = train(tmp_path / "whole", **keys)
     assert model_bytes(run) == model_bytes(whole)
     assert curves_of(run) == curves_of(whole)
-    assert result_of(run)["test_accuracy"] == result_of(whole)["test_accuracy"]
+    told, expected = result_of(run), result_of(whole)
+    assert told["test_accuracy"] == expected["test_accuracy"]
+    # Agents sign their keys; nothing is sent twice because one of them was away.
+    payload, plain = told["bytes"]["payload"], expected["bytes"]["payload"]
+    assert payload["updates_up"] == plain["updates_up"]
+    predicted = plan_facts(make_config(_kebab(keys)), PlannedParts(parts))["masked"]
+    assert payload["masks"] == plain["masks"] + predicted["signatures"]
 
 
 def test_an_agent_that_is_gone_is_left_out_and_takes_part_again(tmp_path: Path) -> None:
@@ -238,6 +245,7 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
                 ticket=now,
                 clients=bits_of(range(3)),
                 keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),
+                most_count=sum(h.nodes for h in hellos),
                 signatures=b"".join(h.mask_signature or b"" for h in hellos),
             )
             assert len({client.ask(request).digest for client in asked}) == 1
@@ -251,10 +259,10 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
 
         meet(1)
         earlier, first = count(1, 1), count(1, 2)
-        assert earlier.wide != first.wide
+        assert earlier.beside != first.beside
         for _ in range(2):
             again = count(1, 2)
-            assert (again.wide, again.shares) == (first.wide, first.shares)
+            assert (again.beside, again.shares) == (first.beside, first.shares)
             with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
                 count(1, 1)
             made[0].kill()
@@ -269,7 +277,7 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
         ):
             count(1, 2)
         meet(2)
-        assert count(2, 1).wide != earlier.wide
+        assert count(2, 1).beside != earlier.beside
         with pytest.raises(StaleAttempt, match="attempt 1 was superseded by attempt 2"):
             count(1, 3)
 

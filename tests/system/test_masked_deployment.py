@@ -1,24 +1,30 @@
-"""Masked sums between machines: the bits of one process, and nothing in the clear at the server."""
+"""Masked sums between machines: the bits of one process, whatever is killed; nothing in the clear.
+
+The training loses its server in a round and, resumed, a client's connection with what that carries.
+"""
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retexo_fl.api.plan_facts import plan_facts
-from retexo_fl.client.preparation import open_parts
+from retexo_fl.federation.checkpoints import read_checkpoint
 from retexo_fl.masking.holder import Hidden, MaskHolder
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.streams import Sums
 from tests.support.commands import program, run_command
 from tests.support.deployment import Deployment
+from tests.support.faults import end_of_command, kill_alone, wait_for
 from tests.support.hosts import Hosts
+from tests.support.part import wait_until
 from tests.support.places import host_names
-from tests.support.runs import configured, events_of, model_bytes, result_of, train
+from tests.support.runs import events_of, model_bytes, result_of, train
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
 
@@ -26,22 +32,35 @@ CLIENTS = 3
 KEYS: dict[str, Any] = {"layers": 1, "hidden": 8, "rounds": 2, "secure_aggregation": "masked"}
 OPTIONS = ("--layers", "1", "--hidden", "8", "--rounds", "2", "--profile", "retexo")
 MASKED = (*OPTIONS, "--secure-aggregation", "masked")
+#: Messages of a resumed attempt, at one of which, by chance, a SuperNode is killed.
+STEPS = (
+    *("query.hello", "query.keys", "query.labels", "query.publish"),
+    *("train.layer", "evaluate.layer"),
+)
+#: Others may have to do on this machine.
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A masked training of a deployment, and the one in this process.
+    """A masked training of a deployment to which things happen, and the one in this process.
 
     Attributes:
         folder: Of the deployment.
-        deployed: Its run directory; ``inline`` that of this process.
+        run: Its run directory; ``inline`` that of this process.
         numbers: Each client's numbers in the clear, packed, as this process had them.
+        step: At which message a SuperNode was killed.
+        keys: By attempt, the secret key of a client.
+        said: By what was killed, how the command ended: exit code, and what it printed.
     """
 
     folder: Path
-    deployed: Path
+    run: Path
     inline: Path
     numbers: list[bytes]
+    step: str
+    keys: list[str] = field(default_factory=list)
+    said: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
 
         def noted(self: MaskHolder, label: Label, sums: Sums) -> Hidden:
             if sums.form.narrow:
-                numbers.append(sums.form.ring.pack(sums.narrow))
+                numbers.append(sums.form.ring.pack(sums.narrow).tobytes())
             return hide(self, label, sums)
 
         patch.setattr(MaskHolder, "hide", noted)
@@ -65,23 +84,76 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
         deployment = Deployment(hosts, folder, parts, CLIENTS)
         deployment.agent_settings = {"require-secure-aggregation": True}
         deployment.start()
-        deployment.run(folder / "run", *MASKED)
-        yield Trained(folder=folder, deployed=folder / "run", inline=inline, numbers=numbers)
+        trained = Trained(
+            folder=folder,
+            run=folder / "run",
+            inline=inline,
+            numbers=numbers,
+            step=random.SystemRandom().choice(STEPS),
+        )
+        _kill_the_server(trained, deployment)
+        _kill_a_connection(trained, deployment)
+        yield trained
+
+
+def _kill_the_server(trained: Trained, deployment: Deployment) -> None:
+    """Kill the SuperLink when round 2 is asked, and start it again."""
+    command = deployment.start_run(trained.run, *MASKED)
+    asked = deployment["supernode-0"]
+    known = len(asked.said())
+    wait_for(
+        lambda: "train.layer" in asked.said()[known:].partition("ROUND 1.0.2]")[2],
+        "round 2",
+        command=command,
+        within_s=PATIENCE_S,
+    )
+    trained.keys.append(_secret_key(deployment, attempt=1))
+    kill_alone(deployment["superlink"])
+    deployment.restart("superlink")
+    trained.said["superlink"] = end_of_command(command, within_s=PATIENCE_S)
+    # What is left is whole, and no result.
+    assert read_checkpoint(trained.run / "checkpoint.safetensors").facts["round"] >= 1
+    assert not (trained.run / "result.json").exists()
+
+
+def _kill_a_connection(trained: Trained, deployment: Deployment) -> None:
+    """Resume; kill a SuperNode that has got a message, and start it as its unit does."""
+    command = deployment.start_run(trained.run, "--resume")
+    killed = deployment["supernode-1"]
+    known = len(killed.said())
+    wait_for(
+        lambda: f"Receiving: {trained.step} message" in killed.said()[known:],
+        trained.step,
+        command=command,
+        within_s=PATIENCE_S,
+    )
+    deployment.kill("supernode-1")
+    # All others get as far as they can without client 1.
+    trained.keys.append(_secret_key(deployment, attempt=2))
+    deployment.restart("supernode-1")
+    trained.said["supernode"] = end_of_command(command, within_s=2 * PATIENCE_S)
+
+
+def _secret_key(deployment: Deployment, *, attempt: int) -> str:
+    """Return the secret key of client 0 in an attempt that is under way."""
+    state = deployment.client_folder(0) / "state"
+    found: dict[str, Any] = {}
+
+    def is_there() -> bool:
+        for path in state.glob("jobs/*/store/masking-secrets"):
+            found.update(json.loads(path.read_bytes()[4:]))
+        return found.get("attempt") == attempt
+
+    wait_until(is_there, f"client 0 has no key of attempt {attempt}", part=deployment["agent-0"])
+    return str(found["private"])
 
 
 def test_masked_sums_between_machines_are_those_of_one_process(trained: Trained) -> None:
-    assert model_bytes(trained.deployed) == model_bytes(trained.inline)
-    deployed, inline = result_of(trained.deployed), result_of(trained.inline)
-    assert deployed["stages"] == inline["stages"]
-    assert deployed["bytes"]["payload"]["updates_up"] == inline["bytes"]["payload"]["updates_up"]
-    assert events_of(trained.deployed)[-1]["event"] == "finish"
-    # Machines sign their keys.
-    config = configured(
-        trained.folder, partitions=trained.folder / "parts", clients=CLIENTS, **KEYS
-    )
-    predicted = plan_facts(config, open_parts(trained.folder / "parts"))["masked"]
-    masks = [run["bytes"]["payload"]["masks"] for run in (inline, deployed)]
-    assert masks == [predicted["keys"], predicted["keys"] + predicted["signatures"]]
+    code, lines = trained.said["supernode"]
+    assert code == 0, (trained.step, lines)
+    assert events_of(trained.run)[-1]["event"] == "finish"
+    assert model_bytes(trained.run) == model_bytes(trained.inline)
+    assert result_of(trained.run)["stages"] == result_of(trained.inline)["stages"]
 
 
 def test_the_servers_disk_holds_no_update_in_the_clear(trained: Trained) -> None:
@@ -93,3 +165,21 @@ def test_the_servers_disk_holds_no_update_in_the_clear(trained: Trained) -> None
             seen += len(content)
             assert not any(numbers[:64] in content for numbers in trained.numbers), path
     assert seen > 0
+
+
+def test_a_killed_server_ends_the_run_by_name_and_a_resume_has_new_keys(trained: Trained) -> None:
+    code, lines = trained.said["superlink"]
+    assert code == 1
+    assert lines[-1].startswith("retexo: error: ")
+    assert f": retexo run --resume {trained.run} " in lines[-1]
+    starts = [event for event in events_of(trained.run) if event["event"] == "start"]
+    assert [event["attempt"] for event in starts] == [1, 2]
+    assert len({*trained.keys}) == 2
+
+
+def test_a_killed_connection_is_waited_for_at_whatever_step(trained: Trained) -> None:
+    _, lines = trained.said["supernode"]
+    # Whoever has not said hello is no client yet.
+    is_first = trained.step == STEPS[0]
+    told = "answers to hello: 2 so far" if is_first else "waits for client 1"
+    assert [line for line in lines if told in line], (trained.step, lines)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.cli import run_command
-from tests.support.cli import PROGRAM, environment
-from tests.support.predictions import SMALL, cut, files_in, summary_of, write_small
+from tests.support.cli import environment
+from tests.support.predictions import SMALL, cut, files_in, write_small
 from tests.support.runs import train
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -106,30 +106,3 @@ def test_a_killed_replacement_is_finished_by_the_same_command(tmp_path: Path, pl
     assert run_command(replacing) == 0
     names = sorted(path.name for path in parts.iterdir() if "predictions" in path.name)
     assert names == [*(f"predictions-{c}.csv" for c in range(CLIENTS)), "predictions.json"]
-
-
-def test_both_engines_predict_the_same_bits(tmp_path: Path, place: Path) -> None:
-    inline = shutil.copytree(place / "parts", tmp_path / "inline")
-    flower = shutil.copytree(place / "parts", tmp_path / "flower")
-    assert run_command(command(place, inline)) == 0
-    done = subprocess.run(
-        [*PROGRAM, *command(place, flower, "--engine", "flower")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert [line for line in lines if line.startswith("exchange ")]
-    one, other = files_in(inline), files_in(flower)
-    assert one.pop("predictions.json") != other.pop("predictions.json")
-    assert one == other
-    told, also = summary_of(inline), summary_of(flower)
-    assert (told.pop("engine"), also.pop("engine")) == ("inline", "flower")
-    for measure in ("raw", "payload"):
-        for kind in ("boundary", "weights_down"):
-            assert told["bytes"][measure][kind] == also["bytes"][measure][kind]
-    assert told["labelled"] == also["labelled"]
-    assert told["files"] == also["files"]

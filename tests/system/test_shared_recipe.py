@@ -13,8 +13,8 @@ import tomli_w
 
 from tests.support.cli import PROGRAM, CommandLine
 from tests.support.commands import environment, program
-from tests.support.loopback import free_ports
-from tests.support.recipes import NAMES, write_sites
+from tests.support.loopback import free_ports, make_members
+from tests.support.recipes import THREE, write_sites
 from tests.system.test_deployed_run import WAIT_S, answers, running, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(900)]
@@ -30,7 +30,7 @@ def superlink(tmp_path: Path) -> Iterator[str]:
         command = [program("flower-superlink"), "--insecure", "--port", str(port)]
         stack.enter_context(running(tmp_path, "superlink", command))
         wait_for(lambda: answers(port))
-        for name in NAMES:
+        for name in THREE:
             command = [
                 *(program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"),
                 *("--port", str(free_ports(1)[0])),
@@ -40,10 +40,10 @@ def superlink(tmp_path: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def fit(superlink: str, out: Path) -> subprocess.CompletedProcess[str]:
+def fit(superlink: str, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*PROGRAM, "features", "fit", "--superlink", superlink, "--insecure"]
     return subprocess.run(
-        [*command, "--clients", "2", *CHOICE, "--out", str(out)],
+        [*command, "--clients", "3", *CHOICE, *options, "--out", str(out)],
         env=environment(),
         capture_output=True,
         text=True,
@@ -52,16 +52,17 @@ def fit(superlink: str, out: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def share(folder: Path, name: str, *, summary: str = "") -> list[str]:
+def share(folder: Path, name: str, *options: str, summary: str = "") -> list[str]:
     """Write a client's ``agent.toml``, whose part is not there yet; return its command."""
+    own = folder / "keys" / str(THREE.index(name))
     settings = {
-        "socket": f"{name}.sock",
-        "introductions": True,
-        **dict.fromkeys(("partition", "state", "key", "certificate"), "none"),
+        **{"socket": f"{name}.sock", "roster": "roster.toml"},
+        **{"key": str(own / "key.pem"), "certificate": str(own / "certificate.pem")},
+        **dict.fromkeys(("partition", "state"), "none"),
     }
     (folder / f"{name}.toml").write_text(tomli_w.dumps(settings))
     return [
-        *(*PROGRAM, "features", "share", f"{folder / (summary or name)}.json"),
+        *(*PROGRAM, "features", "share", f"{folder / (summary or name)}.json", *options),
         *("--config", f"{folder / name}.toml", "--out", f"{folder / name}-recipe.toml"),
     ]
 
@@ -70,8 +71,10 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
     superlink: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     retexo = CommandLine(capfd)
-    whole = write_sites(tmp_path)
-    for name in NAMES:
+    whole = write_sites(tmp_path, THREE)
+    _, roster = make_members(tmp_path / "keys", len(THREE))
+    (tmp_path / "roster.toml").write_text(roster.text())
+    for name in THREE:
         table = tmp_path / f"{name}.csv"
         options = ("--drop", "code", "--out", tmp_path / f"{name}.json")
         retexo.done("features", "summarise", table, *options)
@@ -79,37 +82,48 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
         "features", "fit", whole, *CHOICE, "--drop", "code", "--out", tmp_path / "whole.toml"
     )
     expected = (tmp_path / "whole.toml").read_bytes()
-    # One that has other columns ends the command, in a line; no recipe goes out.
+    # In the clear. One that has other columns ends the command, in a line; no recipe goes out.
     other = ("--drop", "code,country", "--out", tmp_path / "other.json")
     retexo.done("features", "summarise", tmp_path / "south.csv", *other)
+    clear = ("--secure-aggregation", "none")
     with ExitStack() as stack:
-        north = stack.enter_context(running(tmp_path, "share-north", share(tmp_path, "north")))
-        command = share(tmp_path, "south", summary="other")
-        with running(tmp_path, "share-other", command):
-            failed = fit(superlink, tmp_path / "made.toml")
-        assert failed.returncode == 2, failed.stderr
-        assert "column 'country' is missing" in failed.stderr.splitlines()[-1]
-        assert not list(tmp_path.glob("*-recipe.toml"))
-        south = stack.enter_context(running(tmp_path, "share-south", share(tmp_path, "south")))
+        for name, summary in (("north", "north"), ("south", "other"), ("west", "west")):
+            command = share(tmp_path, name, *clear, summary=summary)
+            stack.enter_context(running(tmp_path, f"clear-{name}", command))
+        failed = fit(superlink, tmp_path / "made.toml", *clear)
+    assert failed.returncode == 2, failed.stderr
+    assert "column 'country' is missing" in failed.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("*-recipe.toml"))
+    # Under masks, which both ends choose by themselves.
+    with ExitStack() as stack:
+        shares = [
+            stack.enter_context(running(tmp_path, f"share-{name}", share(tmp_path, name)))
+            for name in THREE
+        ]
         done = fit(superlink, tmp_path / "made.toml")
         assert done.returncode == 0, done.stderr
-        assert [each.wait(WAIT_S) for each in (north, south)] == [0, 0]
+        assert [each.wait(WAIT_S) for each in shares] == [0] * len(THREE)
+    masked = "secure-aggregation masked: the server sees sums over all clients alone"
+    assert masked in done.stderr
     assert "bank: left out, as all rows have the same text" in done.stderr
+    assert "rows with texts that no client names" in done.stderr
     assert (tmp_path / "made.toml").read_bytes() == expected
-    for name in NAMES:
+    for name in THREE:
         path = tmp_path / f"{name}-recipe.toml"
         assert path.read_bytes() == expected
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert not (tmp_path / f"{name}.sock").exists()
-        assert (
-            "peers.toml: classes = 2, features = " in (tmp_path / f"share-{name}.log").read_text()
-        )
+        said = (tmp_path / f"share-{name}.log").read_text()
+        assert masked in said
+        assert "peers.toml: classes = 2, features = " in said
 
 
 def test_a_share_that_is_stopped_leaves_no_socket(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     write_sites(tmp_path)
+    _, roster = make_members(tmp_path / "keys", len(THREE))
+    (tmp_path / "roster.toml").write_text(roster.text())
     table, out = tmp_path / "north.csv", tmp_path / "north.json"
     CommandLine(capfd).done("features", "summarise", table, "--drop", "code", "--out", out)
     with running(tmp_path, "share", share(tmp_path, "north")) as process:

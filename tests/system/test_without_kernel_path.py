@@ -25,7 +25,6 @@ _TESTS = (
     "tests/unit/agent",
     "tests/unit/doctor",
     "tests/unit/test_import_cycles.py",
-    "tests/integration/test_agent_processes.py",
     "tests/integration/test_fixed_codec.py",
 )
 
@@ -34,7 +33,7 @@ _TESTS = (
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the source tree without the room and its tests, with an environment of its own."""
     made = tmp_path_factory.mktemp("without") / "copy"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
+    ignored = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "runs")
     shutil.copytree(ROOT, made, ignore=ignored)
     shutil.rmtree(made / "retexo_fl" / "kernel_path")
     _remove_importers(made)
@@ -92,7 +91,7 @@ def test_the_copy_is_what_runs(copy: Path) -> None:
 
 
 def test_no_other_test_needs_it(copy: Path) -> None:
-    done = _run(copy, "-m", "pytest", "-q", "-n", "0", "--collect-only", "-m", "")
+    done = _run(copy, "-m", "pytest", "-q", "-n", "0", "--collect-only", "--assert=plain", "-m", "")
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -102,7 +101,7 @@ def test_the_rest_works(copy: Path) -> None:
     assert re.search(r"\d{3,} passed", done.stdout), "the tests that it names are there"
 
 
-@pytest.mark.parametrize("scheme", ["udp", "xdp", "af-xdp", "auto"])
+@pytest.mark.parametrize("scheme", ["udp", "auto"])
 def test_its_addresses_are_refused_by_name(copy: Path, tmp_path: Path, scheme: str) -> None:
     listen = ("tcp://127.0.0.1:7411", f"{scheme}://127.0.0.1:7412")
     parts = make_parts(make_config({"clients": 2}))

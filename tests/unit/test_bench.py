@@ -49,8 +49,8 @@ RATIOS = {
         for what in ("CPU", "wall time")
     },
     "agent_channels": {
-        "standard, 4 clients, small exchanges: udp / tcp",
-        "standard, 4 clients, small exchanges: xdp / tcp",
+        "standard, 2 clients, 2 rounds: udp / tcp",
+        "standard, 2 clients, 2 rounds: xdp / tcp",
     },
     "kernel_path": {
         "width 64, receiver: UDP / XDP",
@@ -62,6 +62,11 @@ RATIOS = {
     "masked_sums": {
         "70 clients: client of SecAgg+ / ours",
         "rounds of 10 clients, 8 bits: masked / not",
+    },
+    "peers": {
+        f"synthetic, {what} until as accurate: PyG / {name}"
+        for what in ("CPU", "wall")
+        for name in ("standard, 1 client", "standard")
     },
     "unified": {
         "shadow, 1:2: together / sum of speeds alone",
@@ -90,6 +95,9 @@ def test_bench_without_a_name_lists_all(
     assert listed == sorted(BENCHES) == sorted(RATIOS)
 
 
+# Said once in a process, by PyTorch, of what PyTorch Geometric and our use of it call.
+@pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(
     "name",
     [

@@ -50,6 +50,19 @@ def test_sum_of_a_direction_counts_that_end() -> None:
     assert filled().sum(kind="boundary", client=1).raw == 0
 
 
+def test_groups_are_sums_of_their_attributes() -> None:
+    ledger = filled()
+    assert ledger.grouped("kind", "client") == {
+        ("boundary", 0): ledger.sum(kind="boundary", client=0),
+        ("updates_up", 0): Volume(messages=2, raw=200, payload=200, wire=None),
+        ("weights_down", 0): Volume(messages=1, raw=7, payload=7),
+    }
+    assert ledger.grouped("direction") == {
+        ("out",): ledger.sum(direction="out"),
+        ("in",): Volume(messages=2, raw=407, payload=47, wire=60),
+    }
+
+
 def test_sum_leaves_out_what_arrived_from_all_peers() -> None:
     ledger = TrafficLedger()
     ledger.add(account("boundary", peer=ALL_PEERS, direction="in"), Volume(raw=5))
@@ -61,6 +74,25 @@ def test_csv_keeps_every_account() -> None:
     copy = TrafficLedger.from_csv(ledger.to_csv().splitlines())
     assert copy.lines() == ledger.lines()
     assert copy.to_csv() == ledger.to_csv()
+
+
+def test_changes_after_a_whole_account_are_the_account() -> None:
+    ledger = filled()
+    told = [ledger.to_csv()]
+    assert sorted(ledger.changes().splitlines()) == sorted(told[0].splitlines()[1:])
+    for _ in range(3):
+        ledger.add(account("updates_up"), Volume(messages=1, raw=50, payload=50))
+        ledger.add(account("control", client=len(told)), Volume(messages=1, raw=9))
+        ledger.add(account("updates_up"), Volume(messages=1, raw=50, payload=50))
+        if len(told) == 2:
+            ledger.to_csv()
+        told.append(ledger.changes())
+        assert len({*told[-1].splitlines()}) == 2
+    assert ledger.changes() == ""
+    copy = TrafficLedger.from_csv("".join(told).splitlines())
+    assert copy.lines() == ledger.lines()
+    assert copy.totals() == ledger.totals()
+    assert copy.changes() == ""
 
 
 def test_a_sum_that_is_told_again_or_late_adds_nothing() -> None:

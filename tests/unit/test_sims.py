@@ -45,6 +45,8 @@ def bars(axes: Axes) -> None:
 
 #: Recipes that are quick enough for every run of the tests; the others run with the system's.
 CHEAP = frozenset({"gns", "section47"})
+#: They take long in all sizes, and their parts have tests of their own.
+SLOW = frozenset({"goals", "scaling", "unified"})
 
 OUTCOME = Outcome(
     title="Two trainings",
@@ -67,10 +69,13 @@ def test_sims_without_a_name_lists_all(sims: Callable[..., Ended]) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in CHEAP else [pytest.mark.system]) for name in RECIPES],
-)
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    if name in SLOW:
+        return [pytest.mark.slow]
+    return [] if name in CHEAP else [pytest.mark.system]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in RECIPES])
 def test_recipe_writes_its_three_files(
     sims: Callable[..., Ended], name: str, tmp_path: Path
 ) -> None:

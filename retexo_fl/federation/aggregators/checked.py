@@ -14,6 +14,7 @@ from retexo_fl.errors import (
 )
 from retexo_fl.federation.aggregators.base import Aggregator, RoundFacts
 from retexo_fl.units import counted
+from retexo_fl.updates.zeros import Groups
 
 
 class CheckedAggregator:
@@ -33,6 +34,7 @@ class CheckedAggregator:
         self._takes_uncounted = takes_uncounted
         self._name = name
         self._inner = inner
+        self._add_groups = getattr(inner, "add_groups", None)
         self.least_clients: int = getattr(inner, "least_clients", 1)
         self.needs = inner.needs
 
@@ -51,8 +53,10 @@ class CheckedAggregator:
         self._clients = 0
         self._inner.start(begun)
 
-    def add(self, client: int, update_sum: np.ndarray, count: int) -> None:
+    def add(self, client: int, update_sum: np.ndarray | Groups, count: int) -> None:
         """See :class:`Aggregator`; ``count`` may be 0 here.
+
+        An aggregator with a method ``add_groups`` gets those as they are.
 
         Raises:
             RemoteProtocolError: The update is not of the shape or dtype of the round.
@@ -66,7 +70,12 @@ class CheckedAggregator:
         if count > 0 or self._takes_uncounted:
             self._clients += count > 0
             with np.errstate(over="ignore", invalid="ignore"):
-                self._inner.add(client, update_sum, count)
+                if not isinstance(update_sum, Groups):
+                    self._inner.add(client, update_sum, count)
+                elif self._add_groups is not None:
+                    self._add_groups(client, update_sum, count)
+                else:
+                    self._inner.add(client, update_sum.dense(), count)
 
     def finish(self) -> np.ndarray:
         """Return the (P,) update of the round; it may be written to.

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from retexo_fl.federation.aggregators.base import RoundFacts
+from retexo_fl.updates.zeros import Groups
 
 
 class WeightedMean:
@@ -27,6 +28,12 @@ class WeightedMean:
         """See :class:`~retexo_fl.federation.aggregators.Aggregator`."""
         del client
         self._total += update_sum
+        self._count += count
+
+    def add_groups(self, client: int, update_sum: Groups, count: int) -> None:
+        """Add one client's update that has few values other than zero; see :meth:`add`."""
+        del client
+        update_sum.add_to(self._total)
         self._count += count
 
     def finish(self) -> np.ndarray:

@@ -39,6 +39,8 @@ class Ask:
             ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``, ``finish``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
+        enough: Where a round may continue without some clients, so many answers let it; as many as
+            the policy says if None.
     """
 
     requests: Mapping[int, Request[Any]]
@@ -46,6 +48,7 @@ class Ask:
     purpose: str
     counted: frozenset[int] | None = None
     within_s: float | None = None
+    enough: int | None = None
 
     @classmethod
     def of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -116,11 +117,17 @@ class Deliveries:
         self._timeout_s = timeout_s
         self._clients_return = clients_return
         self._on_send = on_send
-        self._open = list(deliveries)
+        #: By place, ascending: those without an answer, and of these the ones to be sent.
+        self._open = {delivery.place: delivery for delivery in deliveries}
+        self._unsent: dict[int, Delivery] = {}
+        #: By the id that an answer will name: those that are on their way, in the order of sending.
+        self._out: dict[str, Delivery] = {}
         self._nodes: frozenset[int] = frozenset()
         self._nodes_at_s = float("-inf")
         for delivery in deliveries:
-            delivery.busy_with = overdue.get(delivery.node, "")
+            if busy_with := overdue.get(delivery.node, ""):
+                delivery.busy_with = busy_with
+                self._out[busy_with] = delivery
         self._send([delivery for delivery in deliveries if not delivery.busy_with])
 
     @property
@@ -130,21 +137,24 @@ class Deliveries:
 
     @property
     def open(self) -> Sequence[Delivery]:
-        """Deliveries without an answer."""
-        return self._open
+        """Deliveries without an answer, in their order."""
+        return list(self._open.values())
+
+    @property
+    def first(self) -> int:
+        """Place of the first delivery without an answer; 0 where all have one."""
+        return next(iter(self._open), 0)
 
     @property
     def overdue(self) -> dict[int, str]:
         """By node, the id of the message that it has not answered."""
-        return {
-            item.node: item.message_id or item.busy_with for item in self._open if _is_out(item)
-        }
+        return {item.node: name for name, item in self._out.items()}
 
     def silent(self) -> str:
         """Name the clients that have not answered, and why where that is known."""
         return ", ".join(
             client_name(item.client) + (f" ({item.absence})" if item.absence else "")
-            for item in self._open
+            for item in self.open
         )
 
     def look(self, before: int | None = None) -> list[tuple[Delivery, Message]]:
@@ -157,23 +167,28 @@ class Deliveries:
             RemoteProtocolError: An answer is to another question than the one that was asked.
             RetexoError: A client's own named failure.
         """
-        near = [item for item in self._open if before is None or item.place < before]
-        by_name = {item.message_id or item.busy_with: item for item in near if _is_out(item)}
+        # Of thousands of clients all would be too many to go through for each that answers.
+        names = list(self._out) if before is None else self._names_before(before)
         answered = []
-        for reply in self._post.pull_messages(list(by_name)) if by_name else ():
-            delivery = by_name[reply.metadata.reply_to_message_id]
+        for reply in self._post.pull_messages(names) if names else ():
+            delivery = self._out.pop(reply.metadata.reply_to_message_id)
             if delivery.busy_with:
                 # Late: the answer to a round that was closed without it is not read.
                 delivery.busy_with = ""
+                self._unsent[delivery.place] = delivery
             elif self._clients_return and (absence := _absence_of(reply)):
                 self._note_absence(delivery, absence)
             else:
                 _check_same_question(delivery, reply)
                 records.raise_failure(reply, client_name(delivery.client))
-                self._open.remove(delivery)
+                del self._open[delivery.place]
                 answered.append((delivery, reply))
-        self._send([item for item in self._open if self._is_due(item)])
+        self._send([item for _, item in sorted(self._unsent.items()) if self._is_due(item)])
         return answered
+
+    def _names_before(self, place: int) -> list[str]:
+        near = takewhile(lambda item: item.place < place, self._open.values())
+        return [name for item in near if (name := item.message_id or item.busy_with)]
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
@@ -187,14 +202,14 @@ class Deliveries:
         for delivery in deliveries:
             if (message_id := delivery.message.metadata.message_id) in taken:
                 delivery.message_id = message_id
+                self._out[message_id] = delivery
+                self._unsent.pop(delivery.place, None)
                 self._on_send(delivery)
             else:
                 self._note_absence(delivery, _NOT_TAKEN)
 
     def _is_due(self, delivery: Delivery) -> bool:
         """Return whether a delivery is to be sent: its client is free, and back if it was away."""
-        if _is_out(delivery):
-            return False
         if not delivery.absence:
             return True
         return self._clock.now_s() >= delivery.again_at_s and delivery.node in self._connected()
@@ -209,6 +224,7 @@ class Deliveries:
         if absence != delivery.absence:
             logger.warning("%s is not available (%s)", client_name(delivery.client), absence)
         delivery.message_id, delivery.absence = "", absence
+        self._unsent[delivery.place] = delivery
         delivery.again_at_s = self._clock.now_s() + delivery.retry_s
         delivery.retry_s = min(2 * delivery.retry_s, _LONGEST_RETRY_S)
 
@@ -226,10 +242,6 @@ def _absence_of(reply: Message) -> str:
     if failure is not None and failure.get("name") == AgentUnreachable.__name__:
         return "its agent does not answer"
     return ""
-
-
-def _is_out(delivery: Delivery) -> bool:
-    return bool(delivery.message_id or delivery.busy_with)
 
 
 def _again(message: Message, ttl_s: float) -> Message:

@@ -30,7 +30,7 @@ from retexo_fl.ledger import SERVER, Account, TrafficLedger
 logger = logging.getLogger(__name__)
 
 #: Replies that may be held because an earlier one has not come; bounds the server's memory.
-_REPLIES_AHEAD: Final = 32
+REPLIES_AHEAD: Final = 32
 
 
 class Messenger:
@@ -131,6 +131,7 @@ class Messenger:
             purpose=ask.purpose,
             counted=ask.counted,
             within_s=ask.within_s,
+            enough=ask.enough,
         )
         for client, reply in replies:
             yield client, answer_of(ask, client, reply)
@@ -161,9 +162,8 @@ class Messenger:
 
     def questions(self, ask: Ask, first: Sequence[Request[Any]] = ()) -> list[Message]:
         """Return the messages that ask, in client order, with other requests ``first``."""
-        contents = {
-            id(item): records.request_content(item, first) for item in ask.requests.values()
-        }
+        asked = {id(item): item for item in ask.requests.values()}
+        contents = {name: records.request_content(item, first) for name, item in asked.items()}
         return [
             self._message(self._node_of[client], request, contents[id(request)])
             for client, request in ask.requests.items()
@@ -199,18 +199,19 @@ class Messenger:
         asked = Question(stage=-1, purpose=purpose)
         known: set[int] = set()
         questions: list[Deliveries] = []
-        answers = 0
+        answers, is_quiet = 0, True
         wait = Wait.for_answers(self._clock, self._policy)
         while answers < count and not self._policy.is_enough(
             answers, asked=count, after_s=wait.elapsed_s
         ):
             looked_s = self._clock.now_s()
-            fresh = sorted({*self._post.get_node_ids()} - known)
+            fresh = sorted({*self._post.get_node_ids()} - known) if is_quiet else ()
             if fresh:
                 known.update(fresh)
                 questions.append(self._deliveries(self.addressed(fresh, request), asked))
-            came = [pair for question in questions for pair in question.look()]
-            if not came:
+            came = [pair for item in questions for pair in item.look(self._ahead(item))]
+            is_quiet = not came
+            if is_quiet:
                 self._check_time(wait, purpose, len(known), answers, count)
                 wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
@@ -218,6 +219,10 @@ class Messenger:
                 answers += 1
                 self._take(delivery, reply, asked)
                 yield delivery.node, reply
+
+    def _ahead(self, question: Deliveries) -> int | None:
+        """Return which deliveries to look at: all, or on this machine, where all are there, few."""
+        return None if self._policy.clients_return else question.first + REPLIES_AHEAD
 
     def ask(
         self,
@@ -227,6 +232,7 @@ class Messenger:
         purpose: str,
         counted: Set[int] | None = None,
         within_s: float | None = None,
+        enough: int | None = None,
         first: Sequence[str] = (),
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
@@ -242,6 +248,7 @@ class Messenger:
                 ``predict``.
             counted: Clients of whom enough must answer; all that are asked if None.
             within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
+            enough: As in :class:`.Ask`.
             first: Purposes of what precedes the request in each message.
 
         Raises:
@@ -257,6 +264,8 @@ class Messenger:
         policy = self._policy
         if within_s is not None:
             policy = policy.with_answers_optional(within_s)
+        if enough is not None and policy.may_close_early:
+            policy = replace(policy, quorum=enough)
         answers = (
             self._until_closed(question, asked, counted, policy)
             if policy.may_close_early
@@ -292,7 +301,7 @@ class Messenger:
         wait = Wait.for_answers(self._clock, self._policy)
         for place in range(len(question.open)):
             while place not in arrived:
-                came = self._look(question, asked, wait, before=place + _REPLIES_AHEAD)
+                came = self._look(question, asked, wait, before=place + REPLIES_AHEAD)
                 arrived |= {delivery.place: (delivery, reply) for delivery, reply in came}
             yield arrived.pop(place)
 
@@ -304,11 +313,14 @@ class Messenger:
         wanted = {delivery.client for delivery in question.open}
         wanted = wanted if counted is None else wanted & counted
         wait = Wait.for_answers(self._clock, policy)
-        while question.open:
-            enough = len(wanted.intersection(delivery.client for delivery, _ in arrived))
-            if policy.is_enough(enough, asked=len(wanted), after_s=wait.elapsed_s):
+        answered: set[int] = set()
+        for_all = len(question.open)
+        while len(arrived) < for_all:
+            if policy.is_enough(len(answered), asked=len(wanted), after_s=wait.elapsed_s):
                 break
-            arrived += self._look(question, asked, wait, before=None)
+            came = self._look(question, asked, wait, before=None)
+            answered.update(delivery.client for delivery, _ in came if delivery.client in wanted)
+            arrived += came
         self._overdue |= question.overdue
         yield from sorted(arrived, key=lambda pair: pair[0].place)
 

@@ -11,9 +11,11 @@ from retexo_fl.client.api import BasisRequest, Ticket
 from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.config import RunConfig
 from retexo_fl.federation.asking import Round, named
-from retexo_fl.federation.rounds.checked_answers import check_sums
+from retexo_fl.federation.rounds.checked_answers import check_squares, check_sums
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width
+from retexo_fl.federation.rounds.masked_sums import members
+from retexo_fl.masking.step import SharedStep
+from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
 
 
 def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.ndarray]:
@@ -29,17 +31,43 @@ def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
     training = [client for client, hello in hellos.items() if hello.train]
-    examples, sums = yield from asking.ask(BasisRequest(ticket=ticket), training, one.features)
-    builder = BasisBuilder(sums / examples, width=width, form=form)
-    number = 0
+    first = yield from asking.ask(BasisRequest(ticket=ticket), training, one.features)
+    builder = BasisBuilder(first.sums / first.examples, width=width, form=form)
+    number, examples = 0, first.examples
     while not builder.is_complete:
         number += 1
         block = builder.last
         columns = block.directions.shape[1] or one.classes
         request = BasisRequest(ticket=replace(ticket, round=number), weights=form.encode(block))
-        examples, sums = yield from asking.ask(request, training, one.features * columns)
-        builder.add(sums.reshape(one.features, columns))
+        among = training
+        if clients.masking is not None:
+            # What others would add is not bounded by these.
+            among = first.clients
+            reach = builder.reach(first.squares, first.sums, first.examples)
+            bits = masked_sum_bits(config.basis_bits)
+            step = SharedStep.of_sum(reach, terms=len(among), bits=bits)
+            request = replace(request, steps=step.told)
+        found = yield from asking.ask(request, among, one.features * columns)
+        builder.add(found.sums.reshape(one.features, columns))
+        examples = found.examples
     return builder.basis(examples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Sums over the train nodes of some clients.
+
+    Attributes:
+        clients: Whose, ascending.
+        examples: How many nodes.
+        sums: (size,) float64, added in client order.
+        squares: Under masks, what :func:`.square_sums` adds up.
+    """
+
+    clients: list[int]
+    examples: int
+    sums: np.ndarray
+    squares: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +77,8 @@ class _Asking:
     clients: Clients
     form: BasisForm
 
-    def ask(
-        self, request: BasisRequest, among: Iterable[int], size: int
-    ) -> Round[tuple[int, np.ndarray]]:
-        """Return how many train nodes there are and their (size,) sums, added in client order."""
+    def ask(self, request: BasisRequest, among: Iterable[int], size: int) -> Round[_Found]:
+        """Return the (size,) sums of clients."""
         answers = yield from self.clients.sums(
             dict.fromkeys(sorted(among), request),
             lengths=SumLengths(update=size),
@@ -61,6 +87,8 @@ class _Asking:
             weights=request.weights,
         )
         examples, total = 0, np.zeros(size)
+        there: list[int] = []
+        squares: tuple[float, ...] = ()
         for who, answer in answers:
             sums = answer.sums
             if self.clients.masking is None:
@@ -69,4 +97,7 @@ class _Asking:
             check_sums(self.clients.hello(who), answer.examples, sums, size)
             examples += answer.examples
             total += sums
-        return examples, total
+            check_squares(self.clients.hello(who), answer.squares)
+            there += members(who)
+            squares = answer.squares
+        return _Found(clients=there, examples=examples, sums=total, squares=squares)

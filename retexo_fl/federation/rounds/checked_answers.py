@@ -120,6 +120,17 @@ def check_sums(hello: HelloAnswer, examples: int, sums: np.ndarray, size: int) -
         )
 
 
+def check_squares(hello: HelloAnswer, squares: tuple[float, ...]) -> None:
+    """Check sums of squares of features and labels, if they were asked for.
+
+    Raises:
+        RemoteProtocolError: One cannot be.
+    """
+    if any(not 0 <= total < math.inf for total in squares):
+        with named(hello.client):
+            raise RemoteProtocolError(f"squares add up to {list(squares)}; expected numbers from 0")
+
+
 def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -> None:
     """Check the answer to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
 

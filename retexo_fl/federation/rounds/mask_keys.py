@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -16,11 +17,47 @@ from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.masking.keys import PublicKeys
+from retexo_fl.masking.label import least_openers
 from retexo_fl.units import counted
 
 
+class Keyed(Protocol):
+    """A client's first answer."""
+
+    @property
+    def mask_key(self) -> bytes | None:
+        """See :class:`.HelloAnswer`."""
+        ...
+
+    @property
+    def mask_signature(self) -> bytes | None:
+        """See :class:`.HelloAnswer`."""
+        ...
+
+
+def check_sums_hide(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> None:
+    """Check that sums of a training hide each client, and that as few as may answer can open one.
+
+    Raises:
+        ConfigurationError: Too few clients train, or too few of them need answer.
+    """
+    training = sum(hello.train > 0 for hello in hellos.values())
+    if training < LEAST_CLIENTS:
+        raise ConfigurationError(
+            f"secure-aggregation: masked, but {counted(training, 'client')} of "
+            f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"
+        )
+    openers = least_openers(training)
+    if 0 < config.min_clients < openers:
+        raise ConfigurationError(
+            f"min-clients: got {config.min_clients}, where {counted(training, 'client')} have "
+            f"train nodes; expected {openers} at least, since so many have to tell shares before "
+            "a masked sum without some clients can be read"
+        )
+
+
 def hand_out_keys(
-    ticket: Ticket, hellos: Mapping[int, HelloAnswer], *, opens: bool, to_train: bool = True
+    ticket: Ticket, hellos: Mapping[int, Keyed], *, opens: bool, most: int
 ) -> Round[MaskedSums]:
     """Tell every client the keys of all; return how sums are masked from then on.
 
@@ -28,18 +65,11 @@ def hand_out_keys(
         ticket: Names job and attempt.
         hellos: By client, ascending.
         opens: Rounds may be closed without some clients.
-        to_train: Sums will be over those with train nodes; else over all.
+        most: What no count adds up to more than (:func:`most_count`).
 
     Raises:
-        ConfigurationError: Too few clients train.
         RemoteProtocolError: A client believes other keys.
     """
-    training = [client for client, hello in hellos.items() if hello.train]
-    if to_train and len(training) < LEAST_CLIENTS:
-        raise ConfigurationError(
-            f"secure-aggregation: masked, but {counted(len(training), 'client')} of "
-            f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"
-        )
     publics: dict[int, bytes] = {}
     for client, hello in hellos.items():
         if hello.mask_key is None:
@@ -60,6 +90,7 @@ def hand_out_keys(
         ticket=ticket,
         clients=bits_of(hellos),
         keys=np.frombuffer(b"".join(publics.values()), np.uint8),
+        most_count=most,
         signatures=told or None,
     )
     digest = PublicKeys(by_client=publics).digest
@@ -68,7 +99,13 @@ def hand_out_keys(
         with named(client):
             if answer.digest != digest:
                 raise RemoteProtocolError("it believes other masking keys than were sent")
-    return MaskedSums(job=ticket.job, keys=digest, opens=opens)
+    return MaskedSums(job=ticket.job, keys=digest, opens=opens, most_count=most)
+
+
+def most_count(hellos: Iterable[HelloAnswer]) -> int:
+    """Return what no count adds up to more than, over clients: their nodes, or pairs of a use."""
+    counts = ([hello.nodes, hello.train, hello.validation, hello.test] for hello in hellos)
+    return max(map(sum, zip(*counts, strict=True)))
 
 
 def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:

@@ -27,6 +27,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import (
     SumLengths,
     answer_of_sum,
+    counter_of,
     form_of,
     purpose_of,
     told_form,
@@ -67,11 +68,13 @@ class MaskedSums:
         job: Name of the job.
         keys: Digest of all clients' masking keys.
         opens: Rounds may be closed without some clients.
+        most_count: What no count adds up to more than.
     """
 
     job: str
     keys: bytes
     opens: bool
+    most_count: int
 
     def asked(
         self, requests: Mapping[int, Request[Any]], *, trial: int = 0
@@ -165,7 +168,7 @@ class _Sum:
         ticket = request.ticket
         self._request = request
         self._terms: MaskTerms = request.terms  # type: ignore[attr-defined]
-        self._form: Form = form_of(request, lengths)
+        self._form: Form = form_of(request, lengths, counter_of(masking.most_count))
         self._label = Label(
             job=masking.job,
             place=Place(
@@ -199,10 +202,12 @@ class _Sum:
         form = self._form
         if answer.numbers.dtype != np.uint8:
             raise RemoteProtocolError("masked numbers are no bytes")
+        begin = form.counter.size(form.counts)
         return Sums(
             form=form,
-            narrow=form.ring.unpack(answer.numbers.tobytes(), form.narrow),
-            wide=WIDE.unpack(answer.wide, form.wide),
+            narrow=form.ring.unpack(answer.numbers, form.narrow),
+            wide=WIDE.unpack(answer.beside[begin:], form.wide),
+            counts=form.counter.unpack(answer.beside[:begin], form.counts),
         )
 
     def _told(
@@ -234,7 +239,10 @@ class _Sum:
         }
         is_before = isinstance(self._request, LabelsRequest)
         stage = -1 if is_before else label.place.stage
-        answered = yield Ask(requests=requests, stage=stage, purpose=purpose)
+        # More than that may be how many have to answer a round: they are no more needed here.
+        answered = yield Ask(
+            requests=requests, stage=stage, purpose=purpose, enough=label.threshold
+        )
         told = {opener: answer.shares.tobytes() for opener, answer in answered}
         if len(told) < label.threshold:
             raise RoundIncomplete(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from retexo_fl.client.api import GramRequest, Ticket
@@ -9,8 +11,13 @@ from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.federation.asking import Round
 from retexo_fl.federation.rounds.checked_answers import check_sums
 from retexo_fl.federation.rounds.clients import Clients
-from retexo_fl.training.ridge import fit, gram_values
+from retexo_fl.masking.step import SharedStep
+from retexo_fl.training.ridge import MASKED_GRAM_BITS, fit, gram_values
 from retexo_fl.training.stage_model import ModelShape, flat_weights
+
+#: The mean square of a coordinate over a client's train nodes, which is near 1 on average, is less.
+#: Numbers then have steps of 2**-28 for each train node.
+_MOST_SQUARE: Final = 2.0**11
 
 
 def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.ndarray]:
@@ -26,8 +33,13 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
     width, classes = shape.read_width, shape.classes
     training = frozenset(client for client, hello in clients.hellos.items() if hello.train)
     total = np.zeros(gram_values(width, classes))
+    request = GramRequest(ticket=ticket)
+    if clients.masking is not None:
+        terms, most = len(clients.hellos), max(hello.train for hello in clients.hellos.values())
+        step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
+        request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield from clients.sums(
-        dict.fromkeys(clients.hellos, GramRequest(ticket=ticket)),
+        dict.fromkeys(clients.hellos, request),
         lengths=SumLengths(update=len(total)),
         stage=ticket.stage,
         purpose="gram",

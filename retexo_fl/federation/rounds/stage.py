@@ -26,7 +26,7 @@ from retexo_fl.client.api import (
 from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import RoundIncomplete, TrainingDiverged
-from retexo_fl.federation.aggregators import Aggregator, RoundFacts, make_aggregator
+from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
@@ -119,7 +119,7 @@ class StageTraining:
             )
         self._optimizer: ServerOptimizer = make_optimizer(config, state.weights)
         self._optimizer.load_state(state.optimizer)
-        self._aggregator: Aggregator = make_aggregator(
+        self._aggregator = make_aggregator(
             config.aggregator, takes_uncounted=config.traits.exchanges_in_rounds
         )
         self._controls: ControlVariates | None = None
@@ -448,9 +448,14 @@ class StageTraining:
         self._count_traffic(who, answer)
         client = members(who)[0]
         with named(who):
-            update_sum = self._codec.decode_update(
-                answer.update_sum, self._key(number, client), self._steps
-            )
+            groups = self._codec.groups(answer.update_sum) if self._controls is None else None
+            if groups is None:
+                update_sum = self._codec.decode_update(
+                    answer.update_sum, self._key(number, client), self._steps
+                )
+        if groups is not None:
+            self._aggregator.add(client, groups, answer.examples)
+            return np.zeros(0, self.weights.dtype)
         if answer.update_sum.dtype.kind == "i":
             update_sum = update_sum.astype(self.weights.dtype)
         self._aggregator.add(client, update_sum, answer.examples)

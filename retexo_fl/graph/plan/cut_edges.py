@@ -7,11 +7,14 @@ from itertools import accumulate
 from typing import Final, Self
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from retexo_fl.graph.parts.partition import GraphPartition
 
 #: Bytes of a key's length.
 _LENGTH_BYTES: Final = 4
+#: Values are sorted where they may be so many times as many as there are.
+_SORTED_ABOVE: Final = 4
 
 #: Begin and end of a range.
 Ends = tuple[int, int]
@@ -57,15 +60,15 @@ class CutEdges:
         slot_starts = begins_group(owners).nonzero()[0]
         peers = owners[slot_starts]
         cut = (partition.indices >= inner).nonzero()[0]
-        rows = partition.indptr.searchsorted(cut, side="right") - 1
+        rows = np.repeat(np.arange(inner), np.diff(partition.indptr))[cut]
         slots = partition.indices[cut] - inner
-        place = slot_starts.searchsorted(slots, side="right") - 1
+        place = np.repeat(np.arange(len(peers)), np.diff(slot_starts, append=len(owners)))[slots]
         # Edges come by (row, slot). Sorted by peer, and by slot where the peer's index is the
         # lower one, they are in the order of both numbers, since sorting is stable.
         is_lower = peers > partition.client
-        order = np.where(is_lower[place], slot_starts[place], slots).argsort(kind="stable")
+        order = _stable_order(np.where(is_lower[place], slot_starts[place], slots), len(owners))
         rows, slots, place = rows[order], slots[order], place[order]
-        sent, own = _numbered(place * inner + rows)
+        sent, own = _numbered(place * inner + rows, len(peers) * inner)
         sent_starts = sent.searchsorted(np.arange(len(peers)) * inner)
         number = own - sent_starts[place]
         foreign = slots - slot_starts[place]
@@ -119,12 +122,28 @@ def begins_group(grouped: np.ndarray) -> np.ndarray:
     return begins
 
 
-def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _stable_order(values: np.ndarray, bound: int) -> np.ndarray:
+    """Return the places of values, ascending by value, then by place.
+
+    Args:
+        values: [n] below ``bound``, none negative.
+        bound: Where it is no larger than a few n, values are counted instead of compared.
+    """
+    if bound > _SORTED_ABOVE * len(values):
+        return values.argsort(kind="stable")
+    # A matrix with a row for each value: its columns are put into rows by counting.
+    one = np.ones(len(values), dtype=np.int8)
+    shape = (bound, len(values))
+    order: np.ndarray = csr_array((one, (values, np.arange(len(values)))), shape=shape).indices
+    return order
+
+
+def _numbered(values: np.ndarray, bound: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the different values, ascending, and each value's place among them."""
-    order = values.argsort(kind="stable")
+    order = _stable_order(values, bound)
     ordered = values[order]
     begins = begins_group(ordered)
-    places = np.empty_like(order)
+    places = np.empty(len(order), dtype=np.int64)
     places[order] = begins.cumsum() - 1
     return ordered[begins], places
 

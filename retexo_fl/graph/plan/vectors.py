@@ -64,6 +64,11 @@ class PartialSums:
         return self.weights.astype(dtype)
 
 
+def is_everything(rows: np.ndarray, count: int) -> bool:
+    """Return whether rows are all of so many, in order."""
+    return len(rows) == count and np.array_equal(rows, np.arange(count))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OutgoingVectors:
     """What a client sends to one peer in every exchange: first rows, then sums.
@@ -93,7 +98,8 @@ class OutgoingVectors:
 
     def gather(self, matrix: Features) -> Features:
         """Return the [s, H] vectors of an [n, H] matrix of all inner nodes' rows."""
-        rows = matrix[self.rows]
+        # A client of one node sends all that it has; choosing from a sparse matrix takes a while.
+        rows = matrix if is_everything(self.rows, matrix.shape[0]) else matrix[self.rows]
         if self.sums is None:
             return rows
         sums = self.sums.gather(matrix)

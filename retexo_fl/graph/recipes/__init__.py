@@ -1,5 +1,12 @@
 """Feature recipes: how columns of nodes become features and classes, alike at all clients."""
 
+from retexo_fl.graph.recipes.column_sums import (
+    TableColumns,
+    form_of_sums,
+    merge_columns,
+    number_of,
+    summary_of_sums,
+)
 from retexo_fl.graph.recipes.fitting import FitOptions, fit_recipe
 from retexo_fl.graph.recipes.recipe import (
     RECIPE_NAME,
@@ -18,11 +25,16 @@ __all__ = [
     "RECIPE_NAME",
     "FeatureRecipe",
     "FitOptions",
+    "TableColumns",
     "TableSummary",
     "fit_recipe",
+    "form_of_sums",
+    "merge_columns",
     "merge_summaries",
+    "number_of",
     "parse_recipe",
     "parse_summary",
     "read_recipe",
     "read_summary",
+    "summary_of_sums",
 ]

@@ -138,20 +138,27 @@ def _category(
         return []
     # In a column of texts NA is a text: a country, for one.
     counts = Counter(column.texts) + Counter(column.words)
-    if len(counts) == 1 and not column.empty:
+    if len(counts) == 1 and not column.empty and not column.unnamed:
         told.append(f"{name}: left out, as all rows have the same text")
         return []
     values = sorted(text for text, count in counts.items() if count >= options.least_count)
     rare = len(counts) - len(values)
     if not values and not column.empty:
-        told.append(
-            f"{name}: left out, as none of its {counted(rare, 'text')} has "
-            f"{options.least_count} rows (--min-count)"
+        none = (
+            "no text that a client names"
+            if column.unnamed
+            else f"none of its {counted(rare, 'text')}"
         )
+        told.append(f"{name}: left out, as {none} has {options.least_count} rows (--min-count)")
         return []
     if rare:
         told.append(
             f"{name}: {counted(rare, 'text')} of fewer than "
             f"{options.least_count} rows count as other"
+        )
+    if column.unnamed:
+        told.append(
+            f"{name}: {counted(column.unnamed, 'row')} with texts that no client names, since few "
+            "of its nodes have them, count as other (--least-nodes of `retexo features share`)"
         )
     return [CategoryColumn(column=name, values=tuple(values), indicator=column.empty > 0)]

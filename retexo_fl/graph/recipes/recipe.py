@@ -16,7 +16,7 @@ import tomli_w
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import parse_toml, read_toml
 from retexo_fl.graph.labels import CLASSES, LINKS
-from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
+from retexo_fl.graph.recipes.checked_values import check_keys, fail, switch_of, text_of
 
 #: The name that the file has in and beside parts, and in a run.
 RECIPE_NAME: Final = "recipe.toml"
@@ -196,7 +196,7 @@ def parse_recipe(content: bytes, path: Path) -> FeatureRecipe:
 def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
     if "version" in values and values["version"] != RECIPE_VERSION:
         fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
-    _check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)
+    check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)
     recipe = FeatureRecipe(
         key_column=text_of(path, "key-column", values["key-column"]),
         label_column=text_of(path, "label-column", values["label-column"]),
@@ -230,7 +230,7 @@ def named_recipe(digest: str) -> str:
 
 
 def _number(path: Path, values: Mapping[str, Any]) -> NumberColumn:
-    _check_keys(path, "numbers", values, _NUMBER_KEYS, optional=frozenset(("missing",)))
+    check_keys(path, "numbers", values, _NUMBER_KEYS, optional=frozenset(("missing",)))
     deviation = _float(path, "deviation", values["deviation"])
     if deviation <= 0:
         fail(path, "deviation", deviation, "a number above 0")
@@ -246,7 +246,7 @@ def _number(path: Path, values: Mapping[str, Any]) -> NumberColumn:
 
 
 def _category(path: Path, values: Mapping[str, Any]) -> CategoryColumn:
-    _check_keys(path, "categories", values, _CATEGORY_KEYS)
+    check_keys(path, "categories", values, _CATEGORY_KEYS)
     return CategoryColumn(
         column=text_of(path, "column", values["column"]),
         values=_texts(path, "values", values["values"]),
@@ -259,20 +259,6 @@ def _tables(path: Path, key: str, values: Mapping[str, Any]) -> Sequence[Mapping
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         fail(path, key, tables, f"tables [[{key}]]")
     return tables
-
-
-def _check_keys(
-    path: Path,
-    where: str,
-    values: Mapping[str, object],
-    known: frozenset[str],
-    *,
-    optional: frozenset[str] = frozenset(),
-) -> None:
-    missing, unknown = sorted(known - optional - values.keys()), sorted(values.keys() - known)
-    if missing or unknown:
-        told = f"{missing[0]}: missing" if missing else f"{unknown[0][:60]}: unknown key"
-        raise ConfigurationError(f"{path}: {where}: {told}; expected {', '.join(sorted(known))}")
 
 
 def _texts(path: Path, key: str, value: object) -> tuple[str, ...]:

@@ -9,19 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph.recipes.checked_values import fail, switch_of, text_of
+from retexo_fl.graph.recipes.checked_values import (
+    MOST_BYTES,
+    check_keys,
+    fail,
+    object_of,
+    parsed_json,
+    switch_of,
+    text_of,
+    texts_of,
+)
 from retexo_fl.graph.recipes.moments import Moments
 
 #: Raised when the meaning of a summary changes.
 SUMMARY_VERSION: Final = 1
+#: Beside the empty cell, what stands for a missing number, or for a label that is not known.
+MISSING_WORDS: Final = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL"))
 #: A column of more different texts is no column of categories, and its texts are not told.
 MOST_TEXTS: Final = 1000
-#: Far above a summary of thousands of columns.
-_MOST_BYTES: Final = 2**26
-_MOST_COUNT: Final = 2**48
+#: Most nodes of a table, and cells of a kind.
+MOST_COUNT: Final = 2**48
 _FRACTION: Final = re.compile(r"-?[0-9]{1,1500}(?:/[0-9]{1,1500})?")
 _KEYS: Final = frozenset(
     ("summary-version", "key-column", "label-column", "rows", "label", "columns")
@@ -30,6 +40,28 @@ _COLUMN_KEYS: Final = frozenset(
     ("empty", "words", "number-like", "numbers", "logarithms", "texts", "too-many-texts")
 )
 _MOMENT_KEYS: Final = frozenset(("count", "sum", "sum-of-squares"))
+
+
+class ColumnLike(Protocol):
+    """What is told of a column of tables, which can be joined."""
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether it is a column of texts."""
+        ...
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether it is a column of numbers."""
+        ...
+
+    def __add__(self, other: Any) -> Any:
+        """Return what is told of both columns as one."""
+        ...
+
+
+ColumnT = TypeVar("ColumnT", bound=ColumnLike)
+TableT = TypeVar("TableT", bound="Table[Any]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +74,7 @@ class ColumnSummary:
         numbers: Moments of the cells; of none, if a cell is a text.
         logarithms: Moments of :func:`~.moments.signed_logarithms` of the cells.
         texts: Cells by text; of none, if the column is of numbers.
+        unnamed: Cells whose texts are not told, since few nodes have them.
         too_many_texts: There are more than :data:`MOST_TEXTS`, and ``texts`` is empty.
     """
 
@@ -50,12 +83,18 @@ class ColumnSummary:
     numbers: Moments = field(default_factory=Moments)
     logarithms: Moments = field(default_factory=Moments)
     texts: Mapping[str, int] = field(default_factory=dict)
+    unnamed: int = 0
     too_many_texts: bool = False
 
     @property
     def has_texts(self) -> bool:
         """Whether it is a column of texts."""
-        return self.too_many_texts or bool(self.texts)
+        return self.too_many_texts or bool(self.texts) or self.unnamed > 0
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether it is a column of numbers."""
+        return self.numbers.count > 0
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
         """Return the summary of both columns as one."""
@@ -67,6 +106,7 @@ class ColumnSummary:
             numbers=self.numbers + other.numbers,
             logarithms=self.logarithms + other.logarithms,
             texts={} if too_many else texts,
+            unnamed=self.unnamed + other.unnamed,
             too_many_texts=too_many,
         )
 
@@ -87,16 +127,35 @@ class LabelSummary:
         """Return the summary of both columns as one."""
         return LabelSummary(numbers=self.numbers or other.numbers, texts=self.texts | other.texts)
 
+    @classmethod
+    def read(cls, path: Path, value: object) -> Self:
+        """Return what :attr:`values` was, at whatever client.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        label = object_of(path, "label", value)
+        check_keys(path, "label", label, frozenset(("numbers", "texts")))
+        numbers = switch_of(path, "label", label["numbers"])
+        texts = texts_of(path, "label", label["texts"])
+        if numbers and texts:
+            fail(path, "label", "numbers and texts", "one of them")
+        return cls(numbers=numbers, texts=texts)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its values for a file."""
+        return {"numbers": self.numbers, "texts": sorted(self.texts)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSummary:
-    """A table of nodes without its rows.
+class Table(Generic[ColumnT]):
+    """What is told of a table of nodes.
 
     Attributes:
         source: Where it comes from, for errors.
         key_column: Name of the column of keys; of it nothing is told.
         label_column: Name of the column of labels.
-        rows: Nodes.
         label: What the labels are.
         columns: By name.
     """
@@ -104,12 +163,11 @@ class TableSummary:
     source: str
     key_column: str
     label_column: str
-    rows: int
     label: LabelSummary
-    columns: Mapping[str, ColumnSummary]
+    columns: Mapping[str, ColumnT]
 
-    def without(self, names: Sequence[str]) -> TableSummary:
-        """Return the summary without some columns.
+    def without(self, names: Sequence[str]) -> Self:
+        """Return it without some columns.
 
         Raises:
             ConfigurationError: It has no such column.
@@ -123,12 +181,24 @@ class TableSummary:
         kept = {name: column for name, column in self.columns.items() if name not in names}
         return replace(self, columns=kept)
 
-    def check_not_few(self, least: int) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary(Table[ColumnSummary]):
+    """A table of nodes without its rows.
+
+    Attributes:
+        rows: Nodes.
+    """
+
+    rows: int
+
+    def check_not_few(self, least: int, *, tells_all_texts: bool = True) -> None:
         """Check that no sum is over so few nodes that it tells them, and no column names nodes.
 
         Args:
             least: Fewest nodes; fewest numbers of a column that has any, and nodes of the most
                 frequent text.
+            tells_all_texts: Also of texts that fewer nodes have.
 
         Raises:
             ConfigurationError: There are fewer.
@@ -137,7 +207,7 @@ class TableSummary:
         for name, column in sorted(self.columns.items()):
             if column.numbers.count:
                 told[f"numbers in {name[:60]!r}"] = column.numbers.count
-            if column.texts:
+            if column.texts and tells_all_texts:
                 told[f"nodes with the most frequent text in {name[:60]!r}"] = max(
                     column.texts.values()
                 )
@@ -155,7 +225,7 @@ class TableSummary:
             "key-column": self.key_column,
             "label-column": self.label_column,
             "rows": self.rows,
-            "label": {"numbers": self.label.numbers, "texts": sorted(self.label.texts)},
+            "label": self.label.values,
             "columns": {name: _column_values(self.columns[name]) for name in sorted(self.columns)},
         }
         return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
@@ -171,27 +241,40 @@ def merge_summaries(summaries: Sequence[TableSummary]) -> TableSummary:
         ConfigurationError: They have other columns, or a column is of numbers in one and of texts
             in another.
     """
-    first = summaries[0]
-    for summary in summaries[1:]:
-        _check_same_columns(first, summary)
-    label = sum((summary.label for summary in summaries), LabelSummary())
+    return replace(
+        merged(summaries, ColumnSummary()), rows=sum(summary.rows for summary in summaries)
+    )
+
+
+def merged(tables: Sequence[TableT], nothing: ColumnLike) -> TableT:
+    """Return tables as one, in all that tables of any kind have.
+
+    Args:
+        tables: At least one.
+        nothing: A column of no rows.
+
+    Raises:
+        ConfigurationError: As :func:`merge_summaries`.
+    """
+    first = tables[0]
+    for table in tables[1:]:
+        _check_same_columns(first, table)
+    label = sum((table.label for table in tables), LabelSummary())
     if label.numbers and label.texts:
         _fail_kinds(
             first.label_column,
             [
-                (summary.source, "numbers" if summary.label.numbers else "texts")
-                for summary in summaries
-                if summary.label.numbers or summary.label.texts
+                (table.source, "numbers" if table.label.numbers else "texts")
+                for table in tables
+                if table.label.numbers or table.label.texts
             ],
             advice="expected labels of one kind at all clients",
         )
-    return TableSummary(
-        source=first.source if len(summaries) == 1 else f"{len(summaries)} tables",
-        key_column=first.key_column,
-        label_column=first.label_column,
-        rows=sum(summary.rows for summary in summaries),
+    return replace(
+        first,
+        source=first.source if len(tables) == 1 else f"{len(tables)} tables",
         label=label,
-        columns={name: _merged(name, summaries) for name in first.columns},
+        columns={name: _merged(name, tables, nothing) for name in first.columns},
     )
 
 
@@ -203,7 +286,7 @@ def read_summary(path: Path) -> TableSummary:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
     return parse_summary(content, path)
@@ -215,46 +298,39 @@ def parse_summary(content: bytes, path: Path) -> TableSummary:
     Raises:
         ConfigurationError: As there.
     """
-    values = _parsed_json(content, path)
+    values = parsed_json(content, path)
     if values.get("summary-version") != SUMMARY_VERSION:
         fail(path, "summary-version", values.get("summary-version"), str(SUMMARY_VERSION))
-    _check_keys(path, "summary", values, _KEYS)
-    label = _object(path, "label", values["label"])
-    _check_keys(path, "label", label, frozenset(("numbers", "texts")))
-    texts = label["texts"]
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        fail(path, "label", texts, "a list of texts")
-    columns = _object(path, "columns", values["columns"])
+    check_keys(path, "summary", values, _KEYS)
+    columns = object_of(path, "columns", values["columns"])
     rows = _count(path, "rows", values["rows"])
     return TableSummary(
         source=str(path),
         key_column=text_of(path, "key-column", values["key-column"]),
         label_column=text_of(path, "label-column", values["label-column"]),
         rows=rows,
-        label=LabelSummary(
-            numbers=switch_of(path, "label", label["numbers"]), texts=frozenset(texts)
-        ),
+        label=LabelSummary.read(path, values["label"]),
         columns={name: _column(path, name, column, rows) for name, column in columns.items()},
     )
 
 
-def _merged(name: str, summaries: Sequence[TableSummary]) -> ColumnSummary:
-    merged = sum((summary.columns[name] for summary in summaries), ColumnSummary())
-    if merged.has_texts and merged.numbers.count:
-        kinds = [
-            (summary.source, "texts" if summary.columns[name].has_texts else "numbers")
-            for summary in summaries
-            if summary.columns[name].has_texts or summary.columns[name].numbers.count
-        ]
+def _merged(name: str, tables: Sequence[Table[Any]], nothing: ColumnLike) -> ColumnLike:
+    columns = [(table.source, table.columns[name]) for table in tables]
+    kinds = [
+        (source, "texts" if column.has_texts else "numbers")
+        for source, column in columns
+        if column.has_texts or column.has_numbers
+    ]
+    if len({kind for _, kind in kinds}) > 1:
         _fail_kinds(
             name,
             kinds,
             advice=f"expected --categorical {name} or --drop {name} where summaries are made",
         )
-    return merged
+    return sum((column for _, column in columns), nothing)
 
 
-def _check_same_columns(one: TableSummary, other: TableSummary) -> None:
+def _check_same_columns(one: Table[Any], other: Table[Any]) -> None:
     for name, mine, others in (
         ("key-column", one.key_column, other.key_column),
         ("label-column", one.label_column, other.label_column),
@@ -305,8 +381,8 @@ def _moment_values(moments: Moments) -> dict[str, Any]:
 
 
 def _column(path: Path, name: str, value: object, rows: int) -> ColumnSummary:
-    values = _object(path, name, value)
-    _check_keys(path, name, values, _COLUMN_KEYS, needed=frozenset(("empty",)))
+    values = object_of(path, name, value)
+    check_keys(path, name, values, _COLUMN_KEYS, optional=_COLUMN_KEYS - {"empty"})
     texts = _counts(path, name, values.get("texts", {}))
     if len(texts) > MOST_TEXTS:
         fail(path, name, f"{len(texts)} texts", f"at most {MOST_TEXTS}")
@@ -315,35 +391,45 @@ def _column(path: Path, name: str, value: object, rows: int) -> ColumnSummary:
     too_many = switch_of(path, name, values.get("too-many-texts", False))
     if numbers.count != logarithms.count or (numbers.count and (texts or too_many)):
         fail(path, name, "numbers and texts", "one of them")
-    empty, words = _count(path, name, values["empty"]), _counts(path, name, values.get("words", {}))
-    cells = empty + sum(words.values()) + numbers.count + sum(texts.values())
-    # Texts that are too many are not in the summary.
-    if cells > rows or not (cells == rows or too_many):
-        fail(path, name, f"{cells} cells", f"{rows}, one for each row")
-    return ColumnSummary(
-        empty=empty,
-        words=words,
+    column = ColumnSummary(
+        empty=_count(path, name, values["empty"]),
+        words=_counts(path, name, values.get("words", {})),
         numbers=numbers,
         logarithms=logarithms,
         texts=texts,
         too_many_texts=too_many,
     )
+    check_cells(path, name, column, rows)
+    return column
+
+
+def check_cells(path: Path, name: str, column: ColumnSummary, rows: int) -> None:
+    """Check that a column can be one of a table of so many rows.
+
+    Raises:
+        ConfigurationError: It has other cells, or sums that no numbers have.
+    """
+    cells = column.empty + sum(column.words.values()) + column.numbers.count
+    cells += sum(column.texts.values()) + column.unnamed
+    # Texts that are too many are not in the summary.
+    if cells > rows or not (cells == rows or column.too_many_texts):
+        fail(path, name, f"{cells} cells", f"{rows}, one for each row")
+    for moments in (column.numbers, column.logarithms):
+        # Cauchy and Schwarz: else a deviation would be the root of a negative number.
+        if moments.squares * moments.count < moments.total**2:
+            fail(path, name, "a sum of squares that is too small", "that of numbers with this sum")
 
 
 def _moments(path: Path, name: str, value: object) -> Moments:
     if value is None:
         return Moments()
-    values = _object(path, name, value)
-    _check_keys(path, name, values, _MOMENT_KEYS)
-    moments = Moments(
+    values = object_of(path, name, value)
+    check_keys(path, name, values, _MOMENT_KEYS)
+    return Moments(
         count=_count(path, name, values["count"]),
         total=_fraction(path, name, values["sum"]),
         squares=_fraction(path, name, values["sum-of-squares"]),
     )
-    # Cauchy and Schwarz: else a deviation would be the root of a negative number.
-    if moments.squares * moments.count < moments.total**2:
-        fail(path, name, "a sum of squares that is too small", "that of numbers with this sum")
-    return moments
 
 
 def _fraction(path: Path, name: str, value: object) -> Fraction:
@@ -359,43 +445,10 @@ def _fraction(path: Path, name: str, value: object) -> Fraction:
 
 
 def _counts(path: Path, name: str, value: object) -> dict[str, int]:
-    return {text: _count(path, name, count) for text, count in _object(path, name, value).items()}
-
-
-def _parsed_json(content: bytes, path: Path) -> dict[str, Any]:
-    if len(content) > _MOST_BYTES:
-        raise ConfigurationError(f"{path}: more than {_MOST_BYTES} bytes; expected a summary")
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: not JSON ({error}); expected a summary") from error
-    return _object(path, "summary", values)
-
-
-def _object(path: Path, name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        fail(path, name, value, "an object")
-    return value
-
-
-def _check_keys(
-    path: Path,
-    name: str,
-    values: Mapping[str, object],
-    known: frozenset[str],
-    *,
-    needed: frozenset[str] | None = None,
-) -> None:
-    missing = sorted((known if needed is None else needed) - values.keys())
-    unknown = sorted(values.keys() - known)
-    if missing or unknown:
-        told = f"{missing[0]!r} is missing" if missing else f"{unknown[0][:60]!r} is unknown"
-        raise ConfigurationError(
-            f"{path}: {name[:60]}: {told}; expected what `retexo features summarise` writes"
-        )
+    return {text: _count(path, name, count) for text, count in object_of(path, name, value).items()}
 
 
 def _count(path: Path, name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_COUNT:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_COUNT:
         fail(path, name, value, "a whole number from 0")
     return value

@@ -35,13 +35,15 @@ class VectorArrivals:
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            # Before the look: what comes during it is not waited for.
+            steps = self._path.steps
             by_datagrams = {key for key in keys if self._path.carries(key)}
             missing = self._path.missing(by_datagrams)
             missing |= self._depot.wait_for(set(keys) - by_datagrams, 0.0)
             left_s = deadline - time.monotonic()
             if not missing or left_s <= 0:
                 return missing
-            self._path.wait(left_s)
+            self._path.wait(left_s, since=steps)
 
     def offers(self, peer: int) -> Sequence[Offer]:
         """Return every block that a peer has not acknowledged."""

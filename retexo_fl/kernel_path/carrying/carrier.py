@@ -19,6 +19,7 @@ from retexo_fl.client.vector_carrier import ExchangeId
 from retexo_fl.errors import ExchangeIncomplete, RetexoError
 from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.outgoing import OutgoingExchange
+from retexo_fl.kernel_path.carrying.ticketed import TicketedExchange
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 
 #: The thread looks at least so often, though it is woken for every event.
@@ -32,14 +33,18 @@ class OpenExchanges:
 
     Attributes:
         changed: Held while the rest is used; notified when something may have come.
+        steps: How often the thread has looked.
         outgoing: By exchange.
         incoming: By exchange, one for all peers or one for each.
         failures: What went wrong, by exchange.
     """
 
     changed: threading.Condition = field(default_factory=threading.Condition)
+    steps: int = 0
     outgoing: dict[ExchangeId, OutgoingExchange] = field(default_factory=dict)
-    incoming: dict[ExchangeId, list[IncomingExchange]] = field(default_factory=dict)
+    incoming: dict[ExchangeId, list[IncomingExchange | TicketedExchange]] = field(
+        default_factory=dict
+    )
     failures: dict[ExchangeId, RetexoError] = field(default_factory=dict)
 
 
@@ -89,6 +94,7 @@ class Carrier:
             self._news.clear()
             with self._open.changed:
                 self._step()
+                self._open.steps += 1
                 # Also wakes callers that wait for blocks, which come without this thread.
                 self._open.changed.notify_all()
 

@@ -7,7 +7,7 @@ is chosen changes no bit of a result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from retexo_fl.client.log_lines import line
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 #: processor than TCP; everywhere below TCP takes less (`sims/results/kernel_path.md`).
 LEAST_SENDERS: Final = 16
 LEAST_BYTES: Final = 1 << 22
+#: A training whose exchanges come so often takes two thirds of TCP's processor time or less: the
+#: first, with a notice for each peer, takes more than TCP's, each later one two fifths.
+LEAST_TIMES: Final = 16
 _VALUE_BYTES: Final = 4
 #: A block writes a stored value with its column in about so many bytes; datagrams hold zeros, too.
 _STORED_BYTES: Final = 6
@@ -38,16 +41,28 @@ class WayChoice:
         self._in_kernel = in_kernel
         self._said: set[str] = set()
 
-    def ways(self, notices: Mapping[int, Notice], width: int, *, max_cells: int) -> dict[int, Way]:
+    def ways(
+        self,
+        notices: Mapping[int, Notice],
+        width: int,
+        *,
+        max_cells: int,
+        recurring: Collection[int] = (),
+        times: int = 0,
+    ) -> dict[int, Way]:
         """Return how each peer's vectors shall come.
 
         Args:
             notices: By peer.
             width: Values of a vector.
             max_cells: Of the longest packet that is taken here.
+            recurring: Peers whose next exchanges need no notice if this one is by datagrams.
+            times: How often these come.
         """
         return {
-            peer: self._way(notice, width, senders=len(notices))
+            peer: self._way(
+                notice, width, senders=len(notices), times=times if peer in recurring else 0
+            )
             if notice.packet_cells <= max_cells
             else self._too_long(peer, notice)
             for peer, notice in notices.items()
@@ -73,20 +88,22 @@ class WayChoice:
         )
         return Way.BLOCK
 
-    def _way(self, notice: Notice, width: int, *, senders: int) -> Way:
+    def _way(self, notice: Notice, width: int, *, senders: int, times: int) -> Way:
         if not self._automatic:
             return Way.DATAGRAMS
-        why = self._why_not(notice, width, senders)
+        why = self._why_not(notice, width, senders, times=times)
         if why:
             self._say_once(why, why)
             return Way.BLOCK
         return Way.DATAGRAMS
 
-    def _why_not(self, notice: Notice, width: int, senders: int) -> str:
+    def _why_not(self, notice: Notice, width: int, senders: int, *, times: int) -> str:
         """Return why a sender's vectors are better sent as a block; nothing where they are not."""
         dense = len(notice.streams) * width * _VALUE_BYTES
         if not self._in_kernel:
             return "no program in the kernel takes them"
+        if times >= LEAST_TIMES:
+            return ""
         if notice.stored * _STORED_BYTES < dense:
             return "many values are zero"
         if senders < LEAST_SENDERS:

@@ -8,6 +8,7 @@ the next number.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -24,10 +25,19 @@ from retexo_fl.client.vector_carrier import (
 )
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, encode_block, to_dense
+from retexo_fl.exchange.block import DIGEST_BYTES
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _EXPONENT_BIAS: Final = 1024
 _WORD: Final = 1 << 32
+#: Exchanges of one book: as many places as a grant's spare numbers hold, three in each.
+MOST_TICKETS: Final = 24
+_SECRET_WORDS: Final = 4
+_PLACES_AT: Final = 3 + _SECRET_WORDS
+_PLACE: Final = 1 << 16
+_PLACES_IN_NUMBER: Final = 3
+#: What follows vectors that were sent by ticket: the exponent, the words of the digest.
+TAIL_NUMBERS: Final = 1 + DIGEST_BYTES // 4
 #: A packet's cells at most: programs in the kernel take no longer ones.
 MOST_PACKET_CELLS: Final = 53
 
@@ -38,6 +48,7 @@ class Way(IntEnum):
     BLOCK = 1  # as an ordinary block, over whatever channel there is
     DATAGRAMS = 2
     KEPT = 3  # it has the same vectors from before
+    NOTICE = 4  # it awaits a notice: what came without one is lost, or was not this exchange's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +61,7 @@ class Notice:
         stored: Values that are not zero.
         digest: 16 bytes over the whole numbers.
         streams: [n] int64, for each vector the stream that it goes in; ascending within a stream.
+        by_ticket: The vectors were first sent without it, by a ticket.
     """
 
     exponent: int
@@ -57,6 +69,7 @@ class Notice:
     stored: int
     digest: bytes
     streams: np.ndarray
+    by_ticket: bool = False
 
     @property
     def num_streams(self) -> int:
@@ -74,6 +87,7 @@ class Notice:
             self.stored,
         )
         found[0, 5:9] = np.frombuffer(self.digest, dtype="<u4")
+        found[0, 9] = self.by_ticket
         found[0, CONTROL_NUMBERS:] = self.streams
         return found
 
@@ -86,6 +100,7 @@ class Notice:
         """
         numbers = _whole(block, sender, "notice")
         version, exponent, packet_cells, num_streams, stored, *digest = numbers[:9].tolist()
+        by_ticket = int(numbers[9])
         streams = numbers[CONTROL_NUMBERS:]
         if (
             version != _VERSION
@@ -94,6 +109,7 @@ class Notice:
             or num_streams != streams.max(initial=0) + 1
             or not 1 <= num_streams <= MOST_STREAMS
             or not (numbers[5:9] < _WORD).all()
+            or by_ticket > 1
         ):
             raise RemoteProtocolError(
                 f"client {sender}: a notice of datagrams with {numbers[:5].tolist()}; "
@@ -105,7 +121,21 @@ class Notice:
             stored=stored,
             digest=np.array(digest, dtype="<u4").tobytes(),
             streams=streams,
+            by_ticket=bool(by_ticket),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """What a receiver has open for exchanges to come; see :mod:`.tickets`.
+
+    Attributes:
+        secret: 16 bytes, of which the tokens follow.
+        places: Of each exchange's stream, in the receiver's table.
+    """
+
+    secret: bytes
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +145,12 @@ class Grant:
     Attributes:
         way: How it takes the vectors.
         streams: For each stream its token and its number; empty unless by datagrams.
+        book: For later exchanges of the same form.
     """
 
     way: Way
     streams: tuple[tuple[int, int], ...] = ()
+    book: Book | None = None
 
     @staticmethod
     def width(num_streams: int) -> int:
@@ -129,6 +161,12 @@ class Grant:
         """Return it as the (1, 16 + 3 S) float64 block that crosses."""
         found = np.zeros((1, self.width(num_streams)))
         found[0, :2] = _VERSION, self.way
+        if self.book is not None:
+            found[0, 2] = len(self.book.places)
+            found[0, 3:_PLACES_AT] = np.frombuffer(self.book.secret, dtype="<u4")
+            for at, place in enumerate(self.book.places):
+                number, shift = divmod(at, _PLACES_IN_NUMBER)
+                found[0, _PLACES_AT + number] += place * _PLACE**shift
         for at, (token, stream) in enumerate(self.streams):
             begin = CONTROL_NUMBERS + STREAM_NUMBERS * at
             found[0, begin : begin + STREAM_NUMBERS] = token // _WORD, token % _WORD, stream
@@ -143,14 +181,35 @@ class Grant:
         """
         numbers = _whole(block, receiver, "grant")
         words = numbers[CONTROL_NUMBERS:].reshape(-1, STREAM_NUMBERS)
-        if numbers[0] != _VERSION or int(numbers[1]) not in set(Way) or not (words < _WORD).all():
+        if (
+            numbers[0] != _VERSION
+            or int(numbers[1]) not in set(Way)
+            or numbers[2] > MOST_TICKETS
+            or not (numbers[3:_PLACES_AT] < _WORD).all()
+            or not (words < _WORD).all()
+        ):
             raise RemoteProtocolError(
                 f"client {receiver}: a grant of datagrams with {numbers[:2].tolist()}; "
                 f"expected version {_VERSION} and a way from 1 to {max(Way)}"
             )
         way = Way(int(numbers[1]))
         granted = [(int(high) * _WORD + int(low), int(stream)) for high, low, stream in words]
-        return cls(way=way, streams=tuple(granted) if way is Way.DATAGRAMS else ())
+        return cls(
+            way=way,
+            streams=tuple(granted) if way is Way.DATAGRAMS else (),
+            book=_book(numbers),
+        )
+
+
+def _book(numbers: np.ndarray) -> Book | None:
+    count = int(numbers[2])
+    places = [
+        int(number) // _PLACE**shift % _PLACE
+        for number in numbers[_PLACES_AT:CONTROL_NUMBERS]
+        for shift in range(_PLACES_IN_NUMBER)
+    ]
+    secret = numbers[3:_PLACES_AT].astype("<u4").tobytes()
+    return Book(secret=secret, places=tuple(places[:count])) if count else None
 
 
 #: By peer: [n, width] vectors, the header of the block that they would have made, their notice.
@@ -186,6 +245,16 @@ def control_frames(
 ) -> tuple[bytes, ...]:
     """Return the frames of a notice, or with the codec ``dense`` of a grant: all as long."""
     return encode_block(header, numbers, codec=codec).frames
+
+
+def tail_rows(width: int) -> int:
+    """Return how many rows follow vectors that were sent by ticket."""
+    return -(-TAIL_NUMBERS // width)
+
+
+def job_number(job: str) -> int:
+    """Return the 32 bits that name a job in packets."""
+    return int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "little")
 
 
 def _whole(block: np.ndarray, client: int, what: str) -> np.ndarray:

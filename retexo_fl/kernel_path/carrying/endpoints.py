@@ -25,7 +25,7 @@ from retexo_fl.kernel_path.xdp.receiver import XdpReceiver
 logger = logging.getLogger(__name__)
 
 #: Exchanges that are open or kept, and streams in them.
-_REGIONS: Final = 1024
+_REGIONS: Final = 4096
 _STREAMS: Final = 8192
 #: Of each sum a cell or more; a packet of 22 cells or more has one of a block's 512 bits.
 _CELLS_PER_SEEN_BLOCK: Final = 512

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,14 +21,18 @@ from retexo_fl.kernel_path.carrying.control import (
     Way,
     control_frames,
     grant_header,
+    job_number,
     notice_header,
 )
 from retexo_fl.kernel_path.carrying.layout import ExchangeLayout, cache_key
-from retexo_fl.kernel_path.carrying.outgoing import job_number
 from retexo_fl.kernel_path.carrying.reading import read_block
+from retexo_fl.kernel_path.carrying.tickets import IssuedBooks
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 from retexo_fl.kernel_path.endpoint.records import IncomingStream
 
+#: Inside a round a peer that neither sent nor announced anything for so long is asked for a notice:
+#: one of the two ends has started anew.
+ASK_AFTER_S: Final = 2.0
 #: The accumulator's rows of an exchange are one block.
 _ROWS: Final = 0
 
@@ -41,12 +46,14 @@ class _Sender:
         awaited: Header of its notice.
         notice: What it has announced.
         was_asked: Its notice was asked for, so that a peer which is away is looked for.
+        was_urged: It was sent a grant that asks for a notice.
     """
 
     header: BlockHeader
     awaited: BlockHeader
     notice: Notice | None = None
     was_asked: bool = False
+    was_urged: bool = False
 
 
 class IncomingExchange:
@@ -62,6 +69,8 @@ class IncomingExchange:
             nothing is shared.
         endpoint: Takes the datagrams.
         choice: Says which blocks are better sent as blocks.
+        books: Make room for later exchanges of the same form.
+        times: How often one of this form comes; 0 where that is not known.
     """
 
     def __init__(
@@ -72,11 +81,16 @@ class IncomingExchange:
         *,
         endpoint: DatagramEndpoint,
         choice: WayChoice,
+        books: IssuedBooks,
+        times: int,
     ) -> None:
         self._name = name
         self._targets = targets
         self._endpoint = endpoint
         self._choice = choice
+        self._books = books
+        self._times = times
+        self._ask_at_s = time.monotonic() + ASK_AFTER_S
         self._senders = {
             peer: _Sender(header=headers[peer], awaited=notice_header(headers[peer]))
             for peer in sorted(headers)
@@ -84,6 +98,10 @@ class IncomingExchange:
         self._layout: ExchangeLayout | None = None
         self._ways: dict[int, Way] = {}
         self._vectors: dict[int, np.ndarray] | None = None
+
+    def ask_at_once(self) -> None:
+        """Ask for notices that are not there, without a delay."""
+        self._ask_at_s = time.monotonic()
 
     @property
     def is_complete(self) -> bool:
@@ -148,12 +166,8 @@ class IncomingExchange:
         """Return the mailboxes of notices and of grants."""
         keys = set()
         for sender in self._senders.values():
-            keys.add(notice_header(sender.header).key)
-            if sender.notice is not None:
-                keys |= {
-                    grant_header(sender.header, number, sender.notice.num_streams).key
-                    for number in range(_grants(depot, sender.header, sender.notice))
-                }
+            num_streams = 1 if sender.notice is None else sender.notice.num_streams
+            keys |= control_keys(depot, sender.header, num_streams=num_streams)
         return keys
 
     def _read_notices(self, depot: BlockDepot) -> bool:
@@ -162,17 +176,39 @@ class IncomingExchange:
             if sender.notice is not None:
                 continue
             if sender.was_asked and not depot.has_arrived(sender.awaited.key):
+                self._urge(depot, sender)
                 continue
             sender.was_asked = True
             block = read_block(depot, sender.awaited)
             if block is not None:
                 sender.notice = Notice.read(block, sender.header.sender)
+            else:
+                self._urge(depot, sender)
         return all(sender.notice is not None for sender in self._senders.values())
+
+    def _urge(self, depot: BlockDepot, sender: _Sender) -> None:
+        """Ask for a notice, once, where a ticket may have been used that is none here."""
+        is_late = time.monotonic() > self._ask_at_s
+        # Before a stage, where vectors go along edges, there are no tickets.
+        if is_late and not sender.was_urged and not sender.header.num_edges:
+            sender.was_urged = True
+            send_grant(depot, sender.header, 1, Grant(way=Way.NOTICE))
 
     def _open(self, depot: BlockDepot) -> None:
         notices = self.notices
         width = next(iter(self._senders.values())).header.width
-        self._ways = self._choice.ways(notices, width, max_cells=self._endpoint.max_cells)
+        recurring = {
+            peer
+            for peer in notices
+            if self._times > 1 and self._books.may_issue(self._senders[peer].header)
+        }
+        self._ways = self._choice.ways(
+            notices,
+            width,
+            max_cells=self._endpoint.max_cells,
+            recurring=recurring,
+            times=self._times,
+        )
         taken = {peer: n for peer, n in notices.items() if self._ways[peer] is not Way.BLOCK}
         targets = None
         if self._targets is not None:
@@ -180,7 +216,13 @@ class IncomingExchange:
         self._layout = ExchangeLayout.of(taken, targets)
         grants = self._accept(taken, targets, width) if taken else {}
         for peer, notice in notices.items():
-            self._answer(depot, peer, notice, grants.get(peer, Grant(way=self._ways[peer])))
+            grant = grants.get(peer, Grant(way=self._ways[peer]))
+            header = self._senders[peer].header
+            # What was issued before is void for a peer that has sent a notice.
+            self._books.withdraw(header)
+            if grant.way is not Way.BLOCK and peer in recurring:
+                grant = replace(grant, book=self._books.issue(header, notice))
+            send_grant(depot, header, notice.num_streams, grant)
 
     def _accept(
         self,
@@ -240,20 +282,6 @@ class IncomingExchange:
         )
         return granted.token, granted.stream
 
-    def _answer(self, depot: BlockDepot, peer: int, notice: Notice, grant: Grant) -> None:
-        sender = self._senders[peer]
-        number = _grants(depot, sender.header, notice)
-        if number == MOST_GRANTS:
-            raise ExchangeIncomplete(
-                f"client {sender.header.receiver}: vectors of client {peer} were lost {number} "
-                "times; expected an agent that stays up for one exchange"
-            )
-        header = grant_header(sender.header, number, notice.num_streams)
-        depot.send_block(
-            header.key,
-            control_frames(header, grant.numbers(notice.num_streams), codec="dense"),
-        )
-
     def _take(self) -> None:
         """Copy the values out of the accumulator and let it go."""
         assert self._layout is not None
@@ -266,11 +294,37 @@ class IncomingExchange:
             self._vectors = {}
 
 
-def _grants(depot: BlockDepot, header: BlockHeader, notice: Notice) -> int:
+def send_grant(depot: BlockDepot, header: BlockHeader, num_streams: int, grant: Grant) -> None:
+    """Send a peer the next grant of an exchange.
+
+    Raises:
+        ExchangeIncomplete: It would be one too many.
+        ChannelUnavailable: It could not be written.
+    """
+    number = _grants(depot, header, num_streams)
+    if number == MOST_GRANTS:
+        raise ExchangeIncomplete(
+            f"client {header.receiver}: vectors of client {header.sender} were lost {number} "
+            "times; expected an agent that stays up for one exchange"
+        )
+    granting = grant_header(header, number, num_streams)
+    depot.send_block(
+        granting.key, control_frames(granting, grant.numbers(num_streams), codec="dense")
+    )
+
+
+def control_keys(depot: BlockDepot, header: BlockHeader, *, num_streams: int) -> set[BlockKey]:
+    """Return the mailboxes of one block's notice and of the grants that were sent for it."""
+    grants = range(_grants(depot, header, num_streams))
+    return {
+        notice_header(header).key,
+        *(grant_header(header, number, num_streams).key for number in grants),
+    }
+
+
+def _grants(depot: BlockDepot, header: BlockHeader, num_streams: int) -> int:
     """Return how many grants were sent for a block, also by an earlier process."""
     number = 0
-    while number < MOST_GRANTS and depot.has_sent(
-        grant_header(header, number, notice.num_streams).key
-    ):
+    while number < MOST_GRANTS and depot.has_sent(grant_header(header, number, num_streams).key):
         number += 1
     return number

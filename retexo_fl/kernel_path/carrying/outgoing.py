@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -22,9 +23,11 @@ from retexo_fl.kernel_path.carrying.control import (
     Way,
     control_frames,
     grant_header,
+    job_number,
     notice_header,
 )
 from retexo_fl.kernel_path.carrying.reading import read_block
+from retexo_fl.kernel_path.carrying.tickets import HeldBooks, Ticket, with_tail
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 from retexo_fl.kernel_path.endpoint.records import Destination, StreamGrant
 
@@ -48,6 +51,7 @@ class _Recipient:
         was_asked: Its first grant was asked for, so that a peer which is away is looked for.
         sending: Keys at the endpoint of what is sent under the last grant, by stream.
         awaited: Streams that are not started yet under it.
+        ticket: In place of a notice and a grant, until the receiver asks for a notice.
     """
 
     header: BlockHeader
@@ -60,6 +64,7 @@ class _Recipient:
     was_asked: bool = False
     sending: dict[int, bytes] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
+    ticket: Ticket | None = None
 
 
 class OutgoingExchange:
@@ -73,9 +78,10 @@ class OutgoingExchange:
         streams: How they are put into streams.
         addresses: Where each peer takes datagrams.
         endpoint: Sends them.
+        books: Tickets of peers, for this and for later exchanges.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is sent, and what sends it
         self,
         name: bytes,
         headers: Mapping[int, BlockHeader],
@@ -85,33 +91,41 @@ class OutgoingExchange:
         *,
         addresses: Mapping[int, str],
         endpoint: DatagramEndpoint,
+        books: HeldBooks,
     ) -> None:
         self._name = name
         self._streams = streams
         self._endpoint = endpoint
+        self._books = books
         self._first_grant_s = float("inf")
         #: Count of started streams: in keys, it tells a restarted stream from the one before.
         self._begun = 0
         # One for all: a packet that several peers take is cut in one way.
         on_paths = (endpoint.packet_cells_to(addresses[peer]) for peer in headers)
         cells = min(*on_paths, MOST_PACKET_CELLS)
-        self._recipients = {
-            peer: _Recipient(
+        self._recipients = {}
+        for peer in sorted(headers):
+            notice = Notice(
+                exponent=exponent,
+                packet_cells=cells,
+                stored=0,
+                digest=b"",
+                streams=streams.numbers[peer],
+            )
+            ticket = None
+            if notice.num_streams == 1 and not streams.members:
+                ticket = books.take(headers[peer], packet_cells=cells)
+            recipient = _Recipient(
                 header=headers[peer],
                 values=values[peer],
                 address=addresses[peer],
-                notice=Notice(
-                    exponent=exponent,
-                    packet_cells=cells,
-                    stored=int(np.count_nonzero(values[peer])),
-                    digest=_digest(values[peer]),
-                    streams=streams.numbers[peer],
-                ),
+                notice=replace(notice, by_ticket=True)
+                if ticket
+                else _described(notice, values[peer]),
+                ticket=ticket,
             )
-            for peer in sorted(headers)
-        }
-        for recipient in self._recipients.values():
             recipient.next_grant = self._grant(recipient, 0)
+            self._recipients[peer] = recipient
 
     @property
     def notices(self) -> Mapping[int, Notice]:
@@ -119,14 +133,16 @@ class OutgoingExchange:
         return {peer: recipient.notice for peer, recipient in self._recipients.items()}
 
     def announce(self, depot: BlockDepot) -> None:
-        """Put the notices into the outbox, where they are not there yet.
+        """Send what there are tickets for; else put the notices into the outbox.
 
         Raises:
             ChannelUnavailable: One could not be written.
         """
-        for recipient in self._recipients.values():
-            header = notice_header(recipient.header)
-            depot.send_block(header.key, control_frames(header, recipient.notice.numbers()))
+        for peer, recipient in self._recipients.items():
+            if recipient.ticket is None:
+                self._announce(recipient, depot)
+            else:
+                self._send_by_ticket(peer, recipient, recipient.ticket)
 
     def step(self, depot: BlockDepot, now_s: float) -> None:
         """Read grants that have arrived, and send what they ask for."""
@@ -160,7 +176,8 @@ class OutgoingExchange:
         """Return the mailboxes of notices that were sent and of grants that have come."""
         keys = set()
         for recipient in self._recipients.values():
-            keys.add(notice_header(recipient.header).key)
+            if recipient.ticket is None:
+                keys.add(notice_header(recipient.header).key)
             grants = (self._grant(recipient, number) for number in range(recipient.grants))
             keys |= {grant.key for grant in grants if grant is not None}
         return keys
@@ -170,7 +187,9 @@ class OutgoingExchange:
     def _read_grants(self, recipient: _Recipient, depot: BlockDepot, now_s: float) -> None:
         """Read all that have arrived; the last one counts."""
         while (header := recipient.next_grant) is not None:
-            if recipient.was_asked and not depot.has_arrived(header.key):
+            # By ticket there is a grant only if something was lost.
+            is_silent = recipient.was_asked or recipient.ticket is not None
+            if is_silent and not depot.has_arrived(header.key):
                 return
             recipient.was_asked = True
             block = read_block(depot, header)
@@ -184,6 +203,14 @@ class OutgoingExchange:
     def _follow(self, recipient: _Recipient, grant: Grant, depot: BlockDepot) -> None:
         self._stop(recipient)
         recipient.grant = grant
+        self._books.keep(recipient.header, grant.book, recipient.notice.packet_cells)
+        if grant.way is Way.NOTICE:
+            # It has started anew, and knows none of its books.
+            self._books.forget(partial(_is_between, recipient.header))
+        if recipient.ticket is not None:
+            recipient.ticket = None
+            recipient.notice = _described(recipient.notice, recipient.values)
+            self._announce(recipient, depot)
         if grant.way is Way.DATAGRAMS:
             recipient.awaited = set(range(recipient.notice.num_streams))
         if grant.way is Way.BLOCK:
@@ -192,6 +219,25 @@ class OutgoingExchange:
                 recipient.values, recipient.notice.exponent, np.dtype(header.dtype).type
             )
             depot.send_block(header.key, encode_block(header, values).frames)
+
+    @staticmethod
+    def _announce(recipient: _Recipient, depot: BlockDepot) -> None:
+        header = notice_header(recipient.header)
+        depot.send_block(header.key, control_frames(header, recipient.notice.numbers()))
+
+    def _send_by_ticket(self, peer: int, recipient: _Recipient, ticket: Ticket) -> None:
+        header = recipient.header
+        key = self._name + f"/ticket-{peer}".encode()
+        recipient.sending[0] = key
+        self._endpoint.send(
+            key,
+            with_tail(recipient.values, recipient.notice.exponent, header.weights_digest),
+            [Destination(address=recipient.address, grant=ticket.grant)],
+            job=job_number(header.job),
+            stage=header.layer,
+            sender=header.sender,
+            packet_cells=ticket.packet_cells,
+        )
 
     def _stop(self, recipient: _Recipient) -> None:
         for key in recipient.sending.values():
@@ -256,15 +302,20 @@ class OutgoingExchange:
 
     def _has_all(self, recipient: _Recipient) -> bool:
         grant = recipient.grant
-        if grant is None or recipient.awaited:
+        has_leave = grant is not None and grant.way is not Way.NOTICE
+        if recipient.awaited or not (has_leave or recipient.ticket):
             return False
         return all(self._endpoint.sending(key).done for key in recipient.sending.values())
 
 
+def _is_between(header: BlockHeader, form: BlockHeader) -> bool:
+    return (form.job, form.receiver) == (header.job, header.receiver)
+
+
+def _described(notice: Notice, values: np.ndarray) -> Notice:
+    """Return a notice with what the receiver chooses by."""
+    return replace(notice, stored=int(np.count_nonzero(values)), digest=_digest(values))
+
+
 def _digest(values: np.ndarray) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(values).data).digest()[:_DIGEST_BYTES]
-
-
-def job_number(job: str) -> int:
-    """Return the 32 bits that name a job in packets."""
-    return int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "little")

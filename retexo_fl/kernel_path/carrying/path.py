@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from retexo_fl.kernel_path.carrying.control import Arrived, Notice, notice_heade
 from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.outgoing import OutgoingExchange
 from retexo_fl.kernel_path.carrying.reading import read_block
+from retexo_fl.kernel_path.carrying.ticketed import TicketedExchange
+from retexo_fl.kernel_path.carrying.tickets import HeldBooks, IssuedBooks
 from retexo_fl.kernel_path.endpoint.endpoint import DatagramEndpoint
 
 
@@ -47,6 +50,10 @@ class VectorPath:
         self._endpoint = endpoint
         self._address_of = address_of
         self._choice = WayChoice(automatic=automatic, in_kernel=endpoint.kind == "xdp")
+        #: By job, the stage whose exchanges may recur.
+        self._stages: dict[str, int] = {}
+        self._held = HeldBooks()
+        self._issued = IssuedBooks(endpoint)
         self._open = OpenExchanges()
         self._carrier = Carrier(self._open, depot, endpoint)
 
@@ -103,18 +110,22 @@ class VectorPath:
         """
         exchange = _exchange_of(headers)
         addresses = {peer: self._address_of(peer) or "" for peer in headers}
-        outgoing = OutgoingExchange(
-            self._name(exchange, "out"),
-            headers,
-            values,
-            exponent,
-            streams,
-            addresses=addresses,
-            endpoint=self._endpoint,
-        )
-        outgoing.announce(self._depot)
         with self._open.changed:
-            self._open.outgoing.setdefault(exchange, outgoing)
+            present = self._open.outgoing.get(exchange)
+            if present is not None:
+                return present.notices
+            outgoing = OutgoingExchange(
+                self._name(exchange, "out"),
+                headers,
+                values,
+                exponent,
+                streams,
+                addresses=addresses,
+                endpoint=self._endpoint,
+                books=self._held,
+            )
+            outgoing.announce(self._depot)
+            self._open.outgoing[exchange] = outgoing
         self._carrier.wake()
         return outgoing.notices
 
@@ -124,6 +135,7 @@ class VectorPath:
         targets: Mapping[int, np.ndarray] | None,
         *,
         together: bool,
+        times: int = 0,
     ) -> None:
         """Take vectors from peers; an exchange that is expected already continues.
 
@@ -131,21 +143,45 @@ class VectorPath:
             headers: By peer, the header of the block that the vectors would make.
             targets: By peer, [n] int64 what each vector is summed into, -1 for nothing.
             together: No peer may stay away: vectors of different peers are added as they come.
+            times: How often an exchange of this form comes; 0 where that is not known.
         """
         exchange = _exchange_of(headers)
         with self._open.changed:
             if exchange in self._open.incoming:
                 return
-            groups = [list(headers)] if together else [[peer] for peer in headers]
-            self._open.incoming[exchange] = [
-                IncomingExchange(
+            if self._stages.get(exchange[0]) != exchange[1]:
+                self._stages[exchange[0]] = exchange[1]
+                self._forget_books(
+                    lambda form: form.job == exchange[0] and form.layer != exchange[1]
+                )
+            seats = {peer: self._issued.take(header) for peer, header in headers.items()}
+            others = [peer for peer, seat in seats.items() if seat is None]
+            groups = [others] if together and others else [[peer] for peer in others]
+
+            def made(group: list[int]) -> IncomingExchange:
+                return IncomingExchange(
                     self._name(exchange, f"in-{group[0]}"),
                     {peer: headers[peer] for peer in group},
                     None if targets is None else {peer: targets[peer] for peer in group},
                     endpoint=self._endpoint,
                     choice=self._choice,
+                    books=self._issued,
+                    times=times,
                 )
-                for group in groups
+
+            self._open.incoming[exchange] = [
+                *map(made, groups),
+                *(
+                    TicketedExchange(
+                        headers[peer],
+                        seat,
+                        endpoint=self._endpoint,
+                        books=self._issued,
+                        otherwise=partial(made, [peer]),
+                    )
+                    for peer, seat in seats.items()
+                    if seat is not None
+                ),
             ]
         self._carrier.wake()
 
@@ -196,10 +232,15 @@ class VectorPath:
             }
         return sorted(found)
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until something may have come, or time is over."""
+    @property
+    def steps(self) -> int:
+        """How often was looked for what has come."""
+        return self._open.steps
+
+    def wait(self, timeout_s: float, *, since: int) -> None:
+        """Wait until something may have come since a number of :attr:`steps`, or time is over."""
         with self._open.changed:
-            self._open.changed.wait(timeout_s)
+            self._open.changed.wait_for(lambda: self._open.steps != since, timeout_s)
 
     def drop(self, exchanges: Collection[ExchangeId]) -> set[BlockKey]:
         """Forget exchanges; return the mailboxes of their notices and grants."""
@@ -221,6 +262,9 @@ class VectorPath:
         with self._open.changed:
             known = {*self._open.outgoing, *self._open.incoming}
         self.drop([exchange for exchange in known if exchange[0] == job])
+        with self._open.changed:
+            self._stages.pop(job, None)
+            self._forget_books(lambda form: form.job == job)
 
     def facts(self) -> dict[str, Any]:
         """Return what `retexo agent status` shows of datagrams."""
@@ -238,6 +282,10 @@ class VectorPath:
             "waiting_for": waiting,
             "stalled_peers": sorted(stalled),
         }
+
+    def _forget_books(self, is_over: Callable[[BlockHeader], bool]) -> None:
+        self._held.forget(is_over)
+        self._issued.forget(is_over)
 
     def _name(self, exchange: ExchangeId, what: str) -> bytes:
         job, stage, digest = exchange

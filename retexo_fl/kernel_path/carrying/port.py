@@ -63,12 +63,15 @@ class DatagramCarrier:
         """Return what waits for blocks and datagrams alike."""
         return VectorArrivals(self._depot, self._path)
 
-    def open_job(self, folder: Path, *, all_needed: bool, unadded: str = "") -> JobVectors:
+    def open_job(
+        self, folder: Path, *, all_needed: bool, times: int = 0, unadded: str = ""
+    ) -> JobVectors:
         """Return a job's end; see there."""
         return JobVectors(
             self._path,
             folder,
             all_needed=all_needed,
+            times=times,
             broadcasts=self._broadcasts,
             unadded=unadded,
         )
@@ -85,6 +88,7 @@ class JobVectors:
         path: Of the agent.
         folder: Keeps what arrived before a stage, for the time after a restart.
         all_needed: No peer may stay away, so vectors of different peers may be added as they come.
+        times: How often each of its exchanges comes; 0 where that is not known.
         broadcasts: Serve peers that need the same rows with the same packets.
         unadded: Why vectors are stored one by one, none added to another, and what to do; empty
             where some are. Logged when the first have come.
@@ -96,6 +100,7 @@ class JobVectors:
         folder: Path,
         *,
         all_needed: bool,
+        times: int,
         broadcasts: bool,
         unadded: str = "",
     ) -> None:
@@ -103,6 +108,7 @@ class JobVectors:
         self._path = path
         self._folder = folder
         self._all_needed = all_needed
+        self._times = times
         self._broadcasts = broadcasts
 
     def reaches(self, peer: int) -> bool:
@@ -151,7 +157,7 @@ class JobVectors:
                 peer: targets.get(peer, np.full(header.num_vectors, -1, dtype=np.int64))
                 for peer, header in headers.items()
             }
-        self._path.expect(headers, targets, together=is_needed)
+        self._path.expect(headers, targets, together=is_needed, times=self._times)
 
     def arrived(self, exchange: ExchangeId) -> list[dict[int, tuple[np.ndarray, Traffic]]]:
         """See :class:`~retexo_fl.client.vector_carrier.VectorCarrier`."""

@@ -11,7 +11,14 @@ import numpy as np
 
 from retexo_fl.client.api import Traffic
 from retexo_fl.exchange import BlockHeader
-from retexo_fl.kernel_path.carrying.control import Grant, Notice, Way, control_frames, notice_header
+from retexo_fl.kernel_path.carrying.control import (
+    Grant,
+    Notice,
+    Way,
+    control_frames,
+    notice_header,
+    tail_rows,
+)
 from retexo_fl.kernel_path.packets.layout import IP_UDP_BYTES
 from retexo_fl.kernel_path.packets.stream_shape import StreamShape
 from retexo_fl.ledger import Volume
@@ -23,7 +30,8 @@ def datagram_traffic(header: BlockHeader, notice: Notice) -> Traffic:
     """Return the bytes of one client's vectors for one peer.
 
     ``payload`` is 4 bytes a value; ``wire`` is packets with their headers down to IP's, with the
-    zeros that fill a vector's last cell. The notice and the grant that answers it are ``control``.
+    zeros that fill a vector's last cell. The notice and the grant that answers it are ``control``;
+    by ticket there are none, and what follows the vectors is ``wire``.
 
     Args:
         header: Of the block that the vectors would make.
@@ -32,10 +40,14 @@ def datagram_traffic(header: BlockHeader, notice: Notice) -> Traffic:
     wire = 0
     for number in range(notice.num_streams):
         rows = int(np.count_nonzero(notice.streams == number))
+        if notice.by_ticket:
+            rows += tail_rows(header.width)
         shape = StreamShape(rows, header.width, notice.packet_cells)
         wire += shape.total_bytes + shape.packets * IP_UDP_BYTES
-    frames = control_frames(notice_header(header), notice.numbers())
-    control = sum(map(len, frames)) + grant_bytes(len(header.job), notice.num_streams)
+    control = 0
+    if not notice.by_ticket:
+        frames = control_frames(notice_header(header), notice.numbers())
+        control = sum(map(len, frames)) + grant_bytes(len(header.job), notice.num_streams)
     values = header.num_vectors * header.width
     return Traffic(
         boundary=Volume(messages=1, raw=header.raw_bytes, payload=values * _VALUE_BYTES, wire=wire),

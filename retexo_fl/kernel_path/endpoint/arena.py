@@ -105,7 +105,9 @@ class TableArena:
         exchange.blocks.append((place.start, rows))
         return len(exchange.blocks) - 1
 
-    def open_stream(self, key: bytes, incoming: IncomingStream, handle: int) -> StreamGrant:
+    def open_stream(
+        self, key: bytes, incoming: IncomingStream, handle: int, *, token: int | None = None
+    ) -> StreamGrant:
         """Open a stream into a block of rows; see :meth:`DatagramEndpoint.open_stream`."""
         exchange = self._exchange(key)
         shape = StreamShape(incoming.rows, incoming.width, incoming.packet_cells)
@@ -133,7 +135,10 @@ class TableArena:
             )
         places = self._space.take(streams=1, seen=shape.seen_blocks, slots=len(slots))
         stream = OpenStream(
-            index=places[0].start, token=secrets.randbits(64) or 1, shape=shape, places=places
+            index=places[0].start,
+            token=secrets.randbits(64) or 1 if token is None else token,
+            shape=shape,
+            places=places,
         )
         exchange.streams[incoming.sender, handle, incoming.number] = stream
         self._write(exchange, stream, incoming, slots)

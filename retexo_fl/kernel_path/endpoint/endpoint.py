@@ -59,6 +59,7 @@ class DatagramEndpoint:
     ) -> None:
         self.interface = interface
         self._receiver = receiver
+        self.memory_bytes = memory_bytes
         self._groups = Groups(cloner, broadcast)
         bound = UdpSocket(address) if socket is None else socket
         self._address = bound.address
@@ -141,15 +142,23 @@ class DatagramEndpoint:
         with self._service.calling:
             return self._service.arena.add_rows(key, rows)
 
-    def open_stream(self, key: bytes, incoming: IncomingStream, handle: int) -> StreamGrant:
+    def open_stream(
+        self, key: bytes, incoming: IncomingStream, handle: int, *, token: int | None = None
+    ) -> StreamGrant:
         """Open a stream into a block; the same sender and handle get the same grant again.
+
+        Args:
+            key: The exchange's.
+            incoming: What is opened.
+            handle: The block's.
+            token: Known to the sender already; None: a new one, at random.
 
         Raises:
             ChannelUnavailable: The receiver's tables have no room.
             LocalProtocolError: It does not fit the exchange.
         """
         with self._service.calling:
-            grant = self._service.arena.open_stream(key, incoming, handle)
+            grant = self._service.arena.open_stream(key, incoming, handle, token=token)
         if not incoming.rows:
             self._service.changes.tell()
         return grant

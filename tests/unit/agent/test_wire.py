@@ -66,7 +66,11 @@ REQUESTS: dict[str, Request[Any]] = {
     "evaluate_layer": EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
     "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv", terms=TERMS),
     "keys": KeysRequest(
-        ticket=TICKET, clients=b"\x03", keys=CODED[:64], signatures=CODED[:128].tobytes()
+        ticket=TICKET,
+        clients=b"\x03",
+        keys=CODED[:64],
+        most_count=9,
+        signatures=CODED[:128].tobytes(),
     ),
     "labels": LabelsRequest(ticket=TICKET, terms=TERMS),
     "open": OpenRequest(
@@ -127,7 +131,7 @@ ANSWERS: list[object] = [
     ),
     KeysAnswer(digest=b"d" * 32),
     LabelsAnswer(uses=(1, 2, 3), sums=(0.5,)),
-    MaskedAnswer(numbers=CODED, wide=b"w" * 16, shares=b"s" * 64, traffic=ROUND),
+    MaskedAnswer(numbers=CODED, beside=b"w" * 16, shares=b"s" * 64, traffic=ROUND),
     OpenAnswer(shares=CODED[:96]),
     FinishAnswer(),
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.cli import run_command
 from retexo_fl.client.preparation import make_parts
@@ -20,7 +21,7 @@ from retexo_fl.graph import BoundaryPlan
 def plans(**keys: Any) -> dict[str, Any]:
     values = {name.replace("_", "-"): value for name, value in keys.items()}
     config = make_config({"clients": 3, "hidden": 8, **values})
-    facts: dict[str, Any] = plan_facts(config, make_parts(config))["plans"]
+    facts: dict[str, Any] = plan_facts(config, PlannedParts(make_parts(config)))["plans"]
     return facts
 
 

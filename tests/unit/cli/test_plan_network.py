@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts
 from retexo_fl.cli.plan import _network_lines
 from retexo_fl.cli.tables import show
@@ -23,13 +24,13 @@ def network(links: str = "delay:100ms", **keys: Any) -> dict[str, Any]:
     values = {name.replace("_", "-"): value for name, value in keys.items()}
     base = {"clients": 3, "hidden": 8, "rounds": ROUNDS, "links": links}
     config = make_config(base | values)
-    found: dict[str, Any] = plan_facts(config, make_parts(config))["network"]
+    found: dict[str, Any] = plan_facts(config, PlannedParts(make_parts(config)))["network"]
     return found
 
 
 def test_without_links_nothing_is_said_of_a_network() -> None:
     config = make_config({"clients": 2, "hidden": 8})
-    assert "network" not in plan_facts(config, make_parts(config))
+    assert "network" not in plan_facts(config, PlannedParts(make_parts(config)))
 
 
 def test_only_the_first_exchange_opens_links() -> None:

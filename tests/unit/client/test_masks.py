@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +16,8 @@ from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.api import (
+    GramAnswer,
+    GramRequest,
     KeysRequest,
     LabelsAnswer,
     LabelsRequest,
@@ -24,17 +27,27 @@ from retexo_fl.client.api import (
     Ticket,
     bits_of,
 )
-from retexo_fl.client.masked_answers import SumLengths, form_of, told_form, told_weights
+from retexo_fl.client.masked_answers import (
+    SumLengths,
+    counter_of,
+    form_of,
+    numbers_of,
+    told_form,
+    told_weights,
+)
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import FolderStore
-from retexo_fl.errors import CheckpointError, SecureAggregationRefused
+from retexo_fl.errors import CheckpointError, SecureAggregationRefused, TrainingDiverged
 from retexo_fl.masking.holder import told_shares
 from retexo_fl.masking.keys import PublicKeys, signed_text
 from retexo_fl.masking.label import Label, Place
+from retexo_fl.masking.step import SharedStep
 from tests.support.loopback import make_members
 
 JOB, CLIENTS = "job-0123456789ab", 4
 TICKET = Ticket(job=JOB, attempt=1)
+#: Nodes of all clients, at least.
+MOST_COUNT = 100
 LENGTHS = SumLengths(classes=2)
 ALL = range(CLIENTS)
 
@@ -75,6 +88,7 @@ class Clients:
             ticket=replace(TICKET, attempt=attempt),
             clients=bits_of(self.signed),
             keys=np.frombuffer(b"".join(key for key, _ in self.signed.values()), np.uint8),
+            most_count=MOST_COUNT,
             signatures=b"".join(signature for _, signature in self.signed.values()),
         )
         return replace(request, **changes)
@@ -122,7 +136,7 @@ def opening(
         ticket=request.ticket,
         purpose="query.labels",
         asked_with=request.terms,
-        form=told_form(request, form_of(request, LENGTHS)),
+        form=told_form(request, form_of(request, LENGTHS, counter_of(MOST_COUNT))),
         weights=told_weights(request, None),
         included=bits_of(among),
         shares=np.frombuffer(b"".join(pieces), np.uint8),
@@ -206,6 +220,37 @@ def test_a_point_of_low_order_gives_no_secret(clients: Clients) -> None:
         answered(clients.masks[0], question())
 
 
+def test_how_many_nodes_all_clients_have_does_not_change_within_an_attempt(
+    clients: Clients,
+) -> None:
+    clients.met()
+    for masks in (clients.masks[0], clients.started(0)):
+        with pytest.raises(
+            SecureAggregationRefused,
+            match="all clients have 101 nodes or pairs together; before in this attempt it said",
+        ):
+            masks.learn(clients.keys(most_count=MOST_COUNT + 1))
+
+
+def test_more_nodes_than_all_clients_are_said_to_have_are_not_counted(clients: Clients) -> None:
+    clients.met()
+    with pytest.raises(
+        SecureAggregationRefused, match="client 0: of uses, one is 1000; expected counts up to 127"
+    ):
+        answered(clients.masks[0], question(), first=1000)
+
+
+def test_products_for_ridge_add_up_within_their_ring_whoever_answers() -> None:
+    step = SharedStep(40, -3)
+    request = GramRequest(ticket=TICKET, steps=step.told)
+    lengths, most = SumLengths(update=1), step.ring.most // CLIENTS
+    form = form_of(request, lengths, counter_of(MOST_COUNT))
+    for number in (most - 1, most):
+        answer = GramAnswer(sums=np.array([-number * step.unit]), examples=1)
+        with nullcontext() if number < most else pytest.raises(TrainingDiverged, match="sums is"):
+            numbers_of(request, answer, form, lengths, terms=CLIENTS, client=0)
+
+
 def test_keys_that_change_within_an_attempt_are_refused(clients: Clients) -> None:
     clients.met()
     before = clients.keys()
@@ -246,7 +291,7 @@ def test_the_same_question_has_the_same_bytes_also_after_a_restart(clients: Clie
     first = answered(clients.masks[0], question())
     for masks in (clients.masks[0], clients.started(0)):
         again = answered(masks, question())
-        assert again.wide == first.wide
+        assert again.beside == first.beside
         assert again.shares == first.shares
         assert again.numbers.tobytes() == first.numbers.tobytes()
 
@@ -307,7 +352,7 @@ def test_lost_notes_are_named_and_a_resume_goes_on(
         answered(clients.masks[0], question(2))
     clients.met(2)
     again = answered(clients.masks[0], question(attempt=2))
-    assert again.wide != answered(clients.masks[1], question(attempt=2)).wide
+    assert again.beside != answered(clients.masks[1], question(attempt=2)).beside
 
 
 # ---- opening ------------------------------------------------------------------------------------

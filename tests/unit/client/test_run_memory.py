@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from retexo_fl.client.run_memory import (
     check_memory,
     memory_by_phase,
     memory_sentence,
+    rows_are_on_disk,
 )
 from retexo_fl.config import RunConfig, make_config
 from retexo_fl.errors import ConfigurationError
@@ -81,14 +85,33 @@ def test_only_synthetic_graphs_are_foreseen() -> None:
     assert cut.boundary == 0
 
 
-def test_run_that_does_not_fit_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_does_not_fit_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(run_memory, "available_bytes", lambda: 24 * 2**30)
-    size = GraphSize.foreseen(configured(**PRODUCTS))
+    attention = configured(**PRODUCTS, model="gat")
+    size = GraphSize.foreseen(attention)
     assert size is not None
-    said = r"^memory: stage 2 .*7\d\.\d GB; expected .*25\.8 GB .* --force$"
+    said = r"^memory: stage 1 .*\d\d\.\d GB; expected .*25\.8 GB .* --force$"
     with pytest.raises(ConfigurationError, match=said):
-        check_memory(configured(**PRODUCTS), size)
-    check_memory(configured(**{**PRODUCTS, "clients": 1, "hidden": 16}), size)
+        check_memory(attention, size, tmp_path)
+    check_memory(configured(**{**PRODUCTS, "clients": 1, "hidden": 16}), size, tmp_path)
+
+
+def test_rows_that_do_not_fit_go_to_disk_if_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run_memory, "available_bytes", lambda: 24 * 2**30)
+    config = configured(**PRODUCTS)
+    size = GraphSize.foreseen(config)
+    assert size is not None
+    assert rows_are_on_disk(config, size)
+    check_memory(config, size, tmp_path / "not" / "there")
+    assert not rows_are_on_disk(configured(**{**PRODUCTS, "hidden": 16}), size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    said = rf"^disk: rows take up to 4\d\.\d GB; expected at most the 1\.0 GB .* {tmp_path}: "
+    with pytest.raises(ConfigurationError, match=said):
+        check_memory(config, size, tmp_path / "not" / "there")
 
 
 def test_sentence_names_the_phase_that_takes_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,3 +139,17 @@ def test_parse_coding_refuses_what_is_not_defined(positions: int, values: int, n
 def test_parse_coding_knows_all_codings(coding: Coding) -> None:
     assert len(ALL_CODINGS) == 13
     assert parse_coding(coding.positions, coding.values) == coding
+
+
+@pytest.mark.parametrize(
+    ("bits", "limit", "dense"),
+    [(b"\x03", 32, True), (b"\x03", 31, False), (b"\x01", 32, False)],
+)
+def test_bits_of_many_values_become_an_array_where_the_limit_allows(
+    bits: bytes, limit: int, dense: bool
+) -> None:
+    coding = Coding(positions=Positions.BITS, values=Values.ONES)
+    rows = decode_rows(coding, bits, _shape(1, 8, limit=limit))
+    assert isinstance(rows, np.ndarray) == dense
+    array = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    assert array.tolist() == [[1.0, float(bits == b"\x03"), 0, 0, 0, 0, 0, 0]]

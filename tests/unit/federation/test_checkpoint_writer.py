@@ -10,8 +10,11 @@ import pytest
 from retexo_fl.errors import CheckpointError
 from retexo_fl.federation.checkpoint_writer import CheckpointWriter
 from retexo_fl.federation.checkpoints import Checkpoint
+from retexo_fl.federation.ledger_file import Piece
 
 TIMEOUT_S = 60.0
+#: What the account had changed by.
+NOTHING = Piece(number=1, begin=9, content=b"", crc32=0)
 
 
 @dataclass
@@ -25,7 +28,8 @@ class Disk:
     begun: threading.Event = field(default_factory=threading.Event)
     written: list[tuple[int, list[float]]] = field(default_factory=list)
 
-    def write(self, checkpoint: Checkpoint) -> None:
+    def write(self, checkpoint: Checkpoint, ledger: Piece) -> None:
+        assert ledger is NOTHING
         self.begun.set()
         assert self.free.wait(TIMEOUT_S)
         self.now_s += self.write_s
@@ -61,7 +65,7 @@ def train(writer: CheckpointWriter, disk: Disk, rounds: int, round_s: float) -> 
     for number in range(1, rounds + 1):
         disk.now_s += round_s
         if writer.is_due():
-            writer.write(state(number))
+            writer.write(state(number), NOTHING)
 
 
 def test_first_round_is_on_the_disk_before_the_second_begins(
@@ -89,7 +93,7 @@ def test_training_goes_on_while_a_state_is_written(writer: CheckpointWriter, dis
     disk.begun.clear()
     disk.now_s += 0.5
     weights = np.ones(2)
-    writer.write(Checkpoint(facts={"round": 2}, tensors={"weights": weights}))
+    writer.write(Checkpoint(facts={"round": 2}, tensors={"weights": weights}), NOTHING)
     assert disk.begun.wait(TIMEOUT_S)
     weights += 1.0  # the next round's step
     disk.now_s += 0.3
@@ -119,7 +123,7 @@ def test_no_more_than_a_second_of_rounds_is_ever_at_stake(
         disk.now_s += 0.1
         if writer.is_due():
             reached_s = disk.now_s
-            writer.write(state(number))
+            writer.write(state(number), NOTHING)
             # A write takes so long that it would not be safe in time: the training waits.
             assert len(disk.rounds) == before + 1
             safe_s = reached_s
@@ -133,10 +137,10 @@ def test_training_waits_for_a_disk_that_has_become_slow(
     train(writer, disk, rounds=1, round_s=0.01)
     disk.free.clear()
     disk.now_s += 0.5
-    writer.write(state(2))
+    writer.write(state(2), NOTHING)
     disk.now_s += 0.6
     assert writer.is_due()
-    waiting = threading.Thread(target=writer.write, args=(state(3),))
+    waiting = threading.Thread(target=writer.write, args=(state(3), NOTHING))
     waiting.start()
     assert disk.rounds == [1]
     disk.free.set()
@@ -149,7 +153,7 @@ def test_full_disk_ends_the_run_by_name(writer: CheckpointWriter, disk: Disk) ->
     train(writer, disk, rounds=1, round_s=0.01)
     disk.full = True
     disk.now_s += 0.5
-    writer.write(state(2))
+    writer.write(state(2), NOTHING)
     with pytest.raises(CheckpointError, match="run/checkpoint: could not be written"):
         writer.wait()
     writer.close()
@@ -159,7 +163,7 @@ def test_failure_is_noticed_at_the_next_round(writer: CheckpointWriter, disk: Di
     train(writer, disk, rounds=1, round_s=0.01)
     disk.full = True
     disk.now_s += 0.5
-    writer.write(state(2))
+    writer.write(state(2), NOTHING)
 
     def go_on() -> None:
         # Each look is a round of the training; the thread fails within some of them.
@@ -176,6 +180,6 @@ def test_close_ends_what_is_under_way_and_raises_nothing(
     train(writer, disk, rounds=1, round_s=0.01)
     disk.full = True
     disk.now_s += 0.5
-    writer.write(state(2))
+    writer.write(state(2), NOTHING)
     writer.close()
     assert not any(thread.name.startswith("checkpoint") for thread in threading.enumerate())

@@ -47,7 +47,7 @@ def test_read_refuses_another_version(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "CHECKPOINT_VERSION", 9)
         write_checkpoint(path, CHECKPOINT)
-    with pytest.raises(CheckpointError, match="version 9; expected 2"):
+    with pytest.raises(CheckpointError, match="version 9; expected 3"):
         read_checkpoint(path)
 
 

@@ -10,8 +10,19 @@ from retexo_fl.config import RunConfig
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.federation.checkpoints import Checkpoint
 from retexo_fl.federation.run_directory import RunDirectory, check_free
+from retexo_fl.ledger import SERVER, Account, TrafficLedger, Volume
 from retexo_fl.run_log.events import RoundClosed, Started
 from retexo_fl.run_log.log import EventLog
+
+ACCOUNT = Account(
+    attempt=1,
+    kind="control",
+    layer=0,
+    purpose="train",
+    client=0,
+    peer=SERVER,
+    direction="in",
+)
 
 
 def test_lost_rounds_are_told_as_spans(tmp_path: Path) -> None:
@@ -59,7 +70,12 @@ def test_history_is_on_disk_before_the_checkpoint_that_needs_it(
 
     monkeypatch.setattr(os, "fsync", fsync)
     run.record(Started(clients=1, stages=1))
-    run.checkpoint(Checkpoint(facts={}, tensors={"weights": np.zeros(3)}))
+    ledger = TrafficLedger()
+    for _ in range(2):
+        run.checkpoint(Checkpoint(facts={}, tensors={"weights": np.zeros(3)}), ledger)
+        ledger.add(ACCOUNT, Volume(messages=1))
     run.close()
     assert forced[0] == ("metrics", (run.path / "metrics.jsonl").stat().st_size)
-    assert [name for name, _ in forced] == ["metrics", "checkpoint", "run"]
+    account = ["checkpoint-ledger-1", "run"]
+    first = ["metrics", *account, "checkpoint", "run"]
+    assert [name for name, _ in forced] == [*first, "metrics", account[0], "checkpoint", "run"]

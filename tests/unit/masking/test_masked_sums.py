@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -12,7 +13,8 @@ from retexo_fl.errors import RemoteProtocolError, SecureAggregationRefused
 from retexo_fl.masking.holder import MaskHolder, MaskMemory, sealed_bytes
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.streams import Sums
+from retexo_fl.masking.step import SharedStep
+from retexo_fl.masking.streams import Form, Sums, key_stream
 from retexo_fl.masking.unmasking import unmask
 from tests.support.masked_sums import (
     MaskedClients,
@@ -285,7 +287,7 @@ def test_numbers_of_a_ring_pack_and_come_back(bits: int) -> None:
     assert (ring.unpack(packed, count) == numbers).all()
     assert (ring.signed(numbers) == drawn).all()
     with pytest.raises(RemoteProtocolError, match="masked numbers have"):
-        ring.unpack(packed + b"x", count)
+        ring.unpack(packed.tobytes() + b"x", count)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +299,53 @@ def test_the_ring_is_the_smallest_that_holds_sums(most: int, terms: int, bits: i
     assert ring.bits == bits
     assert most * terms <= ring.most
     assert most * terms > Ring(bits - 1).most if bits > 2 else True
+
+
+@pytest.mark.parametrize("narrow", [0, 3, 70_001])
+def test_a_mask_is_one_key_stream_whatever_is_made_of_it_at_a_time(narrow: int) -> None:
+    """Of numbers of three widths, the widest first, and more than are made at a time."""
+    form = Form(ring=Ring(12), narrow=narrow, wide=20_001, counts=7, counter=Ring(20))
+    masked, seed = form.zeros(), b"s" * 16
+    masked.add_masks([seed])
+    key = hashlib.sha256(b"retexo mask 1" + seed).digest()
+    stream = key_stream(key, 8 * form.wide + 2 * narrow + 4 * form.counts)
+    begin = 8 * form.wide
+    assert (masked.wide == np.frombuffer(stream, "<u8", form.wide)).all()
+    assert (masked.narrow == np.frombuffer(stream, "<u2", narrow, begin) % 2**12).all()
+    assert (masked.counts == np.frombuffer(stream, "<u4", 7, begin + 2 * narrow) % 2**20).all()
+    masked.subtract_mask(seed)
+    assert not any(numbers.any() for numbers in (masked.wide, masked.narrow, masked.counts))
+
+
+def test_counts_are_masked_and_noted_as_other_numbers_are() -> None:
+    clients, counts = MaskedClients(3), np.array([3, 0, 5])
+    nothing = np.zeros(0, np.int64)
+    numbers = [Sums.of(Ring(2), nothing, nothing, n * counts, Ring(8)) for n in range(3)]
+    label = clients.label(opens=False)
+    sent = clients.hide(label, numbers)
+    assert added(sent, range(3)).signed_counts().tolist() == [9, 0, 15]
+    assert all((sent[n].sums.counts != numbers[n].counts).any() for n in range(3))
+    with pytest.raises(SecureAggregationRefused, match="was answered for other weights"):
+        clients.holders[2].hide(label, numbers[1])
+
+
+@pytest.mark.parametrize("bits", [24, 32, 40])
+@pytest.mark.parametrize("largest", [0.0, 1e-300, 0.9, 1.0, 3e7, -300.0])
+def test_a_step_is_the_finest_that_holds_a_sum(bits: int, largest: float) -> None:
+    if largest < 0:
+        # It would fit if nothing were rounded.
+        largest += 2.0 ** (bits - 1)
+    step = SharedStep.of_sum(largest, terms=1000, bits=bits)
+    assert SharedStep.read(step.told) == step
+    # Each of a thousand is off by half a step at most.
+    assert largest / step.unit + 500 <= step.ring.most
+    assert 2 * largest / step.unit + 1000 > step.ring.most or step.exponent == -100
+
+
+@pytest.mark.parametrize("told", [None, b"", b"\x20", b"\x01\x00", b"\x41\x00", b"\x20\x7f"])
+def test_what_is_no_step_is_refused(told: bytes | None) -> None:
+    with pytest.raises(RemoteProtocolError, match="step of masked sums"):
+        SharedStep.read(told)
 
 
 def test_masks_of_a_zero_and_of_a_large_update_look_alike() -> None:

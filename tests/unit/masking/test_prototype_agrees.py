@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, count
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from retexo_fl.masking.label import Label
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import Sums
 from tests.support.data import prototype
@@ -115,10 +116,16 @@ def opened(
 ) -> tuple[list[int], list[int]]:
     """Return what the product makes of the same numbers, and of the same drop-outs."""
     clients = MaskedClients(len(numbers))
-    label = clients.label()
-    there = [opener for opener in label.openers if opener in included]
+    # Who opens follows from keys that are drawn: of a round whose openers are there.
+    labels = (clients.label(round_number=number) for number in count(1))
+    label = next(found for found in labels if len(_there(found, included)) >= found.threshold)
+    there = _there(label, included)
     total = clients.opened(label, clients.hide(label, sums_of(numbers)), included, openers or there)
     return lists(total)
+
+
+def _there(label: Label, included: Sequence[int]) -> list[int]:
+    return [opener for opener in label.openers if opener in included]
 
 
 def plain(

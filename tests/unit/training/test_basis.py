@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -15,6 +17,7 @@ from retexo_fl.training.basis import (
     direction_sums,
     feature_sums,
     label_products,
+    square_sums,
 )
 
 RNG = np.random.default_rng(0)
@@ -52,6 +55,59 @@ def built(
                 sums = sums + label_products(rows[mine], last.mean, LABELS[mine], 3)
         builder.add(sums)
     return form.decode(builder.basis(len(TRAIN)))
+
+
+class Longer(BasisForm):
+    """Has directions that are twice as long as they should be, as coding makes some a little."""
+
+    def decode(self, array: np.ndarray) -> Basis:
+        """Return what was coded, longer."""
+        found = super().decode(array)
+        return replace(found, directions=2 * found.directions)
+
+
+@pytest.mark.parametrize("form", [BasisForm, Longer])
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("offset", [0.0, 1003.0])
+@pytest.mark.parametrize("columns", [1, 12])
+def test_no_sum_of_products_exceeds_its_bound(
+    columns: int, offset: float, bits: int, form: type[BasisForm]
+) -> None:
+    """One feature that is all there is to a label comes near it; whatever the mean, and coding."""
+    noise = RNG.normal(size=(60, columns)) * (columns > 1)
+    labels = np.arange(60) % 2
+    rows = offset + (2.0 * labels - 1)[:, None] + noise
+    sums = feature_sums(rows)
+    coding = form(features=columns, dtype="float32", bits=bits)
+    builder = BasisBuilder(sums / 60, width=min(4, columns), form=coding)
+    # As much as rounding may take from the numbers of 60 clients.
+    of_rows, of_labels = square_sums(rows, labels, 2)
+    squares = (of_rows - 60 * 2.0**-21, of_labels)
+    while not builder.is_complete:
+        last = builder.last
+        if last.directions.shape[1]:
+            made = direction_sums(rows, last)
+        else:
+            made = label_products(rows, last.mean, labels, 2)
+        bound = builder.reach(squares, sums, 60)
+        assert np.abs(made).max() <= bound
+        if columns == 1:
+            assert bound < 3 * np.abs(made).max()
+        builder.add(made)
+    if columns == 1:
+        made = direction_sums(rows, builder.last)
+        assert np.abs(made).max() <= builder.reach(squares, sums, 60) < 3 * np.abs(made).max()
+
+
+def test_squares_are_of_sparse_rows_and_labels_of_any_form() -> None:
+    rows = np.where(ROWS > 2, ROWS, 0)
+    expected = (rows**2).sum()
+    for found in (rows, csr_array(rows)):
+        assert square_sums(found, LABELS, 3) == pytest.approx((expected, 60))
+    several = np.array([[1, 0, -1], [1, 1, 0]])
+    assert square_sums(rows[:2], several, 3)[1] == 3
+    numbers = np.array([3.0, -4.0])
+    assert square_sums(rows[:2], numbers, 1)[1] == 25
 
 
 def test_directions_span_the_krylov_space_of_the_labels() -> None:

@@ -9,7 +9,12 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.exchange import Vectors, encode_block, fixed_vectors, to_csr, to_dense
 from retexo_fl.graph import BoundaryPlan
-from retexo_fl.training.coded_size import lossless_bytes, rounded_features, sent_features
+from retexo_fl.training.coded_size import (
+    lossless_bytes,
+    own_features,
+    rounded_features,
+    sent_bytes,
+)
 from tests.support.data import cora_dir
 from tests.unit.exchange.blocks import any_vectors, header_of
 
@@ -40,6 +45,11 @@ def test_equal_values_take_bits() -> None:
     # One value for each of four rows; the fifth has none.
     scaled = rows * np.array([[2], [3], [1], [0], [5]], dtype=np.float32)
     assert _bytes(scaled) == 5 * 3 + 4 * 4
+
+
+def test_rows_without_zeros_take_bits_and_a_value_that_is_not_one() -> None:
+    assert _bytes(np.ones((3, 20), dtype=np.float32)) == 3 * 3
+    assert _bytes(np.full((3, 20), 2, dtype=np.float32)) == 3 * 3 + 3 * 4
 
 
 def test_few_ones_take_gaps() -> None:
@@ -101,13 +111,24 @@ def test_rounding_is_that_of_fixed(one: Vectors, other: Vectors) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "cover"])
-def test_features_are_sent_as_the_layer_scales_them(kind: str) -> None:
-    keys = {"dataset": "cora", "data-dir": str(cora_dir()), "clients": 2}
-    part = make_parts(make_config(keys))[0]
+@pytest.mark.parametrize("codec", ["dense", "lossless", "fixed"])
+@pytest.mark.parametrize("dataset", ["cora", "synthetic:nodes=300,features=9"])
+def test_what_is_sent_takes_the_bytes_of_the_rows_as_the_layer_scales_them(
+    kind: str, codec: str, dataset: str
+) -> None:
+    keys = {"dataset": dataset, "data-dir": str(cora_dir()), "clients": 3}
+    part = make_parts(make_config(keys))[1]
     plan = BoundaryPlan.from_partition(part, kind)
     features = to_dense(part.features).astype(np.float32)
     for model, factors in (("sage", 1.0), ("gcn", 1 / np.sqrt(part.degrees + 1.0))):
+        how = {"model": model, "normalisation": "none", "dtype": "float32"}
         scaled = features * np.broadcast_to(factors, part.num_inner).astype(np.float32)[:, None]
-        (sent,) = sent_features(part, plan, model=model, normalisation="none", dtype="float32")
-        expected = plan.peers[0].send.gather(scaled)
-        np.testing.assert_array_equal(to_dense(sent), expected)
+        np.testing.assert_array_equal(to_dense(own_features(part, **how)), scaled)
+        gathered = [peer.send.gather(scaled) for peer in plan.peers]
+        if codec == "fixed":
+            gathered = [to_dense(rounded) for rounded in rounded_features(gathered)]
+        expected = [
+            rows.nbytes if codec == "dense" else lossless_bytes(rows, frame_bytes=FRAME)
+            for rows in gathered
+        ]
+        assert sent_bytes(part, plan, **how, codec=codec, frame_bytes=FRAME) == expected

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array, hstack
 
 from retexo_fl.errors import TrainingDiverged
+from retexo_fl.layers import fixed_rows
 from retexo_fl.layers.base import LayerShape
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.training import stage_pass
@@ -16,6 +18,7 @@ from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
 from retexo_fl.training.linear_step import is_linear
 from retexo_fl.training.stage_model import ModelShape, StageModel, initial_weights
 from retexo_fl.training.tally import LayerUpdate, PassSums
+from retexo_fl.updates.zeros import without_zeros
 from tests.support.layer_contract import NODES, WIDTH, whole_input
 
 SHAPE = ModelShape(
@@ -101,6 +104,36 @@ def test_any_nodes_in_any_batches(
 ) -> None:
     monkeypatch.setattr(stage_pass, "ROWS_PER_BATCH", rows_per_batch)
     assert_same(*both(monkeypatch, SHAPE, nodes, sparse=sparse, rate=0.4))
+
+
+@pytest.mark.parametrize("rows_per_batch", [4, 8192])
+@pytest.mark.parametrize(("layers", "hidden"), [(1, 6), (2, 6), (2, 16)])
+def test_few_filled_columns_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, layers: int, hidden: int, rows_per_batch: int
+) -> None:
+    monkeypatch.setattr(stage_pass, "ROWS_PER_BATCH", rows_per_batch)
+    empty, whole = 400, whole_input(5, sparse=True)
+    order = np.random.default_rng(1).permutation(WIDTH + empty)
+
+    def spread(rows: csr_array) -> csr_array:
+        padded = hstack([rows, csr_array((rows.shape[0], empty))], format="csr")
+        return csr_array(padded[:, order])
+
+    inputs = replace(whole, own=spread(whole.own), received=spread(whole.received))
+    shape = replace(SHAPE, layers=layers, hidden=hidden, inputs=WIDTH + empty)
+    updates = []
+    for few in (4, 10**9):
+        monkeypatch.setattr(fixed_rows, "_FEW", few)
+        trainer = LayerTrainer(shape, 0, inputs, NODE_SETS, seed=0)
+        updates.append(trainer.update(random_weights(shape), round_number=1, dropout=0.3))
+    narrow, wide = updates
+    assert wide.spans is None
+    assert narrow.update_sum.tobytes() == wide.update_sum.tobytes()
+    # Of several batches nobody knows the spans.
+    assert (narrow.spans is None) == (rows_per_batch == 4)
+    coded = without_zeros(wide.update_sum)
+    assert coded.dtype == np.uint8
+    assert without_zeros(narrow.update_sum, narrow.spans).tobytes() == coded.tobytes()
 
 
 @pytest.mark.parametrize("place", [0, -1, 50])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
 from retexo_fl.updates import UpdateKey
+from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
 
 SIZE = 600
@@ -65,3 +68,39 @@ def test_powers_of_all_clients_add_up_within_64_bits(clients: int) -> None:
     shared = codec.shared(steps)
     grown = codec.steps(np.array([float(int(c) * clients) for c in coded[SIZE:]]), steps)
     assert (codec.shared(grown).grid.reach(grown[5:]) >= 2 * shared.grid.reach(steps[5:])).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 256, 70_000])
+def test_numbers_are_those_of_float64_also_where_they_are_cut(dtype: str, size: int) -> None:
+    """Float32 scaled by powers of two; the bound of ten clients is none of its numbers."""
+    codec, drawn = MaskedUpdates(), np.random.default_rng(3)
+    steps = codec.first_steps(size, most_train=2, terms=10)
+    shared = codec.shared(steps)
+    reach = shared.grid.reach(shared.exponents)[0]
+    update = reach * drawn.normal(size=size).astype(dtype) * 10.0 ** -drawn.integers(0, 12, size)
+    update[0] = reach * (1 + 1e-9)
+    key = UpdateKey(seed=0, job="job", stage=0, round=1, client=0)
+    numbers, beside = codec.whole(update.astype(dtype), key, steps)
+    scaled = update.astype(dtype).astype(np.float64) * shared.grid.most / reach
+    most = shared.grid.most
+    assert numbers.tolist() == np.clip(np.rint(scaled), -most, most).astype(np.int64).tolist()
+    assert beside[-1] == (np.abs(scaled) > most).sum() > 0
+
+
+def test_a_digest_is_of_the_bytes_that_are_there() -> None:
+    """What was hashed last is not hashed again; other bytes, or another part of them, are."""
+
+    def plain(weights: np.ndarray) -> bytes:
+        return hashlib.sha256(str(weights.dtype).encode() + weights.tobytes()).digest()
+
+    content = np.arange(64, dtype=np.float32).tobytes()
+    whole = np.frombuffer(content, np.float32)
+    own = whole.copy()
+    for weights in (whole, whole[:32], whole[32:], whole[::2], whole.view(np.int32), own, whole):
+        assert array_digest(weights) == plain(weights)
+    assert array_digest(np.frombuffer(bytes(256), np.float32)) == plain(0 * whole)
+    for mutable in (own, np.frombuffer(bytearray(content), np.float32)):
+        assert array_digest(mutable) == plain(whole)
+        mutable[3] = 7
+        assert array_digest(mutable) == plain(mutable) != plain(whole)

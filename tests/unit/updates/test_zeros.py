@@ -7,12 +7,12 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from retexo_fl.errors import RemoteProtocolError
-from retexo_fl.updates.zeros import bytes_with_zeros, with_zeros, without_zeros
+from retexo_fl.updates.zeros import Groups, bytes_with_zeros, with_zeros, without_zeros
 
 HEAD = struct.Struct("<BBQI")
 
@@ -42,6 +42,33 @@ def test_every_bit_comes_back_and_nothing_grows(values: np.ndarray) -> None:
     assert back.tobytes() == values.tobytes()
     if coded.dtype == np.uint8:
         assert bytes_with_zeros(coded.tobytes()) == values.nbytes
+
+
+@given(updates(), st.data())
+def test_spans_change_nothing(values: np.ndarray, data: st.DataObject) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(values)), max_size=12, unique=True).map(sorted))
+    spans = np.array(cuts[: len(cuts) // 2 * 2], np.int64).reshape(-1, 2)
+    inside = np.zeros(len(values), bool)
+    for start, stop in spans:
+        inside[start:stop] = True
+    within = np.where(inside, values, values.dtype.type(0))
+    assert without_zeros(within, spans).tobytes() == without_zeros(within).tobytes()
+
+
+@given(updates())
+def test_groups_add_up_as_their_values_do(values: np.ndarray) -> None:
+    many = np.concatenate([np.zeros(400, values.dtype), values])
+    coded = without_zeros(many)
+    assume(coded.dtype == np.uint8)
+    groups = Groups.read(coded)
+    assert (groups.shape, groups.dtype) == (many.shape, many.dtype)
+    before = np.random.default_rng(0).normal(size=len(many)).astype(many.dtype)
+    before[::3] = 0
+    total, expected = before.copy(), before.copy()
+    with np.errstate(invalid="ignore"):
+        expected += many
+        groups.add_to(total)
+    assert total.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

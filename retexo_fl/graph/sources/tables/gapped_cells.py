@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.graph.recipes.summary import MISSING_WORDS
 from retexo_fl.graph.sources.tables.cells import is_number, only_plain
 from retexo_fl.graph.sources.tables.source import Column, shown
 
-#: Beside the empty cell, what stands for a missing number, or for a label that is not known.
-MISSING_WORDS: Final = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL"))
 _MISSING: Final = frozenset(("", *MISSING_WORDS))
 _ONE_CELL: Final = "a number or a text in each row, which a recipe needs; leave it out (--drop)"
 

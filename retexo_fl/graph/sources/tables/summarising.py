@@ -12,10 +12,15 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
-from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, LabelSummary, TableSummary
+from retexo_fl.graph.recipes.summary import (
+    MISSING_WORDS,
+    MOST_TEXTS,
+    ColumnSummary,
+    LabelSummary,
+    TableSummary,
+)
 from retexo_fl.graph.sources.tables.cells import MOST_TEXT, is_number
 from retexo_fl.graph.sources.tables.gapped_cells import (
-    MISSING_WORDS,
     checked_range,
     is_in_range,
     is_missing,

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from retexo_fl.client.api import HelloRequest, Ticket
 from retexo_fl.errors import ConfigurationError, RoundIncomplete
-from retexo_fl.federation.asking import Messenger, WaitPolicy
+from retexo_fl.federation import records
+from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.inline_grid import InlineGrid
 from tests.support.hand_clock import HandClock
@@ -115,3 +118,49 @@ def test_every_answer_is_told_to_those_who_show_progress() -> None:
     assert told == [(1, "publish")]
     list(answers)
     assert told == [(1, "publish")] * 3
+
+
+class CountingGrid(InlineGrid):
+    """Counts the messages that it is asked about, and the nodes that it names."""
+
+    looked_at = 0
+    named = 0
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        wanted = list(message_ids)
+        self.looked_at += len(wanted)
+        return super().pull_messages(wanted)
+
+    def get_node_ids(self) -> Iterable[int]:
+        nodes = list(super().get_node_ids())
+        self.named += len(nodes)
+        return nodes
+
+
+@pytest.mark.parametrize("clients", [100, 400])
+def test_a_question_is_linear_in_the_clients_of_a_process(clients: int) -> None:
+    grid = CountingGrid(echo_app([]), clients, {})
+    made = messenger(grid)
+    came = list(made.ask_whoever_comes(HELLO, count=clients, purpose="hello"))
+    assert len(came) == clients
+    made.introduce({client: client + 2 for client in range(clients)}, attempt=1)
+    messages = made.addressed(range(2, clients + 2), HELLO)
+    assert len(list(made.ask(messages, stage=-1, purpose="hello"))) == clients
+    assert grid.looked_at < 70 * clients
+    assert grid.named <= 2 * clients
+
+
+def test_a_request_to_many_clients_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    real = records.request_content
+
+    def counted(request: HelloRequest, first: Sequence[HelloRequest]) -> RecordDict:
+        written.append(request)
+        return real(request, first)
+
+    monkeypatch.setattr(records, "request_content", counted)
+    made = messenger(InlineGrid(echo_app([]), 4, {}))
+    other = HelloRequest(ticket=TICKET)
+    asked = Ask(requests={0: HELLO, 1: HELLO, 2: other, 3: HELLO}, stage=-1, purpose="hello")
+    assert len(made.questions(asked)) == 4
+    assert len(written) == 2

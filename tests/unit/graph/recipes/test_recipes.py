@@ -243,11 +243,11 @@ def _change(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
     ("change", "expected"),
     [
         (_change("summary-version", to=2), "summary-version: got 2; expected 1"),
-        (_change("rows", to=None), "summary: 'rows' is missing; expected what `retexo features"),
+        (_change("rows", to=None), "summary: rows: missing; expected columns, "),
         (_change("rows", to=-1), "rows: got -1; expected a whole number from 0"),
         (_change("key-column", to=""), "key-column: got ''; expected a text"),
         (_change("label", "texts", to=[1]), r"label: got \[1\]; expected a list of texts"),
-        (_change("columns", "age", "size", to=1), "age: 'size' is unknown; expected what"),
+        (_change("columns", "age", "size", to=1), "age: size: unknown key; expected empty, "),
         (_change("columns", "age", "empty", to=True), "age: got True; expected a whole number"),
         (_change("columns", "age", "numbers", "sum", to="1/0"), "age: got '1/0'; expected a frac"),
         (_change("columns", "age", "numbers", "sum", to=0.5), "age: got 0.5; expected a fraction"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from retexo_fl.errors import ChannelUnavailable
-from retexo_fl.kernel_path.carrying.choice import LEAST_BYTES, LEAST_SENDERS, WayChoice
+from retexo_fl.kernel_path.carrying.choice import LEAST_BYTES, LEAST_SENDERS, LEAST_TIMES, WayChoice
 from retexo_fl.kernel_path.carrying.control import Notice, Way
 
 _WIDTH = 64
@@ -56,6 +56,15 @@ def test_datagrams_are_chosen_where_they_were_measured_to_win(
 ) -> None:
     choice = _choosing(in_kernel=in_kernel)
     assert _ways(choice, _notice(vectors, stored=stored), senders=senders) == {expected}
+
+
+def test_small_exchanges_that_recur_come_as_datagrams_where_the_kernel_takes_them() -> None:
+    notices = dict.fromkeys(range(3), _notice(5, stored=1))
+    for in_kernel, expected in ((True, Way.DATAGRAMS), (False, Way.BLOCK)):
+        for times, way in ((LEAST_TIMES, expected), (LEAST_TIMES - 1, Way.BLOCK)):
+            choice = _choosing(in_kernel=in_kernel)
+            ways = choice.ways(notices, _WIDTH, max_cells=22, recurring={1}, times=times)
+            assert ways == {0: Way.BLOCK, 1: way, 2: Way.BLOCK}
 
 
 def test_each_reason_for_blocks_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,8 @@ from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, is_cont
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, decode_block, to_dense
 from retexo_fl.kernel_path.carrying.control import (
+    MOST_TICKETS,
+    Book,
     Grant,
     Notice,
     Way,
@@ -74,6 +78,12 @@ def test_a_grant_crosses_whole_and_is_as_long_as_any(streams: list[tuple[int, in
 
     assert Grant.read(_crossed(header, frames), 8) == sent
     assert sum(map(len, frames)) == grant_bytes(len(_HEADER.job), number)
+    book = Book(secret=bytes(range(16)), places=tuple(range(2**16 - MOST_TICKETS, 2**16)))
+    for held in (book, replace(book, places=(7,))):
+        lasting = replace(sent, book=held)
+        frames = control_frames(header, lasting.numbers(number), codec="dense")
+        assert Grant.read(_crossed(header, frames), 8) == lasting
+        assert sum(map(len, frames)) == grant_bytes(len(_HEADER.job), number)
     refused = Grant(way=Way.BLOCK)
     frames = control_frames(header, refused.numbers(number), codec="dense")
     assert Grant.read(_crossed(header, frames), 8) == refused
@@ -82,7 +92,7 @@ def test_a_grant_crosses_whole_and_is_as_long_as_any(streams: list[tuple[int, in
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 2), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
+    [(0, 1), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
 )
 def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) -> None:
     numbers = Notice(
@@ -94,7 +104,9 @@ def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) 
         Notice.read(numbers, 3)
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, 9), (1, 0), (1, 4), (16, 2.0**32), (18, 1.5)])
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, 9), (1, 0), (1, 5), (2, 25), (3, 2.0**32), (16, 2.0**32), (18, 1.5)]
+)
 def test_a_grant_that_says_what_none_says_is_refused(place: int, value: float) -> None:
     numbers = Grant(way=Way.DATAGRAMS, streams=((1, 2),)).numbers(1)
     numbers[0, place] = value

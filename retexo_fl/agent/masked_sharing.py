@@ -1,0 +1,160 @@
+"""A summary of which the server gets no number: what a client adds to the sums over all tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from retexo_fl.agent.introductions import Introductions
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.key_signing import RosterSigner
+from retexo_fl.client.api import (
+    ColumnsAnswer,
+    ColumnsRequest,
+    ColumnSumsRequest,
+    KeysAnswer,
+    KeysRequest,
+    MaskedAnswer,
+    Ticket,
+)
+from retexo_fl.client.masks import ClientMasks
+from retexo_fl.client.store import MemoryStore
+from retexo_fl.errors import ConfigurationError, SecureAggregationRefused
+from retexo_fl.graph.recipes import TableColumns, TableSummary, number_of
+from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.units import counted
+
+_COLUMNS: Final = Path("the server's columns")
+
+
+class MaskedShare:
+    """Answers about one summary; as ``MaskHolder``, and of one sum in all.
+
+    A process that is started again has other keys and takes part in another sum: whether it is
+    started again, its owner decides.
+
+    Args:
+        summary: Of the client's table.
+        signer: Signs its key, and checks those of others.
+        least_clients: Sums of fewer are refused.
+        least_nodes: Texts that fewer of its nodes have are neither named nor counted.
+    """
+
+    def __init__(
+        self,
+        summary: TableSummary,
+        signer: RosterSigner,
+        *,
+        least_clients: int,
+        least_nodes: int,
+    ) -> None:
+        self._summary = summary
+        self._signer = signer
+        self._least_clients = least_clients
+        self._columns = TableColumns.of(summary, least_nodes)
+        self._masks: tuple[Ticket, ClientMasks] | None = None
+        self._told: Ticket | None = None
+
+    def columns(self, request: ColumnsRequest) -> ColumnsAnswer:
+        """Tell what columns there are, and a public key.
+
+        Raises:
+            SecureAggregationRefused: The sums were told to another job.
+        """
+        ticket = request.ticket
+        if self._told is not None and self._told != ticket:
+            raise SecureAggregationRefused(
+                f"the sums were told to job {self._told.job}; those of a second one could tell "
+                "their difference; expected `retexo features share` to be started again, if its "
+                "owner wants that"
+            )
+        client = self._signer.identity.client
+        if self._masks is None or self._masks[0] != ticket:
+            masks = ClientMasks(ticket.job, client, MemoryStore())
+            masks.signer, masks.least_clients = self._signer, self._least_clients
+            self._masks = ticket, masks
+        key, signature = self._masks[1].introduce(ticket.attempt)
+        assert signature is not None
+        content = self._columns.to_json().encode()
+        return ColumnsAnswer(
+            client=client,
+            mask_key=key,
+            mask_signature=signature,
+            columns=np.frombuffer(content, np.uint8),
+        )
+
+    def keys(self, request: KeysRequest) -> KeysAnswer:
+        """Believe the keys of all clients; see :meth:`.ClientMasks.learn`."""
+        return self._masks_of(request.ticket).learn(request)
+
+    def sums(self, request: ColumnSumsRequest) -> MaskedAnswer:
+        """Tell what this client adds to the sums over all tables, under masks.
+
+        Raises:
+            SecureAggregationRefused: Columns were told to another job; or as
+                :func:`.number_of` and :meth:`.ClientMasks.hide`.
+        """
+        masks = self._masks_of(request.ticket)
+        content = request.columns.tobytes()
+        try:
+            asked = TableColumns.parse(content, _COLUMNS)
+        except ConfigurationError as error:
+            raise SecureAggregationRefused(str(error)) from error
+        number = number_of(self._summary, self._columns, asked)
+        answer = masks.hide_long(request, number, content)
+        self._told = request.ticket
+        return answer
+
+    def _masks_of(self, ticket: Ticket) -> ClientMasks:
+        # A question of another stage or round would be for a second sum.
+        if self._masks is None or self._masks[0] != ticket:
+            raise SecureAggregationRefused(
+                f"job {ticket.job[:60]}: this client has told no columns for this; expected "
+                "query.columns first"
+            )
+        return self._masks[1]
+
+
+def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigner | None, str]:
+    """Return what signs masking keys, if the summary is told under masks, and a sentence about it.
+
+    Args:
+        settings: Of the client's agent.
+        asked: ``masked``, ``none``, or nothing for masks where they can be.
+
+    Raises:
+        ConfigurationError: They cannot be, and the owner wants them.
+        IdentityError: Key, certificate or roster file cannot be used.
+    """
+    signer, reason = _signer(settings)
+    required = settings.require_secure_aggregation
+    if asked == "none" and required:
+        raise ConfigurationError(
+            "secure-aggregation: none; expected masked (require-secure-aggregation in this "
+            "client's agent.toml)"
+        )
+    if asked != "none" and signer is not None:
+        return signer, "secure-aggregation masked: the server sees sums over all clients alone"
+    if asked == "masked" or required:
+        raise ConfigurationError(f"secure-aggregation: masked, but {reason}")
+    why = f" ({reason})" if asked != "none" else ""
+    return None, f"secure-aggregation none: the server reads the summary{why}"
+
+
+def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
+    """Return what signs, or why nothing can."""
+    roster = settings.roster
+    if not roster or not Path(roster).exists():
+        return None, "there is no roster file; expected roster in this client's agent.toml"
+    identity = Identity.load(Path(settings.key), Path(settings.certificate))
+    signer = Introductions(replace(settings, introductions=False), identity).signer()
+    assert signer is not None
+    clients = len({*signer.roster().members, identity.client})
+    least = max(settings.least_clients, LEAST_CLIENTS)
+    if clients < least:
+        return None, f"the roster has {counted(clients, 'client')}; expected {least} at least"
+    return signer, ""
