@@ -57,6 +57,8 @@ _PATIENT: Final = replace(
     session=SessionLimits(max_refusals=10**6),
     penalty_first_s=0.0,
     penalty_most_s=0.0,
+    # It owes nothing, so that the honest client alone connects, however slow.
+    awaited_only_s=60.0,
 )
 
 

@@ -98,7 +98,10 @@ def _attacked(
 ) -> Client:
     """Let an honest pair exchange while somebody attacks; return the attacked client."""
     world = World.of(folder, 3)
-    limits = replace(QUICK, session=session or SessionLimits(), handshake_s=1.0)
+    # The victim owes the honest client nothing, so that only one of them connects, however slow.
+    limits = replace(
+        QUICK, session=session or SessionLimits(), handshake_s=1.0, awaited_only_s=60.0
+    )
     victim, honest = world.client(0, limits=limits), world.client(1)
 
     async def story() -> None:

@@ -84,9 +84,12 @@ def _invariant(tmp_path: Path, keys: dict[str, Any]) -> None:
         assert largest_difference(whole, run) < 1e-9, (clients, partitioner)
         found = result_of(run)
         if "metric" in expected:
-            assert found["metric"]["value"] == pytest.approx(expected["metric"]["value"], rel=1e-9)
+            assert found["metric"]["value"] == pytest.approx(
+                expected["metric"]["value"], rel=1e-9, abs=1e-9
+            )
         assert found.get("labels") == expected.get("labels")
-        assert found["errors"] == pytest.approx(expected["errors"], rel=1e-9)
+        # As near as the weights; r2 is about 0.
+        assert found["errors"] == pytest.approx(expected["errors"], rel=1e-9, abs=1e-9)
         assert found["test_accuracy"] == expected["test_accuracy"]
 
 
