@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from retexo_fl.progress.prediction import PredictionTable
     from retexo_fl.simulation.flower_bundle import BundleApps
 
-#: Between looks at the run directory, and between questions to the SuperLink.
+#: Between looks at the run directory.
 _LOOK_S: Final = 0.2
-_ASK_EVERY_S: Final = 10.0
+#: The SuperLink is asked once nothing has been heard of a run for so long: a question starts a
+#: program of Flower's, seconds of CPU.
+_ASK_AFTER_S: Final = 10.0
 #: A SuperLink that cannot be reached for so long has been lost.
 _LOST_AFTER_S: Final = 60.0
 #: Time for the ServerApp to write down how it ended, and for the rest of the log to come.
@@ -163,7 +165,12 @@ def check_superlink(address: Address) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Shows a run: its events where its directory is here, until then Flower's log."""
+    """Shows a run: its events where its directory is here, until then Flower's log.
+
+    Attributes:
+        is_here: Whether this attempt writes its directory on this machine.
+        heard_s: When the run was last heard of (:func:`time.monotonic`).
+    """
 
     run_path: Path
     before: object
@@ -172,6 +179,7 @@ class _Watch:
     stack: ExitStack
     events: EventFile = _HISTORY
     is_here: bool = False
+    heard_s: float = field(init=False, default_factory=time.monotonic)
     _failed: bool = False
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     _look_at_events: Callable[[], None] = field(init=False)
@@ -186,7 +194,7 @@ class _Watch:
         begin = read_checkpoint(checkpoint).facts["metrics_bytes"] if checkpoint.exists() else 0
         self._look_at_events = follow(
             self.run_path / self.events.name,
-            self.table.handle,
+            self._show,
             kinds=self.events.kinds,
             begin=int(begin),
         )
@@ -232,7 +240,12 @@ class _Watch:
         """What this attempt has written of its state; None where it has not, or not here."""
         return state_of(self.run_path) if self.is_here else None
 
+    def _show(self, event: Event) -> None:
+        self.heard_s = time.monotonic()
+        self.table.handle(event)
+
     def _take(self, line: str) -> None:
+        self.heard_s = time.monotonic()
         self._lines.append(line)
         # What follows a line of an error is its traceback; one line at the end sums it up.
         self._failed = self._failed or line.startswith("ERROR")
@@ -242,19 +255,19 @@ class _Watch:
 
 def _watch_to_end(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
     """Return when the run has completed; anything else raises."""
-    asked_s = heard_s = time.monotonic()
+    asked_s = answered_s = time.monotonic()
     while True:
         watch.look()
         if watch.state == "finished":
             return
         if watch.state in {"failed", "interrupted"}:
             raise EngineFailed(_STOPPED)
-        if time.monotonic() - asked_s >= _ASK_EVERY_S:
+        if time.monotonic() - max(asked_s, watch.heard_s) >= _ASK_AFTER_S:
             try:
                 state = superlink.state(run_id)
-                heard_s = time.monotonic()
+                answered_s = time.monotonic()
             except EngineFailed as failure:
-                _note_silence(failure, time.monotonic() - heard_s)
+                _note_silence(failure, time.monotonic() - max(answered_s, watch.heard_s))
             else:
                 if state.ended:
                     _judge(state, watch)

@@ -14,6 +14,7 @@ import retexo_fl
 from retexo_fl.api.sweeps import sweep_in
 from tests.support.cli import environment
 from tests.support.commands import ROOT
+from tests.support.printed import numbers_of, without_numbers
 
 GUIDE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 
@@ -48,7 +49,12 @@ def test_guide_prints_what_stands_there(tmp_path: Path) -> None:
     assert [kind for kind, _ in outputs] == ["text"] * len(outputs)
     mark = "print('====')\n"
     told = printed(mark.join(block for _, block in scripts), tmp_path)
-    assert told.split("====\n") == [block for _, block in outputs]
+    expected = "====\n".join(block for _, block in outputs)
+    assert without_numbers(told) == without_numbers(expected)
+    for new, old in zip(numbers_of(told), numbers_of(expected), strict=True):
+        decimals = len(old.partition(".")[2])
+        # Another machine's arithmetic may get some more of a hundred nodes right; counts are exact.
+        assert float(new) == pytest.approx(float(old), abs=2.1 * 10**-decimals if decimals else 0)
 
 
 def test_readme_trains_in_five_lines(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How much memory the programs on test hosts take: looked at twice a second."""
+"""How much memory the programs on test hosts take, looked at again and again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Self
 
 from tests.support.host import Host, processes_by_namespace
 
-_LOOK_S = 0.5
+#: Adding up a process's pages takes milliseconds.
+_LOOK_S = 1.5
 _KIB = 1024
 
 

@@ -43,6 +43,7 @@ def test_devices_pair_and_find_each_others_service(guest: GuestVerdict) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guest", ["pybluez"], indirect=True)
 def test_pybluez_does_the_same_for_a_python_without_bluetooth(guest: GuestVerdict) -> None:
     guest.check(

@@ -24,7 +24,13 @@ from tests.support.hosts import Hosts
 from tests.support.places import AGENT_PORT, SERVER, host_names
 from tests.support.runs import configured, ledger_of, model_bytes, train_over
 
-pytestmark = [pytest.mark.system, pytest.mark.deployed, pytest.mark.timeout(1500)]
+#: Without Flower's programs a relay is tested by tests/integration/test_peering.py.
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.deployed,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
 
 KEYS: dict[str, Any] = {"model": "sage", "layers": 1, "rounds": 1}
 #: Bytes that are searched for: few, so that most lie within a page.

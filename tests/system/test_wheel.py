@@ -155,6 +155,7 @@ print(made.summary["nodes"])
 """
 
 
+@pytest.mark.slow
 def test_wheel_trains_from_python(installed: Path, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

@@ -90,6 +90,7 @@ def test_the_copy_is_what_runs(copy: Path) -> None:
     assert _run(copy, "-c", f"import {_ROOM}").returncode == 1
 
 
+@pytest.mark.slow
 def test_no_other_test_needs_it(copy: Path) -> None:
     done = _run(copy, "-m", "pytest", "-q", "-n", "0", "--collect-only", "--assert=plain", "-m", "")
     assert done.returncode == 0, done.stdout[-3000:]

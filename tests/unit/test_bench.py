@@ -76,6 +76,8 @@ RATIOS = {
 }
 #: Those that begin with seconds of other processes' imports.
 STARTS_PROCESSES = {"agent_channels", "kernel_path", "unified"}
+#: Of these, those whose parts have tests of their own.
+SLOW = {"agent_channels", "unified"}
 #: Those that measure their process; others need none of their own.
 MEASURES_ITSELF = STARTS_PROCESSES | {"activations"}
 
@@ -95,15 +97,17 @@ def test_bench_without_a_name_lists_all(
     assert listed == sorted(BENCHES) == sorted(RATIOS)
 
 
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    if name in SLOW:
+        return [pytest.mark.slow]
+    return [pytest.mark.system] if name in STARTS_PROCESSES else []
+
+
 # Said once in a process, by PyTorch, of what PyTorch Geometric and our use of it call.
 @pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.system if name in STARTS_PROCESSES else ())
-        for name in sorted(RATIOS)
-    ],
+    "name", [pytest.param(name, marks=_marks(name)) for name in sorted(RATIOS)]
 )
 def test_bench_reports_its_ratios_and_their_origin(
     name: str,

@@ -46,7 +46,9 @@ def bars(axes: Axes) -> None:
 #: Recipes that are quick enough for every run of the tests; the others run with the system's.
 CHEAP = frozenset({"gns", "section47"})
 #: They take long in all sizes, and their parts have tests of their own.
-SLOW = frozenset({"goals", "scaling", "unified"})
+SLOW = frozenset(
+    {"goals", "local_steps", "openfgl", "poisoned_client", "scaling", "table3", "table4", "unified"}
+)
 
 OUTCOME = Outcome(
     title="Two trainings",

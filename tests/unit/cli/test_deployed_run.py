@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retexo_fl.cli.deployed_run import _judge, _Watch
+from retexo_fl.cli import deployed_run
+from retexo_fl.cli.deployed_run import _judge, _Watch, _watch_to_end
 from retexo_fl.cli.superlink import RunState
 from retexo_fl.errors import EngineFailed
 from retexo_fl.progress import LiveTable
 
+_WAITING = {"event": "waiting", "stage": 0, "purpose": "train.layer", "clients": [0]}
 _UNKNOWN = RunState(status="finished:failed", details="Task failed with\nunknown error.")
 
 
@@ -32,3 +36,47 @@ def test_a_run_that_lost_its_superlink_is_told_from_a_failed_one(
         watch = _Watch(run_path=tmp_path, before=None, table=table, quiet=True, stack=stack)
         with pytest.raises(EngineFailed, match=told):
             _judge(_UNKNOWN, watch)
+
+
+class _Asked:
+    """Stands for a SuperLink, and counts what each question would cost a program's start."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def state(self, run_id: str) -> RunState:
+        del run_id
+        self.times += 1
+        return RunState(status="finished:completed", details="")
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False], ids=["heard of", "silent"])
+def test_a_superlink_is_asked_only_once_its_run_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard_of: bool
+) -> None:
+    monkeypatch.setattr(deployed_run, "_ASK_AFTER_S", 1.0)
+    monkeypatch.setattr(deployed_run, "_END_GRACE_S", 0.0)
+    superlink: Any = _Asked()
+    table = LiveTable(dataset="parts", model="sage", engine="deployment", quiet=True)
+    over = threading.Event()
+
+    status, history = tmp_path / "status.json", tmp_path / "metrics.jsonl"
+
+    def write() -> None:
+        for _ in range(30):
+            if not over.wait(0.1) and is_heard_of:
+                with history.open("a") as file:
+                    file.write(f"{json.dumps(_WAITING)}\n")
+        status.write_text(json.dumps({"state": "finished", "error": None}))
+
+    status.write_text(json.dumps({"state": "running", "error": None}))
+    with ExitStack() as stack:
+        watch = _Watch(run_path=tmp_path, before=None, table=table, quiet=True, stack=stack)
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            _watch_to_end(superlink, "1", watch)
+        finally:
+            over.set()
+            writer.join()
+    assert superlink.times == (0 if is_heard_of else 1)

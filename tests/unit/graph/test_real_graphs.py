@@ -99,7 +99,7 @@ def test_cora_split_per_client_and_class_has_openfgl_counts() -> None:
             assert int(((split.train | split.val) & cell).sum()) == size * 6 // 10
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_cora_with_one_node_per_client_can_be_cut_and_stored(tmp_path: Path) -> None:
     graph = load_dataset("cora", data_dir=data_dir())
     owners = assign_nodes(graph, partitioner="one-node", clients=2708, seed=0)
