@@ -53,8 +53,8 @@ def test_guide_prints_what_stands_there(tmp_path: Path) -> None:
     assert without_numbers(told) == without_numbers(expected)
     for new, old in zip(numbers_of(told), numbers_of(expected), strict=True):
         decimals = len(old.partition(".")[2])
-        # Another machine's arithmetic may get some more of a hundred nodes right; counts are exact.
-        assert float(new) == pytest.approx(float(old), abs=2.1 * 10**-decimals if decimals else 0)
+        # Another machine's arithmetic may change the last decimal by one; counts are exact.
+        assert float(new) == pytest.approx(float(old), abs=1.1 * 10**-decimals if decimals else 0)
 
 
 def test_readme_trains_in_five_lines(tmp_path: Path) -> None:
