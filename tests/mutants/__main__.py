@@ -1,8 +1,9 @@
-"""``python -m tests.mutants``: change one place of the core and see whether a test fails.
+"""``python -m tests.mutants``: change one place of the package and see whether a test fails.
 
 Draws mutants by seed, tries each in one of several copies of this checkout under the temporary
 folder, and prints one line for each: ``killed`` with the step that failed, or ``survived``. The
-steps are the unit tests that import the changed module, the recorded grid, the room's unit tests.
+steps are the unit tests that import the changed module, the room's unit tests, and the integration
+tests that ``guards.py`` names for the room.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tests.mutants.places import ROOMS, Mutant, mutants_of, mutated_files
+from tests.mutants.guards import steps_of
+from tests.mutants.places import Mutant, mutants_of
 from tests.mutants.trial import passes
 
 ROOT: Final = Path(__file__).parents[2]
@@ -32,6 +34,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="other mutants")
     parser.add_argument("--copies", type=int, default=2, help="mutants tried at a time")
     parser.add_argument("--only", default="", help="mutants whose line holds this text")
+    parser.add_argument("--quick", action="store_true", help="try unit tests only")
     asked = parser.parse_args()
     drawn = _draw(asked.count, asked.seed, asked.only)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -39,23 +42,34 @@ def main() -> int:
         for index in range(asked.copies):
             copies.put(_copied(Path(folder) / str(index)))
         with ThreadPoolExecutor(asked.copies) as pool:
-            if not all(pool.map(lambda room: _passes_unchanged(room, copies), ROOMS)):
-                _say("a test fails without any change")
+            guards = _tests_of(drawn, quick=asked.quick)
+            if not all(list(pool.map(lambda test: _passes_unchanged(test, copies), guards))):
                 return 1
-            verdicts = list(pool.map(lambda mutant: _tried(mutant, copies), drawn))
+            verdicts = list(pool.map(lambda mutant: _tried(mutant, copies, asked.quick), drawn))
     survived = verdicts.count("survived")
     _say(f"{len(drawn)} mutants: {len(drawn) - survived} killed, {survived} survived")
     return 0
 
 
 def _draw(count: int, seed: int, only: str) -> list[Mutant]:
-    every = [
-        mutant for path in mutated_files(ROOT / "retexo_fl") for mutant in mutants_of(path, ROOT)
-    ]
+    files = sorted((ROOT / "retexo_fl").rglob("*.py"))
+    every = [mutant for path in files for mutant in mutants_of(path, ROOT)]
     named = [mutant for mutant in every if only in str(mutant)]
     drawn = random.Random(seed).sample(named, min(count, len(named)))
-    _say(f"{len(drawn)} of {len(every)} mutants, seed {seed}")
+    _say(f"{len(drawn)} of {len(named)} mutants, seed {seed}")
     return drawn
+
+
+def _tests_of(drawn: list[Mutant], *, quick: bool) -> list[Path]:
+    steps = (_steps(mutant.path, ROOT, quick=quick) for mutant in drawn)
+    return sorted(
+        {test.relative_to(ROOT) for tried in steps for _, tests in tried for test in tests}
+    )
+
+
+def _steps(path: Path, root: Path, *, quick: bool) -> list[tuple[str, list[Path]]]:
+    steps = steps_of(path, root)
+    return [(name, tests) for name, tests in steps if tests and (name != "together" or not quick)]
 
 
 def _copied(copy: Path) -> Path:
@@ -65,22 +79,25 @@ def _copied(copy: Path) -> Path:
     return copy
 
 
-def _passes_unchanged(room: str, copies: SimpleQueue[Path]) -> bool:
+def _passes_unchanged(test: Path, copies: SimpleQueue[Path]) -> bool:
     copy = copies.get()
     try:
-        return _failing_step(copy, Path("retexo_fl") / room / "__init__.py") is None
+        passed = passes(copy, [copy / test])
     finally:
         copies.put(copy)
+    if not passed:
+        _say(f"{test} fails without any change")
+    return passed
 
 
-def _tried(mutant: Mutant, copies: SimpleQueue[Path]) -> str:
+def _tried(mutant: Mutant, copies: SimpleQueue[Path], quick: bool) -> str:
     copy = copies.get()
     began = time.monotonic()
     path = copy / mutant.path
     original = path.read_text()
     path.write_text(mutant.source)
     try:
-        step = _failing_step(copy, mutant.path)
+        step = _failing_step(copy, mutant.path, quick)
     finally:
         path.write_text(original)
         copies.put(copy)
@@ -89,28 +106,9 @@ def _tried(mutant: Mutant, copies: SimpleQueue[Path]) -> str:
     return verdict
 
 
-def _failing_step(copy: Path, path: Path) -> str | None:
-    for name, tests in _steps(copy, path):
-        if tests and not passes(copy, tests):
-            return name
-    return None
-
-
-def _steps(copy: Path, path: Path) -> list[tuple[str, list[str]]]:
-    module = ".".join(path.with_suffix("").parts)
-    unit = copy / "tests" / "unit"
-    importing = [
-        str(test)
-        for test in sorted(unit.rglob("test_*.py"))
-        if module in (text := test.read_text())
-        or f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}" in text
-    ]
-    room = path.parts[1]
-    of_room = [
-        str(test) for test in sorted((unit / room).rglob("test_*.py")) if str(test) not in importing
-    ]
-    grid = [str(copy / "tests" / "integration" / "test_recorded_grid.py")]
-    return [("module", importing), ("grid", grid), ("room", of_room)]
+def _failing_step(copy: Path, path: Path, quick: bool) -> str | None:
+    steps = _steps(path, copy, quick=quick)
+    return next((name for name, tests in steps if not passes(copy, tests)), None)
 
 
 def _say(line: str) -> None:

@@ -9,15 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: What is changed: all that computes a result, carries it or counts it.
-ROOMS: Final = ("training", "federation", "exchange", "devices", "sampling")
-FILES: Final = (
-    "ledger.py",
-    "client/schema.py",
-    "graph/plan/boundary.py",
-    "graph/plan/cover_plan.py",
-)
-
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -63,12 +54,6 @@ class Mutant:
         return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
 
 
-def mutated_files(package: Path) -> list[Path]:
-    """Return the files to change, sorted."""
-    files = [path for room in ROOMS for path in (package / room).rglob("*.py")]
-    return sorted({*files, *(package / name for name in FILES)})
-
-
 def mutants_of(path: Path, root: Path) -> list[Mutant]:
     """Return every mutant of one file, in the order of their places."""
     source = path.read_text()
@@ -94,6 +79,8 @@ class _Finder(ast.NodeVisitor):
         self._depth = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self._add_number(default)
         self._depth += 1
         for statement in node.body:
             self.visit(statement)
@@ -103,13 +90,48 @@ class _Finder(ast.NodeVisitor):
         self.visit_FunctionDef(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """Skip what an error says."""
+        """Go on where something is refused; what the error says is skipped."""
+        self._add(node, "pass", bare=True)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Leave out a call for its effect."""
+        if isinstance(node.value, ast.Call):
+            self._add(node, "pass", bare=True)
+            self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Leave out each argument that has a name: its default counts, if there is one."""
+        for at, keyword in enumerate(node.keywords):
+            if keyword.arg is not None:
+                changed = copy.copy(node)
+                changed.keywords = [*node.keywords[:at], *node.keywords[at + 1 :]]
+                self._add(node, ast.unparse(changed))
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        """Swap the branches."""
+        self._add(
+            node,
+            f"{ast.unparse(node.orelse)} if {ast.unparse(node.test)} else {ast.unparse(node.body)}",
+        )
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        """Take the other branch, where no changed comparison does that."""
+        if not isinstance(node.test, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            self._add(node.test, f"not ({ast.unparse(node.test)})")
+        self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Skip texts."""
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self._add_number(node.value)
+        self.generic_visit(node)
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
+            self._add_number(node.value)
             self.visit(node.value)
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -142,8 +164,19 @@ class _Finder(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, bool):
             self._add(node, str(not node.value))
-        elif isinstance(node.value, int) and node.value in (0, 1, 2):
+        elif isinstance(node.value, int):
             self._add(node, str(node.value + 1))
+        elif isinstance(node.value, float):
+            self._add(node, str(2 * node.value + 1))
+
+    def _add_number(self, node: ast.expr) -> None:
+        """Double a number that stands outside of functions: a limit, a field's or an argument's."""
+        parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+        numeric = (ast.BinOp, ast.UnaryOp, ast.Constant)
+        if self._depth == 0 and all(isinstance(part, numeric) for part in parts):
+            values = [part.value for part in parts if isinstance(part, ast.Constant)]
+            if all(type(value) in {int, float} for value in values):
+                self.found.append((node, f"(2 * ({ast.unparse(node)}) + 1)"))
 
     def _change(self, node: ast.expr, change: Callable[[ast.expr], None]) -> None:
         changed = copy.deepcopy(node)

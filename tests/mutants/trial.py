@@ -29,7 +29,7 @@ _OPTIONS: Final = (
 )
 
 
-def passes(copy: Path, tests: Sequence[str]) -> bool:
+def passes(copy: Path, tests: Sequence[Path]) -> bool:
     """Say whether tests of a copy pass, in a process that has only large libraries loaded before.
 
     Args:
@@ -39,7 +39,7 @@ def passes(copy: Path, tests: Sequence[str]) -> bool:
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "numpy", "scipy.sparse", "flwr", "pytest"])
-    process = context.Process(target=_test, args=(str(copy), list(tests)))
+    process = context.Process(target=_test, args=(str(copy), [str(test) for test in tests]))
     process.start()
     process.join(_MAX_WALL_S)
     _end(process)

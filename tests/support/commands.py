@@ -47,11 +47,21 @@ def search_path() -> str:
     return os.pathsep.join((str(Path(program("retexo")).parent), system))
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment without what would change where Python and Flower look."""
+def environment(
+    extra: Mapping[str, str] | None = None, *, runs_this_checkout: bool = True
+) -> dict[str, str]:
+    """Return the environment without what would change where Python and Flower look.
+
+    Where the checkout itself stands on PYTHONPATH (a mutant, which is not installed), it remains
+    there, or programs would run the installed one. Not so for an installation of a test's own.
+    """
     foreign = ("FLWR_", "RAY_", "PYTHONPATH", "RETEXO_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    return kept | {"OMP_NUM_THREADS": "1"} | dict(extra or {})
+    found = kept | {"OMP_NUM_THREADS": "1"} | dict(extra or {})
+    if runs_this_checkout and str(ROOT) in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        wanted = found.get("PYTHONPATH", "")
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), wanted)))
+    return found
 
 
 def run_command(

@@ -122,7 +122,7 @@ class MachineCopy:
         enter = ["nsenter", f"--target={self._keeper.pid}", "--mount", "--net", "--root", "--wd"]
         done = subprocess.run(
             [*enter, "bash", "-euo", "pipefail", "-c", f"cd\n{script}"],
-            env={**environment(_PIP), "HOME": str(HOME), "PATH": _path()},
+            env={**environment(_PIP, runs_this_checkout=False), "HOME": str(HOME), "PATH": _path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -123,7 +123,7 @@ def test_wheel_trains_in_an_empty_directory_without_a_network(
     empty = tmp_path / "empty"
     empty.mkdir()
     command = offline([str(installed / "retexo"), "run", *options])
-    run_command(command, cwd=empty, env=environment(marked.variables))
+    run_command(command, cwd=empty, env=environment(marked.variables, runs_this_checkout=False))
     assert marked.alive() == []
     assert [path.name for path in empty.iterdir()] == ["runs"]
     (run,) = (empty / "runs").iterdir()

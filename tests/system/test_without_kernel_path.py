@@ -76,7 +76,7 @@ def _run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, *command],
         cwd=tree,
-        env=environment(),
+        env=environment(runs_this_checkout=False),
         text=True,
         capture_output=True,
         check=False,
@@ -111,7 +111,7 @@ def test_its_addresses_are_refused_by_name(copy: Path, tmp_path: Path, scheme: s
         agent.program = [str(copy / ".venv" / "bin" / "retexo")]
         ended = subprocess.run(
             agent.command,
-            env=environment(),
+            env=environment(runs_this_checkout=False),
             capture_output=True,
             text=True,
             check=False,
