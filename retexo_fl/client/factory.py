@@ -21,9 +21,11 @@ from retexo_fl.channels import Channel, MemoryChannel, SpoolChannel
 from retexo_fl.client.classes import client_class
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.log_lines import DeviceLog
+from retexo_fl.client.memory_estimate import available_bytes, rows_bytes
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
 from retexo_fl.config import RunConfig
+from retexo_fl.devices.names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed, PartitionError
 from retexo_fl.graph import GraphPartition, open_partition, write_partitions
 from retexo_fl.updates import UpdateCodec
@@ -33,8 +35,11 @@ SCRATCH_VARIABLE: Final = "RETEXO_SCRATCH"
 #: The folder of parts in it, made once, by the command line or by the first worker.
 PARTS_NAME: Final = "parts"
 _LOCK_NAME: Final = "parts.lock"
-#: Client objects that one worker keeps; each holds a partition (memory-mapped) and one stage.
-_CLIENTS_PER_WORKER: Final = 64
+#: Share of the memory of clients that workers keep between messages; the rest is for the workers
+#: themselves, Flower and Ray.
+_KEPT_SHARE: Final = 0.5
+#: Bytes of a client's Python objects, whatever its part. Measured: 2,708 clients of a node each.
+_CLIENT_BYTES: Final = 100_000
 #: Longest time for which one worker may cut the graph while others wait for its parts.
 _PREPARATION_TIMEOUT_S: Final = 1800.0
 
@@ -106,28 +111,41 @@ class InProcessClients:
 class WorkerClients:
     """Clients in the worker processes of Flower's simulation, sharing a scratch folder.
 
+    Any message may reach any worker, so each comes to keep every client, while memory lasts.
     ``predictions`` is where they write what they predict.
     """
 
     def __init__(self, predictions: Path | None = None) -> None:
         self._predictions = predictions
-        self._clients: OrderedDict[tuple[str, int], GraphClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, int], tuple[GraphClient, float]] = OrderedDict()
+        self._kept_bytes = 0.0
         self._log: DeviceLog | None = None
 
     def find(self, config: RunConfig, *, job: str, client: int, run_id: int) -> GraphClient:
-        """Return a client of a job; the least recently used one is dropped beyond a limit."""
+        """Return a client of a job; the least recently used are dropped where memory ends."""
         key = (job, client)
         if key not in self._clients:
             if self._log is None and self._predictions is None:
                 self._log = _device_log(config)
-            self._clients[key] = self._make(config, job, client, scratch_folder(run_id))
-            if len(self._clients) > _CLIENTS_PER_WORKER:
-                _, dropped = self._clients.popitem(last=False)
-                dropped.close()
+            self._keep(key, *self._make(config, job, client, scratch_folder(run_id)))
+            self._drop_beyond(_KEPT_SHARE * available_bytes() / processes_for(config.clients))
         self._clients.move_to_end(key)
-        return self._clients[key]
+        return self._clients[key][0]
 
-    def _make(self, config: RunConfig, job: str, client: int, scratch: Path) -> GraphClient:
+    def _keep(self, key: tuple[str, int], client: GraphClient, size_bytes: float) -> None:
+        self._clients[key] = client, size_bytes
+        self._kept_bytes += size_bytes
+
+    def _drop_beyond(self, most_bytes: float) -> None:
+        while self._kept_bytes > most_bytes and len(self._clients) > 1:
+            _, (dropped, size_bytes) = self._clients.popitem(last=False)
+            self._kept_bytes -= size_bytes
+            dropped.close()
+
+    def _make(
+        self, config: RunConfig, job: str, client: int, scratch: Path
+    ) -> tuple[GraphClient, float]:
+        """Make a client; return it with about how many bytes it keeps between messages."""
         if config.traits.exchanges_in_rounds and self._predictions is None:
             raise ConfigurationError(
                 f"algorithm: clients of {config.algorithm} exchange in every round, which Flower's "
@@ -143,8 +161,9 @@ class WorkerClients:
             _leave(scratch, job, client)
 
         end_to_end = config.traits.end_to_end and self._predictions is None
-        return client_class(config, end_to_end=end_to_end)(
-            open_partition(parts / f"part-{client}"),
+        part = open_partition(parts / f"part-{client}")
+        made = client_class(config, end_to_end=end_to_end)(
+            part,
             config,
             job=job,
             channel=channel,
@@ -152,6 +171,7 @@ class WorkerClients:
             on_forget=forget,
             predictions=self._predictions,
         )
+        return made, _CLIENT_BYTES + rows_bytes(config, part)
 
 
 def _device_log(config: RunConfig) -> DeviceLog | None:

@@ -356,6 +356,9 @@ class ClientMasks:
                 publics=publics,
                 counter=counter_of(known["most-count"]),
             )
+        else:
+            # Another worker may have answered since: what it remembers binds this one, too.
+            self._attempt.memory.follow(self._memory(attempt))
         return self._attempt
 
     def _publics(self, known: Mapping[str, Any]) -> PublicKeys:

@@ -38,18 +38,26 @@ def training_bytes(config: RunConfig, part: GraphPartition) -> float:
     Raises:
         PluginError: The model is no layer.
     """
-    item = np.dtype(config.dtype).itemsize
+    asked = parse_devices(config.devices)
+    workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
+    workers = available_cores() if asked.is_auto else workers
+    weights = np.dtype(config.dtype).itemsize * WEIGHT_COPIES * _weight_count(config, part)
+    return PROCESS_BYTES + workers * _WORKER_BYTES + rows_bytes(config, part) + weights
+
+
+def rows_bytes(config: RunConfig, part: GraphPartition) -> float:
+    """Return about how many of these bytes are of the client's nodes and edges.
+
+    Raises:
+        PluginError: The model is no layer.
+    """
     nodes, boundary, edges = part.num_inner, part.num_boundary, len(part.indices)
     layers_at_once = max(config.layers - 1, 1) if config.traits.end_to_end else 1
     width = _feature_width(config, part) + layers_at_once * config.hidden
     entries = (6 * nodes + 3 * boundary) * width + 70 * nodes + 13 * edges
     if layer_class(config.model).uses_heads:
         entries += 8 * edges * config.heads
-    asked = parse_devices(config.devices)
-    workers = len(asked.gpus) + (0 if asked.cpu_is_own_process else asked.cpu_workers)
-    workers = available_cores() if asked.is_auto else workers
-    weights = WEIGHT_COPIES * _weight_count(config, part)
-    return float(PROCESS_BYTES + workers * _WORKER_BYTES + item * (entries + weights))
+    return float(np.dtype(config.dtype).itemsize * entries)
 
 
 def available_bytes() -> int:

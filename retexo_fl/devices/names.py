@@ -205,6 +205,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def processes_for(clients: int) -> int:
+    """Return how many processes Flower's simulation has: one a core, and no more than clients."""
+    return max(1, min(clients, available_cores()))
+
+
 def _within(text: str, number: int, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ConfigurationError(f"devices is {text!r}; expected numbers from {least} to {most}")

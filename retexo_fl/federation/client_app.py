@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -45,7 +47,27 @@ def make_client_app(predictions: str = "") -> ClientApp:
             run_id=context.run_id,
         )
 
-    return build_client_app(find_client)
+    return build_client_app(find_client, _AppByName(predictions))
+
+
+class _AppByName(ClientApp):
+    """Pickles as the call that makes it, once in each process.
+
+    Flower's simulation pickles the ClientApp with every message. Copied by value it would be a new
+    one each time, whose clients had to be made anew.
+    """
+
+    def __init__(self, predictions: str) -> None:
+        super().__init__()
+        self._predictions = predictions
+
+    def __reduce__(self) -> tuple[Callable[[str], ClientApp], tuple[Any, ...]]:
+        return _app_of_process, (self._predictions,)
+
+
+@cache
+def _app_of_process(predictions: str) -> ClientApp:
+    return make_client_app(predictions)
 
 
 def agent_socket(context: Context) -> Path:

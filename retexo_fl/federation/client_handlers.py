@@ -16,9 +16,14 @@ from retexo_fl.plugins import named_plugin_errors
 ClientSource = Callable[[Context, Ticket], ClientApi]
 
 
-def build_client_app(find_client: ClientSource) -> ClientApp:
-    """Return a ClientApp whose messages are answered by the client that ``find_client`` returns."""
-    app = ClientApp()
+def build_client_app(find_client: ClientSource, app: ClientApp | None = None) -> ClientApp:
+    """Return a ClientApp whose messages are answered by the client that ``find_client`` returns.
+
+    Args:
+        find_client: Finds the client that a message is for.
+        app: Takes the handlers; a new one by default.
+    """
+    app = ClientApp() if app is None else app
     for question in QUESTIONS.values():
         kind, action = question.message_type.split(".")
         getattr(app, kind)(action)(_handler(find_client))

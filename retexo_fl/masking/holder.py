@@ -68,6 +68,10 @@ class MaskMemory:
     opened: dict[str, Noted] = field(default_factory=dict)
     asked: dict[str, bytes] = field(default_factory=dict)
 
+    def follow(self, other: MaskMemory) -> None:
+        """Remember what another remembers, and nothing else."""
+        self.answered, self.opened, self.asked = other.answered, other.opened, other.asked
+
 
 class MaskHolder:
     """The secrets of one client in one attempt.

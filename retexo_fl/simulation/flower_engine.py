@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from retexo_fl.devices.names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed
 from retexo_fl.simulation import flower_daemon
 from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
@@ -137,11 +138,10 @@ def _temporary_place() -> str:
 
 
 def _federation_config(num_clients: int) -> str:
-    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     # Ray starts one actor per CPU at once: no more of them than there are clients.
-    actors = max(1, min(num_clients, cpus))
     return (
-        f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={actors} "
+        f"num-supernodes={num_clients} client-resources-num-cpus=1 "
+        f"init-args-num-cpus={processes_for(num_clients)} "
         'init-args-logging-level="ERROR"'
     )
 

@@ -13,6 +13,7 @@ from tests.bench import (
     activations,
     agent_channels,
     engine_overhead,
+    flower_rounds,
     kernel_path,
     masked_sums,
     precomputed_aggregate,
@@ -57,6 +58,10 @@ BENCHES: Final = {
     "engine_overhead": Bench(
         purpose="the in-process engine's own cost for each client and round",
         run=engine_overhead.run,
+    ),
+    "flower_rounds": Bench(
+        purpose="rounds on Flower's simulation beside an app of Flower's own",
+        run=flower_rounds.run,
     ),
     "agent_channels": Bench(
         purpose="whole agents that exchange by TCP, by datagrams, and by the kernel path",

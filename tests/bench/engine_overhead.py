@@ -41,7 +41,7 @@ from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import make_server_app
 from retexo_fl.run_log.events import Event, RoundClosed, Started
 from retexo_fl.simulation.inline_grid import InlineGrid
-from tests.bench.measure import Spread
+from tests.bench.measure import Spread, quotient
 from tests.bench.outcome import Outcome, Row
 
 #: The most milliseconds that a client may cost in a round.
@@ -184,12 +184,12 @@ def run(quick: bool, data_dir: Path | None) -> Outcome:
             Row(
                 metric=f"{label}: per client, {many} / {few} clients",
                 unit="x",
-                spread=_over(cost, fewer),
+                spread=quotient(cost, fewer),
             ),
             Row(
                 metric=f"{each}: with / without checkpoints",
                 unit="x",
-                spread=_over(cost, unsaved),
+                spread=quotient(cost, unsaved),
             ),
         ]
     setting = {"clients": many, "hidden": _HIDDEN, "classes": _CLASSES, "model": "gcn"}
@@ -233,13 +233,3 @@ def per_client_ms(seconds: list[float], clients: int) -> Spread:
 
 def _bounded(metric: str, unit: str, spread: Spread, target: float) -> Row:
     return Row(metric=metric, unit=unit, spread=spread, target=target, at_most=True)
-
-
-def _over(above: Spread, below: Spread) -> Spread:
-    """Divide medians; the quartiles give the widest range."""
-    return Spread(
-        median=above.median / below.median,
-        low=above.low / below.high,
-        high=above.high / below.low,
-        samples=min(above.samples, below.samples),
-    )

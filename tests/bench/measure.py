@@ -89,3 +89,13 @@ def _mean_s(call: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         call()
     return (time.process_time() - begun) / calls
+
+
+def quotient(above: Spread, below: Spread) -> Spread:
+    """Divide medians; the quartiles give the widest range."""
+    return Spread(
+        median=above.median / below.median,
+        low=above.low / below.high,
+        high=above.high / below.low,
+        samples=min(above.samples, below.samples),
+    )

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from retexo_fl.client import factory
 from retexo_fl.config import PROFILES
 from tests.support.goals import write_goals
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import curves_of, model_bytes, result_of, train
-from tests.support.workers import train_in_workers
+from tests.support.workers import PickledApp, train_in_workers
 
 KEYS: dict[str, Any] = {"clients": 3, "hidden": 8, "rounds": 3}
 #: Coordinates of features, and few bits of all that moves.
@@ -68,3 +69,21 @@ def test_clients_that_move_between_workers_train_the_same(
 def test_every_task_is_trained_the_same(tmp_path: Path, task: str) -> None:
     data = {"dataset": "regression" if task == "links" else task, "data_dir": write_goals(tmp_path)}
     assert_same(tmp_path, {**data, "task": task, **KEYS, "per_client_metrics": True})
+
+
+@pytest.mark.parametrize("more", [{}, LEAN | MASKED], ids=["plain", "lean and masked"])
+def test_a_worker_makes_each_client_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """Though Ray brings the ClientApp anew with every message."""
+    write_small(tmp_path / "small.npz", nodes=60)
+    keys = {**SMALL, "data_dir": tmp_path, **KEYS, "model": "gcn", **more}
+    opened: list[str] = []
+    open_partition = factory.open_partition
+    monkeypatch.setattr(
+        factory, "open_partition", lambda part: opened.append(part.name) or open_partition(part)
+    )
+    one = train(tmp_path / "inline", **keys)
+    other = train_in_workers(tmp_path / "workers", PickledApp, **keys)
+    assert sorted(opened) == ["part-0", "part-1", "part-2"]
+    assert model_bytes(other) == model_bytes(one)

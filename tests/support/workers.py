@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import serde
 from flwr.proto.message_pb2 import Message as ProtoMessage
+from ray import cloudpickle
 
 from retexo_fl.client.factory import SCRATCH_VARIABLE
 from retexo_fl.config import config_values
@@ -36,12 +37,27 @@ class TwoWorkers(ClientApp):
         return _carried(answer(_carried(message), context))
 
 
+class PickledApp(ClientApp):
+    """The ClientApp as Ray brings it to a worker: pickled and unpickled with every message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        app = make_client_app()
+        # Flower has it in a function of its own.
+        self._pickled = cloudpickle.dumps(lambda: app)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Have a copy answer."""
+        answer: Callable[[Message, Context], Message] = cloudpickle.loads(self._pickled)()
+        return _carried(answer(_carried(message), context))
+
+
 def _carried(message: Message) -> Message:
     content = serde.message_to_proto(message).SerializeToString()
     return serde.message_from_proto(ProtoMessage.FromString(content))
 
 
-def train_in_workers(out: Path, **keys: Any) -> Path:
+def train_in_workers(out: Path, workers: Callable[[], ClientApp] = TwoWorkers, **keys: Any) -> Path:
     """Train as :func:`~tests.support.runs.train`, with clients that move between two workers."""
     config = configured(out, **keys, engine="flower")
     values = config_values(config)
@@ -50,5 +66,5 @@ def train_in_workers(out: Path, **keys: Any) -> Path:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SCRATCH_VARIABLE, f"{out}-scratch")
-        make_server_app()(InlineGrid(TwoWorkers(), config.clients, values), context)
+        make_server_app()(InlineGrid(workers(), config.clients, values), context)
     return out

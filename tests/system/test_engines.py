@@ -5,14 +5,17 @@ What else is trained, without Flower's processes: ``tests/integration/test_worke
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import retexo_fl
+from retexo_fl.devices.names import processes_for
 from retexo_fl.graph import load_dataset
 from tests.support.data import cora_dir
 from tests.support.runs import curves_of, model_bytes, result_of
@@ -70,6 +73,16 @@ def test_both_engines_train_a_graph_of_python_by_the_default_profile(tmp_path: P
     flower = retexo_fl.run(out=tmp_path / "flower", engine="flower", callbacks=[Rounds()], **keys)
     assert_same(inline.path, flower.path)
     assert seen == [(stage, number) for stage in range(2) for number in (1, 2, 3)]
+
+
+def test_a_worker_of_flower_makes_each_client_once(tmp_path: Path) -> None:
+    options = ["--clients", "6", "--rounds", "3", "--hidden", "8", "--devices", "cpu:1"]
+    out = run(tmp_path / "flower", *options, "--engine", "flower")
+    # A client object looks for its devices once, and says so.
+    log = (out / "devices.log").read_text()
+    made = Counter(re.findall(r"devices client=(\d+) found", log))
+    assert {int(client) for client in made} == {*range(6)}
+    assert max(made.values()) <= processes_for(6)
 
 
 def assert_same(inline: Path, flower: Path) -> None:

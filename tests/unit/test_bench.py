@@ -48,6 +48,7 @@ RATIOS = {
         for size in ("5 k weights", "92 k weights")
         for what in ("CPU", "wall time")
     },
+    "flower_rounds": {"4 clients, a round: ours / Flower's app"},
     "agent_channels": {
         "standard, 2 clients, 2 rounds: udp / tcp",
         "standard, 2 clients, 2 rounds: xdp / tcp",
@@ -75,9 +76,9 @@ RATIOS = {
     },
 }
 #: Those that begin with seconds of other processes' imports.
-STARTS_PROCESSES = {"agent_channels", "kernel_path", "unified"}
+STARTS_PROCESSES = {"agent_channels", "flower_rounds", "kernel_path", "unified"}
 #: Of these, those whose parts have tests of their own.
-SLOW = {"agent_channels", "unified"}
+SLOW = {"agent_channels", "flower_rounds", "unified"}
 #: Those that measure their process; others need none of their own.
 MEASURES_ITSELF = STARTS_PROCESSES | {"activations"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retexo_fl.client import factory
 from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
@@ -65,6 +66,26 @@ def test_last_client_to_leave_removes_what_they_shared(temporary: Path) -> None:
     assert (scratch / "parts" / "part-1").exists()
     clients[1].evaluate_layer(last)
     assert not scratch.exists()
+
+
+def test_worker_keeps_as_many_clients_as_its_share_of_the_memory_holds(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config({"clients": 80, "hidden": 8, "layers": 1})
+
+    def kept(memory_bytes: int) -> set[int]:
+        """Ask every client of 80 twice; return those that were made once."""
+        monkeypatch.setattr(factory, "available_bytes", lambda: memory_bytes)
+        worker = WorkerClients()
+        found = [
+            [worker.find(config, job=f"job-{memory_bytes}", client=c, run_id=7) for c in range(80)]
+            for _ in range(2)
+        ]
+        return {c for c in range(80) if found[0][c] is found[1][c]}
+
+    assert kept(4_000_000_000) == {*range(80)}
+    # Of those that are asked in turn, the least recently used is the next to be asked.
+    assert kept(10_000_000) == set()
 
 
 def test_scratch_folder_that_was_put_there_by_a_link_is_refused(temporary: Path) -> None:

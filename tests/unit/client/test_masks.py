@@ -314,6 +314,16 @@ def test_another_answer_at_a_place_and_an_earlier_place_are_refused(
             answered(masks, request, first)
 
 
+def test_what_another_worker_has_answered_binds_this_one(clients: Clients) -> None:
+    clients.met()
+    here, there = clients.masks[0], clients.started(0)
+    for number, (one, other) in enumerate([(here, there), (there, here)] * 2, start=1):
+        first = answered(one, question(number))
+        with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+            answered(other, question(number), 9)
+        assert answered(other, question(number)).numbers.tobytes() == first.numbers.tobytes()
+
+
 def test_a_question_of_an_earlier_attempt_is_refused(clients: Clients) -> None:
     clients.met()
     answered(clients.masks[0], question())
