@@ -12,6 +12,7 @@ import pytest
 
 from retexo_fl.client import factory
 from retexo_fl.config import PROFILES
+from retexo_fl.graph import GraphPartition, open_partition
 from tests.support.goals import write_goals
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import curves_of, model_bytes, result_of, train
@@ -79,10 +80,12 @@ def test_a_worker_makes_each_client_once(
     write_small(tmp_path / "small.npz", nodes=60)
     keys = {**SMALL, "data_dir": tmp_path, **KEYS, "model": "gcn", **more}
     opened: list[str] = []
-    open_partition = factory.open_partition
-    monkeypatch.setattr(
-        factory, "open_partition", lambda part: opened.append(part.name) or open_partition(part)
-    )
+
+    def open_noted(folder: Path) -> GraphPartition:
+        opened.append(folder.name)
+        return open_partition(folder)
+
+    monkeypatch.setattr(factory, "open_partition", open_noted)
     one = train(tmp_path / "inline", **keys)
     other = train_in_workers(tmp_path / "workers", PickledApp, **keys)
     assert sorted(opened) == ["part-0", "part-1", "part-2"]
