@@ -188,7 +188,8 @@ def check_recipe_fits(recipe: FeatureRecipe, summary: TableSummary) -> None:
                 f"{_SOURCE}: {name[:60]!r} is a column of {kind}; expected what it is in "
                 f"{summary.source}"
             )
-    if missing := summary.label.texts.difference(recipe.classes):
+    named = summary.label.texts | {str(number) for number in summary.label.whole}
+    if recipe.classes and (missing := named.difference(recipe.classes)):
         raise ConfigurationError(
             f"{_SOURCE}: classes: {min(missing)[:60]!r} is missing; expected every label of "
             f"{summary.source}"

@@ -21,7 +21,9 @@ from retexo_fl.client.stage_rows import read_rows, with_coordinates
 from retexo_fl.errors import DatasetError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, Graph, GraphPartition, from_pyg, normalise_features
-from retexo_fl.graph.labels import unknown_labels
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.labels import counted_from_zero, unknown_labels
+from retexo_fl.graph.recipes import FeatureRecipe
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis, BasisForm
@@ -140,8 +142,9 @@ def graph_of(graph: Any, trained: TrainedModel, *, labels: bool) -> Graph:
     Raises:
         DatasetError: It is no such graph, or cannot be read.
     """
+    classes = trained.numbered_classes()
     if isinstance(graph, Graph):
-        return graph
+        return _in_classes(graph, classes) if classes else graph
     if getattr(graph, "edge_index", None) is None or getattr(graph, "x", None) is None:
         raise DatasetError(
             f"graph: got {type(graph).__name__}; expected a retexo_fl.graph.Graph, or a PyG Data "
@@ -157,9 +160,23 @@ def graph_of(graph: Any, trained: TrainedModel, *, labels: bool) -> Graph:
         SimpleNamespace(**held),
         name="graph",
         num_classes=trained.shape.classes,
+        classes=classes,
         rules=replace(edge_rules(trained.config), before=None),
         task=trained.config.task,
     )
+
+
+def _in_classes(graph: Graph, classes: tuple[str, ...]) -> Graph:
+    """Return a graph whose classes are numbered as the model's are, by their names."""
+    if graph.recipe is not None and graph.recipe.columns:
+        return graph
+    checks = ArrayChecks(source=graph.name, error=DatasetError)
+    named = graph.labels
+    if graph.recipe is not None:
+        named = np.array([*map(int, graph.recipe.classes), -1])[graph.labels]
+    labels, _ = counted_from_zero(checks, "labels", named, known=classes)
+    recipe = FeatureRecipe(classes=classes)
+    return replace(graph, labels=labels, num_classes=len(classes), recipe=recipe)
 
 
 def _stage(trained: TrainedModel, layer: int) -> StageModel:

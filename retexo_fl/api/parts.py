@@ -83,7 +83,7 @@ def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[Graph
     else:
         parts = make_unlabelled_parts(settled(asked), unlabelled)
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
-    if parts[0].recipe is not None:
+    if parts[0].recipe is not None and parts[0].recipe.columns:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()
     with Step(f"writing {counted(len(parts), 'part')}"):
         write_partitions(parts, out, beside=beside)

@@ -185,9 +185,7 @@ def _part_of_tables(values: Values, model: TrainedModel) -> GraphPartition:
             )
         given["features"] = str(kept)
     trained = config_values(model.config)
-    # Where there is a recipe, it names the columns.
-    as_trained = [key for key in READING[1:] if not (model.recipe and key.endswith("-column"))]
-    given = {**{key: trained[key] for key in as_trained}, **given}
+    given = {**{key: trained[key] for key in READING[1:]}, **given}
     return make_whole_part(
         make_config({**given, "clients": 1, "task": model.config.task}),
         features=model.shape.features_before_basis or model.shape.inputs,

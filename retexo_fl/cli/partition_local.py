@@ -140,7 +140,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     client = agreed.index_of(name)
     folder = out / part_name(client)
     check_new_folder(folder)
-    recipe = _recipe(features)
+    recipe = _recipe(features) or agreed.recipe_of_classes
     agreed.check_recipe(recipe)
     table = read_node_table(
         nodes,

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.client.edge_fit import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
+from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import write_whole
 from retexo_fl.graph import (
@@ -350,7 +351,25 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPar
     return _with_checked_edges(config, parts)
 
 
+def _note_metric_class(config: RunConfig, parts: list[GraphPartition]) -> None:
+    """Say of which class a metric of one class is, where classes have names of their own."""
+    metric, _, place = config.metric.partition(":")
+    names = parts[0].class_names
+    if metric not in OF_ONE_CLASS or not names:
+        return
+    if int(place) >= len(names):
+        raise ConfigurationError(
+            f"metric: {config.metric} is of no class; expected the place of one, from 0 to "
+            f"{len(names) - 1}: {', '.join(map(repr, names[:12]))}"
+        )
+    logger.warning(
+        "metric: %s is of the class %r; its number is its place, from 0",
+        *(config.metric, names[int(place)]),
+    )
+
+
 def _with_checked_edges(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:
+    _note_metric_class(config, parts)
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)

@@ -106,16 +106,16 @@ METRIC_NAMES: Final = (
     *("auto", "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision"),
     *("log-loss", "rmse", "mae", "r2", "mrr"),
 )
-_OF_ONE_CLASS: Final = ("f1", "recall", "precision")
+OF_ONE_CLASS: Final = ("f1", "recall", "precision")
 _METRICS: Final = ", ".join(
-    [*METRIC_NAMES, *(f"{name}:CLASS" for name in _OF_ONE_CLASS), "hits:COUNT"]
+    [*METRIC_NAMES, *(f"{name}:CLASS" for name in OF_ONE_CLASS), "hits:COUNT"]
 )
 METRIC: Final = ValueForm(
     pattern=re.compile(
-        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(_OF_ONE_CLASS)}):\d{{1,6}}|hits:[1-9]\d{{0,8}}",
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(OF_ONE_CLASS)}):\d{{1,6}}|hits:[1-9]\d{{0,8}}",
         re.ASCII,
     ),
-    names=frozenset({*_OF_ONE_CLASS, "hits"}),
+    names=frozenset({*OF_ONE_CLASS, "hits"}),
     expected=f"one of {_METRICS} with the number of a class from 0, or of pairs, or "
     "module:attribute",
     brief=f"{_METRICS}, or module:attribute",

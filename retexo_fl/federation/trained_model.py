@@ -27,7 +27,7 @@ from retexo_fl.federation.layer_files import (
     read_layer_file,
 )
 from retexo_fl.graph.labels import CLASSES, REGRESSION
-from retexo_fl.graph.recipes.recipe import named_recipe
+from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import BasisForm
 from retexo_fl.training.stage_model import ModelShape, StageModel, flat_weights
@@ -102,6 +102,18 @@ class TrainedModel:
         for weights in self.weights[:stage]:
             digest = chain_digest(digest, weights)
         return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
+
+    def numbered_classes(self) -> tuple[str, ...]:
+        """Return the names of classes that do not count from 0, where a recipe names them alone.
+
+        Raises:
+            ConfigurationError: The run directory does not hold that recipe.
+        """
+        path = self.run / RECIPE_NAME
+        if not self.recipe or not path.exists():
+            return ()
+        recipe = read_recipe(path)
+        return recipe.classes if not recipe.columns and recipe.digest == self.recipe else ()
 
     def publish_request(self, job: str, stage: int) -> PublishRequest:
         """Return what has clients send their vectors before a stage of ``job``."""

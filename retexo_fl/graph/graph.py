@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,7 +14,14 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
-from retexo_fl.graph.labels import check_labels, count_outputs, labelled, stored_labels, task_of
+from retexo_fl.graph.labels import (
+    check_labels,
+    count_outputs,
+    counted_from_zero,
+    labelled,
+    stored_labels,
+    task_of,
+)
 from retexo_fl.graph.neighbours import (
     IN,
     OUT,
@@ -24,6 +32,9 @@ from retexo_fl.graph.neighbours import (
 )
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
+from retexo_fl.units import format_count
+
+logger = logging.getLogger(__name__)
 
 _NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
 #: Edges turned into columns in one go, so that scratch arrays stay small. Chosen; not tuned.
@@ -71,11 +82,12 @@ class EdgeListGraph:
             graph.
         features: [N, F] float32.
         labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
-        num_classes: C, or None for the largest label plus one; not read of other labels.
+        num_classes: C, or None for the classes that are there; not read of other labels.
         node_keys: [N] bytes, or None for the decimal node indices.
         split: The published split, or None.
         attributes: [N] text or integers by name, which a graph may be cut by.
         recipe: What made features and labels of columns; None where nothing did.
+        classes: Names of the classes, where the numbers that labels hold are these.
     """
 
     name: str
@@ -87,6 +99,7 @@ class EdgeListGraph:
     split: Split | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
     recipe: FeatureRecipe | None = None
+    classes: tuple[str, ...] = ()
     edge_values: EdgeValues = PLAIN
     directed: bool = False
 
@@ -153,7 +166,8 @@ class Graph:
             name: Name of the data set.
             features: [N, F] float32, dense or CSR with sorted columns.
             labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
-            num_classes: C; None for the largest label plus one; not read of other labels.
+            num_classes: C; None for the classes that are there, which keep their numbers as names
+                where they do not count from 0; not read of other labels.
             node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
             split: The published split, if there is one.
             attributes: [N] text or integers by name, which the graph may be cut by.
@@ -181,6 +195,7 @@ class Graph:
     @classmethod
     def build(cls, given: EdgeListGraph, names: ArrayNames) -> Self:
         """Check a graph as it was read and build it; see :meth:`from_edges`."""
+        given = _with_named_classes(given, names)
         num_classes, keys = _check(given, names)
         num_nodes = len(keys)
         lists = _neighbours(given, num_nodes)
@@ -246,6 +261,29 @@ class Graph:
         rows = np.repeat(np.arange(self.num_nodes), self.degrees)
         once = rows < self.indices
         return np.stack((rows[once], self.indices[once]))
+
+
+def _with_named_classes(given: EdgeListGraph, names: ArrayNames) -> EdgeListGraph:
+    """Return a graph whose classes count from 0; others keep their numbers as names, which is said.
+
+    Who says how many classes there are counts them from 0.
+    """
+    labels = given.labels
+    is_free = given.num_classes is None and (given.recipe is None or not given.recipe.classes)
+    if labels.dtype.kind not in "iu" or labels.ndim != 1 or not (given.classes or is_free):
+        return given
+    checks = ArrayChecks(source=names.source, error=DatasetError)
+    numbers, classes = counted_from_zero(checks, names.labels, labels, known=given.classes)
+    if not classes:
+        return given
+    if not given.classes:
+        told = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+        logger.warning(
+            "%s: %s: %s classes, which keep their numbers as names: %s",
+            *(names.source, names.labels, format_count(len(classes)), told),
+        )
+    recipe = FeatureRecipe(classes=()) if given.recipe is None else given.recipe
+    return replace(given, labels=numbers, recipe=recipe.with_classes(classes))
 
 
 def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:

@@ -13,6 +13,7 @@ Of several labels a node's may be known in part: -1 where one is not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,10 @@ KINDS: Final = {
     MULTI_LABEL: "several labels for each node",
     REGRESSION: "numbers",
 }
+#: Above any class.
+MOST_LABEL: Final = 2**31 - 1
+#: More numbers than this that do not count from 0 are taken for something else than classes.
+MOST_NAMED: Final = 1000
 #: Labels of one node; a model has an output for each.
 _MOST_LABELS: Final = 65_536
 _FORMS: Final = {
@@ -117,6 +122,57 @@ def count_outputs(
         row = int(labels.argmax())
         checks.fail(name, f"row {row} is {largest}; expected fewer classes than nodes")
     return largest + 1 if num_classes is None else num_classes
+
+
+def class_names(numbers: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of classes that do not count from 0, in their order; nothing of others.
+
+    Classes that count from 0 are their own numbers. One class alone has no name either.
+
+    Args:
+        numbers: The labels that are there, each at least once; negative ones are none.
+    """
+    there = sorted({number for number in numbers if number >= 0})
+    if len(there) < 2 or there[-1] == len(there) - 1:
+        return ()
+    return tuple(map(str, there))
+
+
+def counted_from_zero(
+    checks: ArrayChecks, name: str, labels: np.ndarray, *, known: tuple[str, ...] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels of classes as numbers from 0, and what the classes are called.
+
+    Args:
+        checks: Names the source in errors.
+        name: Of the labels.
+        labels: [N] integers, -1 for unlabelled.
+        known: Names of the classes by class, each a whole number; empty to find them.
+
+    Returns:
+        [N] integers, and the names; as they are and none, where they count from 0.
+    """
+    there = np.unique(labels)
+    if known:
+        odd = sorted({*there.tolist()} - {*map(int, known), -1})
+        if odd:
+            row = int(np.flatnonzero(labels == odd[0])[0])
+            checks.fail(name, f"row {row} is {odd[0]}; expected a class: {', '.join(known[:12])}")
+        place = {int(name): number for number, name in enumerate(known)}
+        return np.array([place.get(label, -1) for label in labels.tolist()], np.int64), known
+    names = class_names(there.tolist())
+    # Of classes that begin at 0 one that is as large as there are nodes is refused, by its row.
+    is_odd = there[0] < -1 or there[-1] >= (len(labels) if 0 in there else MOST_LABEL)
+    if not names or is_odd:
+        return labels, ()
+    if len(names) > MOST_NAMED:
+        checks.fail(
+            name,
+            f"{len(names)} different numbers up to {there[-1]}; expected classes from 0, or at "
+            f"most {MOST_NAMED} others",
+        )
+    numbers = np.searchsorted(there[there >= 0], labels)
+    return np.where(labels < 0, -1, numbers), names
 
 
 def stored_labels(labels: np.ndarray) -> np.ndarray:

@@ -140,11 +140,12 @@ def _check_labels(nodes: NodeTable, peers: Peers) -> None:
         )
     if peers.task != CLASSES:
         return
+    hint = "" if (nodes.labels == 0).any() else ", or class-names there"
     nodes.check_rows(
         np.flatnonzero(nodes.labels >= peers.num_classes),
         lambda row: (
             f"label: got {nodes.labels[row]}; expected 0 to {peers.num_classes - 1}, the classes "
-            f"of {peers.source}"
+            f"of {peers.source}{hint}"
         ),
     )
 

@@ -14,7 +14,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import check_keys, hash_keys
-from retexo_fl.graph.labels import check_labels, labelled, task_of
+from retexo_fl.graph.labels import CLASSES, check_labels, labelled, task_of
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 
@@ -113,7 +113,7 @@ class GraphPartition:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, by class; empty where they have none but their numbers."""
-        return () if self.recipe is None else self.recipe.classes
+        return () if self.recipe is None or self.task != CLASSES else self.recipe.classes
 
     @property
     def task(self) -> str:
@@ -154,13 +154,13 @@ def _check_identity(partition: GraphPartition, checks: ArrayChecks) -> None:
     recipe = partition.recipe
     if recipe is None:
         return
-    if partition.num_features != recipe.num_features:
+    if recipe.columns and partition.num_features != recipe.num_features:
         checks.fail(
             "features",
             f"got {partition.num_features} columns; expected {recipe.num_features}, as the recipe "
             "makes",
         )
-    if recipe.classes and partition.num_classes != len(recipe.classes):
+    if partition.class_names and partition.num_classes != len(recipe.classes):
         checks.fail(
             "num_classes",
             f"got {partition.num_classes}; expected {len(recipe.classes)}, as in the recipe",

@@ -28,10 +28,12 @@ _MOST_SIZE: Final = 2**31 - 1
 #: Names that a misspelt one is compared with.
 _MOST_COMPARED: Final = 10_000
 _KEYS: Final = (
-    *("partitioning", "classes", "features", "sparse-features", "recipe", "task"),
-    *("edges-are", "edge-features", "clients"),
+    *("partitioning", "classes", "features", "sparse-features", "recipe", "class-names"),
+    *("task", "edges-are", "edge-features", "clients"),
 )
-_OPTIONAL: Final = ("sparse-features", "recipe", "task", "edges-are", "edge-features")
+_OPTIONAL: Final = (
+    *("sparse-features", "recipe", "class-names", "task", "edges-are", "edge-features"),
+)
 _DIRECTED: Final = "directed"
 _EDGES_ARE: Final = ("undirected", _DIRECTED)
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{PARTITIONING_DIGITS}}}")
@@ -55,6 +57,8 @@ class Peers:
         task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
         directed: Whether edges have a direction.
         num_edge_features: Attributes of each edge.
+        class_names: Names of the classes where no recipe makes features: whole numbers that do not
+            count from 0.
     """
 
     source: str
@@ -67,6 +71,7 @@ class Peers:
     task: str = CLASSES
     directed: bool = False
     num_edge_features: int = 0
+    class_names: tuple[str, ...] = ()
 
     def index_of(self, name: str) -> int:
         """Return a client's index.
@@ -83,6 +88,11 @@ class Peers:
             f"{counted(len(self.clients), 'client')} in {self.source}{hint}"
         )
 
+    @property
+    def recipe_of_classes(self) -> FeatureRecipe | None:
+        """What names classes, where no recipe makes features."""
+        return FeatureRecipe(classes=self.class_names) if self.class_names else None
+
     def check_recipe(self, recipe: FeatureRecipe | None) -> None:
         """Check that a client's feature recipe is the one that is agreed on.
 
@@ -96,12 +106,13 @@ class Peers:
                 f"features: {named_recipe(digest)} was given; expected "
                 f"{named_recipe(self.recipe)}, as in {self.source}"
             )
-        if recipe is None:
+        if recipe is None or not recipe.columns:
             return
         recipe.check_task(self.task)
+        made_classes = len(recipe.classes) if self.task == CLASSES else 0
         for key, agreed, made in (
             ("features", self.num_features, recipe.num_features),
-            ("classes", self.num_classes, len(recipe.classes) or self.num_classes),
+            ("classes", self.num_classes, made_classes or self.num_classes),
         ):
             if agreed != made:
                 raise ConfigurationError(
@@ -116,7 +127,8 @@ class Peers:
             "classes": self.num_classes,
             "features": self.num_features,
             "sparse-features": self.sparse_features,
-            **({"recipe": self.recipe} if self.recipe else {}),
+            **({"class-names": list(self.class_names)} if self.class_names else {}),
+            **({"recipe": self.recipe} if self.recipe and not self.class_names else {}),
             **({} if self.task == CLASSES else {"task": self.task}),
             **({"edges-are": _DIRECTED} if self.directed else {}),
             **({"edge-features": self.num_edge_features} if self.num_edge_features else {}),
@@ -140,6 +152,7 @@ def peers_of(parts: Sequence[GraphPartition]) -> Peers:
         sparse_features=not isinstance(first.features, np.ndarray),
         partitioning=first.partitioning,
         recipe=first.recipe_digest,
+        class_names=(() if first.recipe is None or first.recipe.columns else first.recipe.classes),
         task=first.task,
         directed=first.edge_values.is_directed,
         num_edge_features=first.edge_values.num_attributes,
@@ -178,7 +191,8 @@ def read_peers(path: Path) -> Peers:
         num_features=values["features"],
         sparse_features=sparse,
         partitioning=name if _DIGITS.fullmatch(name) else _digest(agreed),
-        recipe=values.get("recipe", ""),
+        recipe=agreed.get("recipe", ""),
+        class_names=tuple(values.get("class-names", ())),
         task=values.get("task", CLASSES),
         directed=values.get("edges-are") == _DIRECTED,
         num_edge_features=values.get("edge-features", 0),
@@ -192,6 +206,8 @@ def _labels_and_recipe(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         agreed["recipe"] = recipe = values["recipe"]
         if not isinstance(recipe, str) or not _DIGITS.fullmatch(recipe):
             _fail(path, "recipe", recipe, "64 hex digits, the digest of a feature recipe")
+    if "class-names" in values:
+        agreed["recipe"] = _recipe_of_names(path, values).digest
     task = values.get("task", CLASSES)
     if task not in KINDS:
         _fail(path, "task", task, f"one of {', '.join(KINDS)}")
@@ -200,6 +216,21 @@ def _labels_and_recipe(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     if task != CLASSES:
         agreed["task"] = task
     return agreed
+
+
+def _recipe_of_names(path: Path, values: Mapping[str, Any]) -> FeatureRecipe:
+    """Return the recipe that names classes alone."""
+    names, expected = values["class-names"], "the numbers of all classes as texts, ascending"
+    if "recipe" in values:
+        _fail(path, "class-names", names, "none beside recipe, which names them")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        _fail(path, "class-names", names, expected)
+    if len(names) != values["classes"] or len(names) < 2:
+        _fail(path, "class-names", names, f"as many as classes, {values['classes']}, at least two")
+    recipe = FeatureRecipe(classes=tuple(names))
+    if not recipe.has_numbered_classes or names != sorted({*names}, key=int):
+        _fail(path, "class-names", names, expected)
+    return recipe
 
 
 def _edges(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

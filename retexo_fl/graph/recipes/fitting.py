@@ -67,7 +67,7 @@ def fit_recipe(
             + "".join(f"; {sentence}" for sentence in told[:5])
             + "; expected at least one"
         )
-    classes = tuple(sorted(summary.label.texts))
+    classes = summary.label.classes
     if len(classes) == 1:
         raise ConfigurationError(
             f"{summary.source}: {summary.label_column}: every label is {classes[0][:60]!r}; "

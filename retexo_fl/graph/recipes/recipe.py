@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ RECIPE_VERSION: Final = 1
 _HEADING: Final = (
     "# How columns of nodes become features and classes; the same file at every client.\n"
 )
+_NUMERAL: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9a-f]{64}")
-_KEYS: Final = frozenset(
-    ("version", "digest", "key-column", "label-column", "classes", "numbers", "categories")
-)
+_KEYS: Final = frozenset(("version", "digest", "classes", "numbers", "categories"))
+_OF_COLUMNS: Final = ("key-column", "label-column")
 _OPTIONAL: Final = frozenset(("digest", "classes", "numbers", "categories"))
 _NUMBER_KEYS: Final = frozenset(
     ("column", "logarithm", "mean", "deviation", "missing", "indicator")
@@ -103,20 +103,22 @@ class CategoryColumn:
 class FeatureRecipe:
     """How the columns of a table become features and classes.
 
+    One without columns names classes alone, and leaves features as they are.
+
     Attributes:
-        key_column: Name of the column of keys.
-        label_column: Name of the column of labels.
-        classes: Names of the classes where labels are texts, by class; empty where they are
-            whole numbers.
+        key_column: Name of the column of keys; empty without columns.
+        label_column: Name of the column of labels; empty without columns.
+        classes: Names of the classes by class, where labels are texts, or numbers that do not count
+            from 0; empty where they do.
         numbers: Columns of numbers, in the order of their features.
         categories: Columns of categories, whose features come after.
     """
 
-    key_column: str
-    label_column: str
     classes: tuple[str, ...]
-    numbers: tuple[NumberColumn, ...]
-    categories: tuple[CategoryColumn, ...]
+    key_column: str = ""
+    label_column: str = ""
+    numbers: tuple[NumberColumn, ...] = ()
+    categories: tuple[CategoryColumn, ...] = ()
 
     @property
     def in_order(self) -> tuple[NumberColumn | CategoryColumn, ...]:
@@ -139,6 +141,15 @@ class FeatureRecipe:
         text = json.dumps(self._values(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
+    @property
+    def has_numbered_classes(self) -> bool:
+        """Whether its classes are whole numbers."""
+        return all(_NUMERAL.fullmatch(name) for name in self.classes)
+
+    def with_classes(self, classes: tuple[str, ...]) -> FeatureRecipe:
+        """Return the same recipe with names of classes."""
+        return replace(self, classes=classes)
+
     def check_task(self, task: str) -> None:
         """Check that what it makes of labels is for a task.
 
@@ -146,7 +157,7 @@ class FeatureRecipe:
             ConfigurationError: Its labels are texts, which are names of classes, and the task is
                 another.
         """
-        if self.classes and task not in {CLASSES, LINKS}:
+        if not self.has_numbered_classes and task not in {CLASSES, LINKS}:
             raise ConfigurationError(
                 f"task: {task} does not go with {named_recipe(self.digest)}, whose labels in "
                 f"{self.label_column[:60]!r} are texts; expected {CLASSES}"
@@ -159,11 +170,9 @@ class FeatureRecipe:
         return _HEADING + tomli_w.dumps({**first, **values})
 
     def _values(self) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "version": RECIPE_VERSION,
-            "key-column": self.key_column,
-            "label-column": self.label_column,
-        }
+        values: dict[str, Any] = {"version": RECIPE_VERSION}
+        if self.columns:
+            values |= {"key-column": self.key_column, "label-column": self.label_column}
         if self.classes:
             values["classes"] = list(self.classes)
         for name, columns in (("numbers", self.numbers), ("categories", self.categories)):
@@ -196,17 +205,19 @@ def parse_recipe(content: bytes, path: Path) -> FeatureRecipe:
 def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
     if "version" in values and values["version"] != RECIPE_VERSION:
         fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
-    check_keys(path, "recipe", values, _KEYS, optional=_OPTIONAL)
+    names_alone = bool(values.get("classes")) and not {"numbers", "categories"} & values.keys()
+    named = () if names_alone else _OF_COLUMNS
+    check_keys(path, "recipe", values, _KEYS.union(named), optional=_OPTIONAL)
+    numbers, categories = _tables(path, "numbers", values), _tables(path, "categories", values)
     recipe = FeatureRecipe(
-        key_column=text_of(path, "key-column", values["key-column"]),
-        label_column=text_of(path, "label-column", values["label-column"]),
+        **{key.replace("-", "_"): text_of(path, key, values[key]) for key in named},
         classes=_texts(path, "classes", values.get("classes", [])),
-        numbers=tuple(_number(path, t) for t in _tables(path, "numbers", values)),
-        categories=tuple(_category(path, t) for t in _tables(path, "categories", values)),
+        numbers=tuple(_number(path, t) for t in numbers),
+        categories=tuple(_category(path, t) for t in categories),
     )
-    if not recipe.columns:
+    if not recipe.columns and not recipe.classes:
         fail(path, "numbers, categories", [], "at least one column that becomes features")
-    names = (recipe.key_column, recipe.label_column, *recipe.columns)
+    names = (*(values[key] for key in named), *recipe.columns)
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
         fail(path, "column", twice[0], "each column once")

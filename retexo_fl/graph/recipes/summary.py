@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.graph.labels import MOST_NAMED, class_names
 from retexo_fl.graph.recipes.checked_values import (
     MOST_BYTES,
     check_keys,
@@ -118,14 +119,28 @@ class LabelSummary:
     Attributes:
         numbers: Whether there are labels that are numbers, and none that is another text.
         texts: Labels that are texts, without their counts.
+        whole: Of numbers those that are there, if all are whole, at most :data:`MOST_NAMED`; else
+            empty.
     """
 
     numbers: bool = False
     texts: frozenset[str] = frozenset()
+    whole: frozenset[int] = frozenset()
 
     def __add__(self, other: LabelSummary) -> LabelSummary:
         """Return the summary of both columns as one."""
-        return LabelSummary(numbers=self.numbers or other.numbers, texts=self.texts | other.texts)
+        whole = self.whole | other.whole
+        told = all(each.whole or not each.numbers for each in (self, other))
+        return LabelSummary(
+            numbers=self.numbers or other.numbers,
+            texts=self.texts | other.texts,
+            whole=whole if told and len(whole) <= MOST_NAMED else frozenset(),
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, where they are not the numbers from 0."""
+        return tuple(sorted(self.texts)) or class_names(self.whole)
 
     @classmethod
     def read(cls, path: Path, value: object) -> Self:
@@ -135,17 +150,23 @@ class LabelSummary:
             ConfigurationError: It is none.
         """
         label = object_of(path, "label", value)
-        check_keys(path, "label", label, frozenset(("numbers", "texts")))
+        known = frozenset(("numbers", "texts", "whole"))
+        check_keys(path, "label", label, known, optional=frozenset(("whole",)))
         numbers = switch_of(path, "label", label["numbers"])
         texts = texts_of(path, "label", label["texts"])
         if numbers and texts:
             fail(path, "label", "numbers and texts", "one of them")
-        return cls(numbers=numbers, texts=texts)
+        whole = label.get("whole", [])
+        are_whole = isinstance(whole, list) and all(type(each) is int for each in whole)
+        if not are_whole or len(whole) > MOST_NAMED or (whole and not numbers):
+            fail(path, "label", whole, f"at most {MOST_NAMED} whole numbers, where labels are such")
+        return cls(numbers=numbers, texts=texts, whole=frozenset(whole))
 
     @property
     def values(self) -> dict[str, Any]:
         """Its values for a file."""
-        return {"numbers": self.numbers, "texts": sorted(self.texts)}
+        values = {"numbers": self.numbers, "texts": sorted(self.texts)}
+        return {**values, "whole": sorted(self.whole)} if self.whole else values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

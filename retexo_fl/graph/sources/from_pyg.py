@@ -33,11 +33,12 @@ _ATTRIBUTES: Final = "edge_attr"
 _TIME: Final = "edge_time"
 
 
-def from_pyg(
+def from_pyg(  # noqa: PLR0913 - so much may be chosen
     data: Any,
     *,
     name: str = "pyg",
     num_classes: int | None = None,
+    classes: tuple[str, ...] = (),
     mask_column: int | None = None,
     attributes: Sequence[str] = (),
     rules: EdgeRules = STRICT,
@@ -52,7 +53,9 @@ def from_pyg(
             ``edge_weight`` [E] edges have weights, with ``edge_attr`` [E] or [E, A] attributes,
             with ``edge_time`` [E] times.
         name: Name of the graph.
-        num_classes: C; None for the largest label plus one.
+        num_classes: C; None for the classes that are there, which keep their numbers as names
+            where they do not count from 0.
+        classes: Names of the C classes, where labels hold these.
         mask_column: Which of several splits to take where masks are [N, S].
         attributes: Names of [N] integers or lists of text that the graph may be cut by.
         rules: Whether edges have a direction; whether repeated ones are merged and self loops left
@@ -95,6 +98,7 @@ def from_pyg(
         features=as_features(checks, "x", found["x"]),
         labels=labels,
         num_classes=num_classes,
+        classes=classes,
         split=_split(checks, data, mask_column),
         attributes={key: as_array(value) for key, value in there.items()},
     )

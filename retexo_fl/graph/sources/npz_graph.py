@@ -9,10 +9,10 @@ from typing import Final, TypedDict
 import numpy as np
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph.checks import ArrayChecks, largest_label
+from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
-from retexo_fl.graph.labels import CLASSES, check_label_form, task_of
+from retexo_fl.graph.labels import CLASSES, check_label_form, class_names, task_of
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
@@ -133,7 +133,8 @@ def _count_classes(archive: NpzArchive, labels: ArrayHeader) -> int:
     """Return how many classes, or labels, there are; 1 of numbers."""
     if task_of(labels) != CLASSES:
         return labels.shape[1] if len(labels.shape) == 2 else 1
-    return max((largest_label(part) for part in archive.chunks("y")), default=-1) + 1
+    there = {label for part in archive.chunks("y") for label in np.unique(part).tolist()}
+    return len(class_names(there)) or max(there, default=-1) + 1
 
 
 def _count_split(archive: NpzArchive, masks: Sequence[str]) -> str:

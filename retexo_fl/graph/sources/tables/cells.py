@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.graph.labels import MOST_LABEL
 from retexo_fl.graph.sources.moments import Moment, moments
 from retexo_fl.graph.sources.tables.source import Column, shown
 
@@ -19,7 +20,6 @@ MOST_KEY_BYTES: Final = 1024
 MOST_TEXT: Final = 256
 #: A column of whole numbers with gaps is often written with a point: ``3.0``.
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
-_MOST_CLASSES: Final = 2**31 - 1
 #: Stands for a cell that has been reported.
 _REPORTED: Final = -2
 _DIRECTIONS: Final = {"in": 0, "out": 1}
@@ -195,6 +195,12 @@ def only_plain(texts: Iterable[str]) -> bool:
     return joined.isascii() and "_" not in joined
 
 
+def whole_number(text: str) -> int | None:
+    """Return the whole number that a text is, such as ``3`` or ``3.0``; None for another text."""
+    found = _WHOLE.fullmatch(text)
+    return int(found[1]) if found else None
+
+
 def is_number(cell: Any) -> bool:
     """Return whether a cell is a number, or text that is one."""
     try:
@@ -289,11 +295,8 @@ def _label_of(cell: Any) -> int | None:
             return None
         cell = int(cell)
     text = _as_text(cell)
-    if not text:
-        return -1
-    found = _WHOLE.fullmatch(text)
-    label = int(found[1]) if found else _MOST_CLASSES
-    return label if -1 <= label < _MOST_CLASSES else None
+    label = whole_number(text) if text else -1
+    return label if label is not None and -1 <= label < MOST_LABEL else None
 
 
 def _as_text(cell: Any) -> str:

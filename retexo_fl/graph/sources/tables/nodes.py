@@ -67,7 +67,7 @@ class NodeColumns:
         Raises:
             ConfigurationError: They are named otherwise than in the recipe.
         """
-        if self.recipe is None:
+        if self.recipe is None or not self.recipe.columns:
             return self.key or KEY_COLUMN, self.label or LABEL_COLUMN
         told = (self.recipe.key_column, self.recipe.label_column)
         for option, given, wanted in zip(
@@ -118,7 +118,7 @@ def read_node_table(
     labels_of = _label_columns(source, columns, task)
     require_columns(source, (key, *labels_of, *attributes))
     complaints = Complaints(source.path, source.place)
-    if columns.recipe is not None:
+    if columns.recipe is not None and columns.recipe.columns:
         features: FeatureReader | RecipeReader = RecipeReader(source, columns.recipe, complaints)
     else:
         features = FeatureReader(
@@ -199,7 +199,7 @@ def _label_columns(source: Source, columns: NodeColumns, task: str) -> tuple[str
 
 
 def _label_reader(recipe: FeatureRecipe | None, task: str) -> Callable[[Column], np.ndarray]:
-    if recipe is not None and recipe.classes:
+    if recipe is not None and recipe.classes and task == CLASSES:
         return partial(class_labels, classes=recipe.classes)
     return _LABEL_READERS[task]
 

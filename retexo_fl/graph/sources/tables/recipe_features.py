@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, vstack
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.recipes.moments import signed_logarithms
 from retexo_fl.graph.recipes.recipe import CategoryColumn, FeatureRecipe, NumberColumn
+from retexo_fl.graph.sources.tables.cells import whole_number
 from retexo_fl.graph.sources.tables.gapped_cells import (
     checked_range,
     is_missing,
@@ -142,7 +143,7 @@ def class_labels(column: Column, classes: tuple[str, ...]) -> np.ndarray:
 
     Args:
         column: The cells; nothing, or a word for a missing number, is an unlabelled node.
-        classes: Names by class.
+        classes: Names by class; of those that are numbers, -1 is an unlabelled node, too.
 
     Returns:
         [n] int64, -1 for unlabelled.
@@ -152,9 +153,11 @@ def class_labels(column: Column, classes: tuple[str, ...]) -> np.ndarray:
     number_of = {name: label for label, name in enumerate(classes)}
     labels = np.full(len(texts), -1, dtype=np.int64)
     for row, text in enumerate(texts):
-        if text in number_of:
-            labels[row] = number_of[text]
-        elif not is_missing(text):
+        number = whole_number(text)
+        name = text if text in number_of or number is None else str(number)
+        if name in number_of:
+            labels[row] = number_of[name]
+        elif not is_missing(text) and number != -1:
             named = ", ".join(map(shown, classes[:12])) + (", ..." if len(classes) > 12 else "")
             column.report(row, f"got {shown(text)}; expected a class of the recipe: {named}")
     return labels

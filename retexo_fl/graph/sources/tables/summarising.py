@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import TableError
+from retexo_fl.graph.labels import MOST_NAMED
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
 from retexo_fl.graph.recipes.summary import (
     MISSING_WORDS,
@@ -40,6 +41,7 @@ from retexo_fl.graph.sources.tables.source import (
     require_columns,
 )
 
+_UNLABELLED: Final = -1
 #: More classes than this are names or numbers that were taken for classes.
 _MOST_CLASSES: Final = 1000
 
@@ -203,12 +205,16 @@ class _LabelTally:
     def __init__(self) -> None:
         self._texts: set[str] = set()
         self._numbers = False
+        #: Numbers that came as such; none of them once one is not whole, or there are too many.
+        self._whole: set[int] | None = set()
 
     def add(self, column: Column) -> None:
         """Take the next cells."""
         found = plain_cells(column)
         if isinstance(found, np.ndarray):
-            self._numbers = self._numbers or bool(np.isfinite(found).any())
+            there = np.unique(found[np.isfinite(found)])
+            self._numbers = self._numbers or bool(len(there))
+            self._note(there.tolist())
         elif len(self._texts) <= _MOST_CLASSES:
             self._texts |= {text for text in found if not is_missing(text)}
 
@@ -219,9 +225,20 @@ class _LabelTally:
             TableError: There are more texts than there could be classes.
         """
         if all(map(is_number, self._texts)):
-            return LabelSummary(numbers=self._numbers or bool(self._texts))
+            self._note(map(float, self._texts))
+            return LabelSummary(
+                numbers=self._numbers or bool(self._texts), whole=frozenset(self._whole or ())
+            )
         if len(self._texts) > _MOST_CLASSES:
             raise TableError(
                 f"{path}: {name}: has more than {_MOST_CLASSES} different texts; expected classes"
             )
         return LabelSummary(texts=frozenset(self._texts))
+
+    def _note(self, numbers: Iterable[float]) -> None:
+        for number in numbers:
+            if self._whole is None or number == _UNLABELLED:
+                continue
+            self._whole.add(int(number))
+            if not number.is_integer() or len(self._whole) > MOST_NAMED:
+                self._whole = None
