@@ -47,6 +47,7 @@ from retexo_fl.graph.sources.table_graph import count_table_values, read_table_g
 from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
 from retexo_fl.progress.steps import Step
+from retexo_fl.report import write_report
 from retexo_fl.units import counted, format_counted
 
 logger = logging.getLogger(__name__)
@@ -272,6 +273,8 @@ def _node_columns(config: RunConfig, attributes: Sequence[str]) -> NodeColumns:
 def keep_recipe(recipe: FeatureRecipe | None, run_path: Path) -> None:
     """Put the feature recipe of a run's parts, if they have one, into its directory.
 
+    Names of classes that it holds go into the run's report.
+
     Raises:
         CheckpointError: It could not be written.
     """
@@ -282,6 +285,9 @@ def keep_recipe(recipe: FeatureRecipe | None, run_path: Path) -> None:
         write_whole(path, [recipe.to_toml().encode()])
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written ({error.strerror})") from error
+    if recipe.classes:
+        # The server, which wrote it, knows no names of classes.
+        write_report(run_path)
 
 
 @contextmanager

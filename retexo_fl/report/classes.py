@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -35,13 +36,17 @@ def classes_section(run: RunRecord) -> str:
     counts = np.array(matrix)
     found = zip(np.diagonal(counts), counts.sum(axis=0), counts.sum(axis=1), strict=True)
     classes = [LabelRow(*map(int, numbers)) for numbers in found]
-    return markup.section("classes", "Classes", _table("class", classes), _matrix(counts))
+    names = run.classes if len(run.classes) == len(counts) else tuple(map(str, range(len(counts))))
+    table = _table("class", classes, names=names)
+    return markup.section("classes", "Classes", table, _matrix(counts, names))
 
 
-def _table(what: str, rows: Sequence[LabelRow], *, unit: str = "nodes") -> str:
+def _table(
+    what: str, rows: Sequence[LabelRow], *, unit: str = "nodes", names: Sequence[str] = ()
+) -> str:
     lines = [
         [
-            markup.name(number),
+            _class_cell(number, names),
             markup.count(row.positive),
             markup.count(row.predicted),
             _ratio(row.hits, row.positive),
@@ -54,18 +59,23 @@ def _table(what: str, rows: Sequence[LabelRow], *, unit: str = "nodes") -> str:
     return markup.table(f"Test by {what}", columns, lines, sortable=True)
 
 
-def _matrix(counts: np.ndarray) -> str:
+def _matrix(counts: np.ndarray, names: Sequence[str]) -> str:
     if len(counts) > CLASSES_SHOWN:
         return ""
     rows = [
-        [markup.name(c), *(markup.count(int(count)) for count in row)]
+        [_class_cell(c, names), *(markup.count(int(count)) for count in row)]
         for c, row in enumerate(counts)
     ]
-    columns = ("is, predicted as", *map(str, range(len(counts))))
+    columns = ("is, predicted as", *names)
     caption = "Confusion matrix of the test nodes"
     return markup.paragraph(f"{caption}: a row for each class, a column for each prediction.") + (
         markup.table(caption, columns, rows)
     )
+
+
+def _class_cell(number: int, names: Sequence[str]) -> markup.Cell:
+    """Return the name of a class, sorted by its number."""
+    return replace(markup.name(number), text=names[number]) if names else markup.name(number)
 
 
 def _ratio(part: int, whole: int) -> markup.Cell:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retexo_fl.errors import RunDirectoryError
+from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.files import read_toml
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.run_log.course import RunCourse
 from retexo_fl.run_log.events import Event, event_of
@@ -29,6 +30,7 @@ class RunRecord:
         course: The course of the run.
         ledger: None when there is none.
         notes: What could not be read, for the reader of the report.
+        classes: Names of the classes, where they have others than their numbers from 0.
     """
 
     name: str
@@ -39,6 +41,7 @@ class RunRecord:
     course: RunCourse
     ledger: TrafficLedger | None
     notes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -77,7 +80,16 @@ def read_run(run_dir: Path) -> RunRecord:
         course=RunCourse.of(_events(run_dir / "metrics.jsonl", metrics, notes, open_end=open_end)),
         ledger=_ledger(run_dir / "ledger.csv", notes, open_end=open_end),
         notes=tuple(notes),
+        classes=_classes(run_dir / "recipe.toml"),
     )
+
+
+def _classes(recipe: Path) -> tuple[str, ...]:
+    """Return the names of classes that a recipe holds, if there is one; it is read as text."""
+    try:
+        return tuple(map(str, read_toml(recipe).get("classes", ())))
+    except ConfigurationError:
+        return ()
 
 
 def _text(path: Path) -> str | None:

@@ -177,11 +177,15 @@ def test_numbers_of_all_clients_together_name_the_classes(retexo: CommandLine) -
     retexo.done("run", "--nodes", "a.csv", "--edges", "e.csv", *regression, "--out", "r", *TINY)
 
 
-def test_a_metric_of_one_class_says_which_it_is(retexo: CommandLine) -> None:
+def test_metric_and_report_say_which_class_is_which(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
     _write_doors((1, 2))
     tables = ("--nodes", "nodes.csv", "--edges", "edges.csv")
-    ended = retexo("run", *tables, "--clients", "2", "--metric", "f1:1", "--out", "r", *TINY[:-1])
-    assert "metric: f1:1 is of the class '2'; its number is its place, from 0" in ended.err
+    retexo.done("run", *tables, "--clients", "2", "--metric", "f1:1", "--out", "r", *TINY)
+    assert "metric: f1:1 is of the class '2'; its number is its place, from 0" in caplog.messages
+    report = Path("r/report.html").read_text()
+    assert re.search(r"is, predicted as</th><th[^>]*>1</th><th[^>]*>2</th>", report)
     told = retexo.refused("run", *tables, "--metric", "f1:2", "--out", "q", *TINY)
     assert told == ("metric: f1:2 is of no class; expected the place of one, from 0 to 1: '1', '2'")
 
