@@ -136,6 +136,10 @@ class EngineFailed(RetexoError):
     """Flower's own processes could not start or ended early; the message points to their log."""
 
 
+class NotBegun(EngineFailed):
+    """A SuperLink did not take the run."""
+
+
 class Interrupted(RetexoError):
     """The user stopped the run; it can be resumed."""
 

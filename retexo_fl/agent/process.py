@@ -24,7 +24,7 @@ from retexo_fl.agent.notify import Notifier
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.service import AgentService, Outcome
-from retexo_fl.agent.settings import AgentSettings, host_and_port
+from retexo_fl.agent.settings import AgentSettings, ServerAddress, host_and_port
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
 from retexo_fl.agent.transports import own_transports
@@ -127,9 +127,10 @@ class _Agent:
         depot = BlockDepot(state / "depot", part.client)
         meter = None
         if settings.meter:
+            superlink = ServerAddress.parse(settings.superlink, "superlink")
             meter = Meter(
                 host_and_port(settings.meter, "meter"),
-                host_and_port(settings.superlink, "superlink"),
+                (superlink.host, superlink.port),
             )
         identity = Identity.load(Path(settings.key), Path(settings.certificate))
         introductions, relay = Introductions(settings, identity), RelayTransport()

@@ -10,7 +10,7 @@ import difflib
 import math
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from retexo_fl.agent.limits import Limits
 from retexo_fl.errors import ConfigurationError
@@ -23,6 +23,9 @@ _MAX_PORT: Final = 65_535
 _MOST_SHOWN: Final = 60
 _MOST_NUMBER: Final = 10**15
 _MOST_MIB: Final = 65_536
+#: Schemes of a server's address, and whether they mean TLS; all Flower APIs have one port.
+_TLS_BY_SCHEME: Final = {"": None, "grpc": None, "http": False, "https": True, "grpcs": True}
+_NOT_IN_HOSTS: Final = frozenset("[]/@?# ")
 _BROADCASTS: Final = ("gso", "tc")
 _EXPECTED: Final = {
     "str": "a string",
@@ -101,9 +104,9 @@ class AgentSettings(Limits):
         if bool(self.meter) != bool(self.superlink):
             absent, there = ("meter", "superlink") if self.superlink else ("superlink", "meter")
             raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-        for name in ("superlink", "meter"):
-            if getattr(self, name):
-                host_and_port(getattr(self, name), name)
+        if self.superlink:
+            ServerAddress.parse(self.superlink, "superlink")
+            host_and_port(self.meter, "meter")
         if self.look_every_s and not 1.0 <= self.look_every_s < math.inf:
             raise ConfigurationError(
                 f"look-every-s: got {self.look_every_s:g}; expected at least 1, or 0 for the "
@@ -171,6 +174,43 @@ def _split_transport(text: str) -> tuple[str, str, str]:
     return scheme.strip(), sign, plugin.strip()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """Where a SuperLink is.
+
+    Attributes:
+        host: A name, an IPv4 or an IPv6 address, without brackets.
+        port: Of TCP.
+        tls: What the scheme of a URL says of it; None where none was given.
+    """
+
+    host: str
+    port: int
+    tls: bool | None = None
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Read HOST:PORT, or a URL of it as people have it from elsewhere.
+
+        Raises:
+            ConfigurationError: It is neither; ``name`` is that of the key or option.
+        """
+        scheme, colon, rest = text.partition("://")
+        if not colon:
+            scheme, rest = "", text
+        if scheme.lower() not in _TLS_BY_SCHEME:
+            raise ConfigurationError(
+                f"{name}: got {text[:_MOST_SHOWN]!r}; expected HOST:PORT, or https://HOST:PORT"
+            )
+        host, port = host_and_port(rest.removesuffix("/"), name)
+        return cls(host=host, port=port, tls=_TLS_BY_SCHEME[scheme.lower()])
+
+    def __str__(self) -> str:
+        """Write it as HOST:PORT."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
 def host_and_port(text: str, name: str) -> tuple[str, int]:
     """Split HOST:PORT; an IPv6 address stands in brackets.
 
@@ -179,9 +219,17 @@ def host_and_port(text: str, name: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
-    if not host or not is_number or not 0 < int(port) <= _MAX_PORT:
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    if ":" in bare and not is_bracketed:
+        raise ConfigurationError(
+            f"{name}: got {text[:_MOST_SHOWN]!r}; expected an IPv6 address in brackets, "
+            "[ADDRESS]:PORT"
+        )
+    has_host = bare and (not is_bracketed or ":" in bare) and not set(bare) & _NOT_IN_HOSTS
+    if not has_host or not is_number or not 0 < int(port) <= _MAX_PORT:
         raise ConfigurationError(f"{name}: got {text[:_MOST_SHOWN]!r}; expected HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return bare, int(port)
 
 
 def _key_of(field_name: str) -> str:

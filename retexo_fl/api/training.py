@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from retexo_fl.api.settling import Asked, fitted
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import Interrupted, PluginError, RetexoError
+from retexo_fl.errors import Interrupted, NotBegun, PluginError, RetexoError
 from retexo_fl.plugins import named_plugin_errors
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ def _check_devices(config: RunConfig) -> None:
 def named_end(what_now: Callable[[], str]) -> Iterator[None]:
     """Have failures of the body, and Ctrl-C, end with a sentence on what can be done now.
 
+    Nothing is added to errors from before anything began, nor where there is nothing to say.
+
     Raises:
         Interrupted: The user stopped it.
         RetexoError: Of the class that the body raised.
@@ -172,15 +174,19 @@ def named_end(what_now: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {what_now()}") from None
+        raise Interrupted(_joined("interrupted", what_now())) from None
     except RetexoError as error:
-        if error.exit_code != 1:
+        if error.exit_code != 1 or isinstance(error, NotBegun):
             raise
-        raise type(error)(f"{error}; {what_now()}") from error
+        raise type(error)(_joined(str(error), what_now())) from error
+
+
+def _joined(*sentences: str) -> str:
+    return "; ".join(filter(None, sentences))
 
 
 def what_now(run_path: Path, resume: str) -> str:
-    """Say what can be done with a run on this machine that ended early.
+    """Say what can be done with a run on this machine that ended early; nothing if none began.
 
     Args:
         run_path: Its directory, which may not have been made.
@@ -190,7 +196,7 @@ def what_now(run_path: Path, resume: str) -> str:
         return f"the training is finished; its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():
         return f"go on with: {resume}"
-    return "there is no checkpoint to resume from"
+    return "there is no checkpoint to resume from" if run_path.exists() else ""
 
 
 def result_of(run_path: Path) -> Result:

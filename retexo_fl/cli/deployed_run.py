@@ -155,10 +155,7 @@ def check_superlink(address: Address) -> None:
     from retexo_fl.doctor.finding import Verdict
     from retexo_fl.doctor.superlink import examine_superlink
 
-    if not address.insecure and address.root_certificates is None:
-        return
-    certificates = None if address.insecure else address.root_certificates
-    for finding in examine_superlink(address.superlink, certificates):
+    for finding in examine_superlink(address.url, address.root_certificates):
         if finding.thing in {"superlink", "TLS"} and finding.verdict is Verdict.BAD:
             raise ConfigurationError(f"superlink: {finding.seen}; {finding.advice}")
 

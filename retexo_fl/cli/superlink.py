@@ -17,8 +17,9 @@ from typing import Annotated, Any, BinaryIO, Final
 import tomli_w
 import typer
 
+from retexo_fl.agent.settings import ServerAddress
 from retexo_fl.cli.options import Values
-from retexo_fl.errors import ConfigurationError, EngineFailed
+from retexo_fl.errors import ConfigurationError, EngineFailed, NotBegun
 
 #: Heading of the options of a deployment, which are no keys: they say where to go, once.
 DEPLOYMENT: Final = "Deployment"
@@ -49,7 +50,7 @@ class Address:
     """Where a SuperLink is, and how it proves to be it.
 
     Attributes:
-        superlink: ``HOST:PORT``.
+        superlink: ``HOST:PORT``, an IPv6 address in brackets.
         root_certificates: Its CA; None for that of the operating system.
         insecure: Without TLS.
     """
@@ -66,6 +67,11 @@ class Address:
         if self.root_certificates is None:
             return words
         return f"{words} --root-certificates {shlex.quote(str(self.root_certificates))}"
+
+    @property
+    def url(self) -> str:
+        """``https://HOST:PORT``, or with ``http``."""
+        return f"http{'' if self.insecure else 's'}://{self.superlink}"
 
     def connection(self) -> dict[str, Any]:
         """Return it as Flower's configuration file writes it."""
@@ -90,11 +96,18 @@ def deployment_address(
             name = "insecure" if insecure else "root-certificates"
             raise ConfigurationError(f"{name}: expected only with --superlink HOST:PORT")
         return None
-    if insecure and root_certificates is not None:
+    server = ServerAddress.parse(superlink, "superlink")
+    if insecure and server.tls:
         raise ConfigurationError(
-            "insecure: cannot be given with root-certificates; expected one of the two"
+            f"insecure: cannot be given with {superlink}; expected one of the two"
         )
-    return Address(superlink=superlink, root_certificates=root_certificates, insecure=insecure)
+    insecure = insecure or server.tls is False
+    if insecure and root_certificates is not None:
+        name = "insecure" if server.tls is None else "http://"
+        raise ConfigurationError(
+            f"{name}: cannot be given with root-certificates; expected one of the two"
+        )
+    return Address(superlink=str(server), root_certificates=root_certificates, insecure=insecure)
 
 
 def deployed_values(values: Values) -> Values:
@@ -158,9 +171,12 @@ class SuperLink:
         """Start a run of a bundle and return its id.
 
         Raises:
-            EngineFailed: The SuperLink did not take it; the message holds Flower's reason.
+            NotBegun: The SuperLink did not take it; the message holds Flower's reason.
         """
-        return str(self._ask("run", str(bundle), _CONNECTION)["run-id"])
+        try:
+            return str(self._ask("run", str(bundle), _CONNECTION)["run-id"])
+        except EngineFailed as error:
+            raise NotBegun(str(error)) from error
 
     def state(self, run_id: str) -> RunState:
         """Return how a run is.

@@ -13,6 +13,7 @@ import httpx
 
 from retexo_fl.downloads.remote_file import Limits, Progress, RemoteFile
 from retexo_fl.errors import DatasetError
+from retexo_fl.proxies import http_client
 from retexo_fl.units import counted
 
 #: Of servers that are there, but not now.
@@ -29,6 +30,7 @@ def fetch(file: RemoteFile, progress: Progress, limits: Limits) -> bytes:
 
     Raises:
         DatasetError: It cannot be had, or is not the file that was pinned.
+        ConfigurationError: The environment names a proxy that cannot be used.
     """
     assert file.sha256 is not None, f"{file.name} has no pinned SHA-256"
     deadline = time.monotonic() + limits.total_s
@@ -58,7 +60,7 @@ def _attempt(file: RemoteFile, progress: Progress, limits: Limits, deadline: flo
     content = bytearray()
     try:
         with (
-            httpx.Client(timeout=timeout, headers=headers) as client,
+            http_client(timeout=timeout, headers=headers) as client,
             _followed(client, file.url, limits.redirects) as response,
         ):
             announced = _announced_bytes(response)

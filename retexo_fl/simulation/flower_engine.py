@@ -25,6 +25,7 @@ from typing import Final
 
 from retexo_fl.devices.names import processes_for
 from retexo_fl.errors import ConfigurationError, EngineFailed
+from retexo_fl.proxies import unusable_variables
 from retexo_fl.simulation import flower_daemon
 from retexo_fl.simulation.flower_bundle import BundleApps, Scalar, write_bundle
 from retexo_fl.simulation.flower_processes import end_recorded, how
@@ -162,6 +163,9 @@ def _environment(directory: Path, programs: Path, extra: Mapping[str, str]) -> d
         "PATH": os.pathsep.join(filter(None, (str(programs), environment.get("PATH")))),
         "PYTHONPATH": _python_path(environment.get("PYTHONPATH", "")),
     }
+    # Flower's HTTP client would not start with one of these, whatever no_proxy says.
+    for key in unusable_variables(environment):
+        del environment[key]
     for key in ("no_proxy", "NO_PROXY"):
         environment[key] = ",".join(filter(None, (environment.get(key), "127.0.0.1,localhost")))
     return environment

@@ -12,6 +12,7 @@ import pytest
 from retexo_fl.cli import run_command
 from retexo_fl.run_log.events import RoundClosed
 from tests.support.runs import train
+from tests.support.web import web_proxy, web_server, write_certificate
 
 WITHOUT_MASKS = ("--insecure", "--clients", "2", "--secure-aggregation", "none")
 
@@ -47,6 +48,16 @@ def nowhere() -> Iterator[str]:
             "engine: .*deployment.*expected --superlink HOST:PORT",
         ),
         (["--superlink", "nonsense", "--insecure", "--clients", "2"], "superlink: "),
+        (
+            ["--superlink", "2001:db8::1:8000", "--clients", "2"],
+            r"superlink: .*expected an IPv6 address in brackets, \[ADDRESS\]:PORT",
+        ),
+        (["--superlink", "ftp://h:1", "--clients", "2"], "superlink: .*https://HOST:PORT"),
+        (["--superlink", "https://h:1", "--insecure"], "insecure: .*https://h:1"),
+        (
+            ["--superlink", "http://h:1", "--root-certificates", "ca.crt"],
+            "http://: .*root-certificates",
+        ),
     ],
 )
 def test_options_that_cannot_be_used_end_in_a_line(
@@ -132,3 +143,29 @@ def test_resume_in_a_deployment_takes_no_path_along(
     capsys.readouterr()
     assert run_command(["run", "--resume", str(run), "--superlink", nowhere, "--insecure"]) == 2
     assert "nothing listens there" in capsys.readouterr().err
+
+
+def test_run_says_what_doctor_says_of_a_proxy_and_of_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(superlink: str, *options: str) -> str:
+        out = str(tmp_path / "run")
+        code = run_command(["run", "--out", out, "--superlink", superlink, *options])
+        assert code == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "checkpoint" not in error
+        return error
+
+    with web_server(write_certificate(tmp_path / "ca.pem")) as server:
+        address = server.url.partition("://")[2]
+        assert f"superlink: {address}: this port uses TLS" in told(address, *WITHOUT_MASKS)
+        with web_proxy(b"403 Forbidden") as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+            error = told(server.url, "--clients", "2")
+            assert "403" in error
+            assert "which HTTPS_PROXY names" in error
+            assert "NO_PROXY=127.0.0.1" in error
+        monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1080")
+        assert "ALL_PROXY names socks5h://127.0.0.1:1080" in told(address, *WITHOUT_MASKS)
+    assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -64,6 +65,56 @@ def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
         http.shutdown()
         thread.join()
         http.server_close()
+
+
+@contextmanager
+def web_proxy(verdict: bytes = b"") -> Iterator[WebServer]:
+    """Run a proxy of this machine, which notes whom it was to reach; with a verdict it refuses."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    proxy = WebServer(f"http://127.0.0.1:{listening.getsockname()[1]}")
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                threading.Thread(target=pass_on, args=(near,), daemon=True).start()
+
+    def pass_on(near: socket.socket) -> None:
+        with near, suppress(OSError):
+            head = near.recv(65_536)
+            method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+            place = urlsplit(target if "://" in target else f"//{target}")
+            proxy.asked.append(place.netloc)
+            if verdict:
+                near.sendall(b"HTTP/1.1 " + verdict + b"\r\nContent-Length: 0\r\n\r\n")
+                return
+            with socket.create_connection((place.hostname, place.port)) as far:
+                if method == "CONNECT":
+                    near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                else:
+                    far.sendall(head.replace(target.encode(), place.path.encode(), 1))
+                back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+                back.start()
+                _copy(near, far)
+                back.join(10)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        # Closing alone does not wake who accepts.
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while content := source.recv(65_536):
+            sink.sendall(content)
+        sink.shutdown(socket.SHUT_WR)
 
 
 def whole(content: bytes) -> Answer:
