@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,4 +212,6 @@ def result_of(run_path: Path) -> Result:
 
 def say(sentence: str) -> None:
     """Tell a user of Python something: one line on standard error, as the command has it."""
-    sys.stderr.write(f"retexo: {sentence}\n")
+    from retexo_fl.outlet import Outlet
+
+    Outlet().write(f"retexo: {sentence}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +13,7 @@ import typer
 
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.outputs import check_output, outlive_readers
 from retexo_fl.cli.sentences import complain, usage_sentence
 from retexo_fl.cli.signals import stoppable
 from retexo_fl.errors import Interrupted, RetexoError, TableError
@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code.
 
     0: done. 1: a named failure of the run. 2: bad input, nothing was started. 130: interrupted.
+    Whether somebody still reads what it prints changes none of them.
     """
+    outlive_readers()
     # A user's own `module:attribute` may lie where the command is run.
     if "" not in sys.path:
         sys.path.append("")
@@ -89,20 +91,14 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are lines on standard error."""
     try:
         code = _command()(args=list(arguments), prog_name="retexo", standalone_mode=False)
-        sys.stdout.flush()
+        check_output()
     except click.exceptions.NoArgsIsHelpError:
         # Whoever names no command has been shown them all.
         return 2
-    except BrokenPipeError:
-        # Quietly, as other programs do, when the reader of the output has gone.
-        _drop_output()
-        return 1
     except (KeyboardInterrupt, RetexoError, click.ClickException, click.Abort, OSError) as error:
         code, sentences = _verdict(error)
         for sentence in sentences:
             complain(sentence)
-        if isinstance(error, OSError) and not error.filename:
-            _drop_output()
     return code if isinstance(code, int) else 0
 
 
@@ -124,13 +120,7 @@ def _verdict(error: BaseException) -> tuple[int, list[str]]:
         case click.ClickException():
             return 2, [f"error: {usage_sentence(error)}"]
         case OSError():
-            place = error.filename or "standard output"
-            return 1, [f"error: {place}: {error.strerror or error}"]
+            place = f"{error.filename}: " if error.filename else ""
+            return 1, [f"error: {place}{error.strerror or error}"]
         case _:
             return Interrupted.exit_code, ["interrupted"]
-
-
-def _drop_output() -> None:
-    """Have what is left of the output go nowhere: Python tries it again at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())

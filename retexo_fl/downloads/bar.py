@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
+from retexo_fl.outlet import standard_error
 from retexo_fl.units import format_bytes
 
 
@@ -21,7 +22,7 @@ class DownloadBar:
     """
 
     def __init__(self, head: str, *, quiet: bool = False, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or standard_error()
         self._head = head
         self._quiet = quiet
         self._bars: Progress | None = None

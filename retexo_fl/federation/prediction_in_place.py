@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from retexo_fl.client.api import PredictedAnswer, PredictedRequest, Ticket
 from retexo_fl.config import RunConfig, make_config
@@ -29,6 +28,7 @@ from retexo_fl.federation.prediction_app import EVENTS_NAME, PredictionTask
 from retexo_fl.federation.prediction_loop import PredictionLoop
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.outlet import standard_error
 from retexo_fl.progress.prediction import PredictionTable
 from retexo_fl.run_log.events import Event, event_values
 from retexo_fl.run_status import write_status
@@ -65,7 +65,7 @@ def make_prediction_in_place_app(task: InPlaceTask) -> ServerApp:
             partitions="parts in place",
             model=config.model,
             engine=config.engine,
-            console=Console(stderr=True, force_terminal=False),
+            console=standard_error(force_terminal=False),
         )
         predict_in_place(grid, config, task, [table.handle])
 

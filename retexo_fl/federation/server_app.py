@@ -10,7 +10,6 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import RunConfig, config_values, free_keys, make_config
@@ -25,6 +24,7 @@ from retexo_fl.federation.run_directory import (
     stored_config,
 )
 from retexo_fl.federation.server_loop import ServerLoop
+from retexo_fl.outlet import standard_error
 from retexo_fl.plugins import named_plugin_errors
 from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import Event
@@ -63,7 +63,7 @@ def _flower_log(config: RunConfig) -> Listener:
         model=config.model,
         engine=config.engine,
         masked=config.secure_aggregation == "masked",
-        console=Console(stderr=True, force_terminal=False),
+        console=standard_error(force_terminal=False),
     )
     return table.handle
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+
+from retexo_fl.outlet import standard_error, stdout_is_terminal
 
 REFRESHES_PER_S: Final = 8
 
@@ -22,7 +23,7 @@ class LiveView(ABC):
     """
 
     def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
-        self._console = console if console is not None else Console(stderr=True)
+        self._console = console if console is not None else standard_error()
         self._quiet = quiet
         self._live: Live | None = None
 
@@ -42,7 +43,7 @@ class LiveView(ABC):
                 console=self._console,
                 refresh_per_second=REFRESHES_PER_S,
                 # What others print must not vanish from a standard output that is a file.
-                redirect_stdout=sys.stdout.isatty(),
+                redirect_stdout=stdout_is_terminal(),
             )
             self._live.start()
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from types import TracebackType
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from retexo_fl.outlet import standard_error, stdout_is_terminal
 from retexo_fl.progress.live_view import REFRESHES_PER_S, plain_text, write_line
 from retexo_fl.units import format_duration
 
@@ -43,7 +43,7 @@ class Step:
         line_every_s: float = _LINE_EVERY_S,
     ) -> None:
         self._words = plain_text(words)
-        self._console = console if console is not None else Console(stderr=True)
+        self._console = console if console is not None else standard_error()
         if silent_s is None:
             silent_s = _SILENT_S if self._console.is_terminal else _SILENT_IN_LINES_S
         self._times_s = silent_s, line_every_s
@@ -85,7 +85,7 @@ class Step:
                 get_renderable=lambda: self._moved(spinner),
                 console=self._console,
                 refresh_per_second=REFRESHES_PER_S,
-                redirect_stdout=sys.stdout.isatty(),
+                redirect_stdout=stdout_is_terminal(),
                 transient=True,
             ):
                 self._has_ended.wait()
