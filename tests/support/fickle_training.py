@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 
 from retexo_fl.client.api import Ticket
 from retexo_fl.client.factory import InProcessClients
 from retexo_fl.config import RunConfig, config_values
 from retexo_fl.federation.client_app import client_index
 from retexo_fl.federation.client_handlers import build_client_app
-from retexo_fl.federation.server_app import make_server_app
+from retexo_fl.federation.server_app import run_training
 from retexo_fl.graph import GraphPartition
 from tests.support.fickle_grid import FickleGrid
+from tests.support.hand_clock import HandClock
 
 #: Does to the grid what it likes before a message is sent.
 Change = Callable[[FickleGrid, Message], None]
@@ -45,7 +46,11 @@ def train_on_fickle_grid(
     *,
     see: See = unchanged,
 ) -> None:
-    """Train, with ``change`` before each message and ``see`` after each answer."""
+    """Train, with ``change`` before each message and ``see`` after each answer.
+
+    Time passes while nobody answers, and not while clients compute: on a busy machine, too, those
+    are absent whom ``change`` has silenced, and no others.
+    """
     clients = InProcessClients(parts, config)
 
     def find(context: Context, ticket: Ticket) -> Any:
@@ -58,10 +63,6 @@ def train_on_fickle_grid(
                 change(self, message)
             return super().push_messages(sent)
 
-    values = config_values(config)
-    grid = Grid(build_client_app(find), config.clients, values)
+    grid = Grid(build_client_app(find), config.clients, config_values(config))
     grid.weather.replace = see
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(values)
-    )
-    make_server_app([])(grid, context)
+    run_training(grid, config, clock=HandClock())
