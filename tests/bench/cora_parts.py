@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pytest
 import torch
 from scipy.sparse import csr_array, random_array
 
@@ -21,7 +20,7 @@ from retexo_fl.graph import (
 )
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
-from tests.support.data import data_dir
+from tests.support.data import real_graphs
 
 #: Cora's sizes: nodes, undirected edges, features, classes, share of features that are 1.
 _NODES: Final = 2708
@@ -91,10 +90,8 @@ def _dense(rows: torch.Tensor | csr_array) -> torch.Tensor:
 
 
 def _cora(folder: Path | None) -> Graph | None:
-    try:
-        return load_dataset("cora", data_dir=folder or data_dir())
-    except pytest.skip.Exception:
-        return None
+    folder = folder or real_graphs()
+    return load_dataset("cora", data_dir=folder) if folder else None
 
 
 def _cora_like() -> Graph:

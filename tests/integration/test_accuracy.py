@@ -10,7 +10,7 @@ import pytest
 from tests.support.data import data_dir
 from tests.support.runs import result_of, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_graphs, pytest.mark.timeout(3600)]
 
 #: RETEXO, Table 2 (mean of 10 runs).
 TABLE_2 = {

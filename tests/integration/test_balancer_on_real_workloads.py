@@ -19,6 +19,8 @@ from retexo_fl.sampling import (
 from tests.support.data import data_dir
 from tests.support.simulated_devices import ShareCost, cost_of, epoch_seconds
 
+pytestmark = pytest.mark.real_graphs
+
 NUM_ROOTS, BATCH_SIZE = 4096, 512
 #: An epoch's own draws differ from those that workloads were recorded from.
 DRAWS = 2

@@ -17,7 +17,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import Graph, from_networkx, from_pyg, load_dataset, write_partitions
 from tests.support.cli import TINY, CommandLine
-from tests.support.data import data_dir
+from tests.support.data import cora_dir, data_dir
 from tests.support.runs import configured, model_bytes
 from tests.support.tables import FORMATS, sparse_text, write_table
 
@@ -33,8 +33,8 @@ PARTITIONERS = ["random", "metis", "attribute:site"]
 
 
 def cora(*, dense: bool) -> Graph:
-    """Return Cora, as it is or with its first hundred features as a dense matrix."""
-    graph = load_dataset("cora", data_dir=data_dir())
+    """Return a graph of Cora's shape, as it is or with a hundred features, dense."""
+    graph = load_dataset("cora", data_dir=cora_dir())
     features = graph.features
     if dense and isinstance(features, csr_array):
         features = features[:, :100].toarray()
@@ -229,6 +229,7 @@ def test_converters_and_data_sets_give_the_same_graph() -> None:
         assert (found.num_nodes, found.num_edges, found.num_classes) == (2708, 5278, 7)
 
 
+@pytest.mark.real_graphs
 def test_the_schools_of_a_real_network_are_its_clients(retexo: CommandLine, tmp_path: Path) -> None:
     """The attribute is read alone to count the clients: the whole graph would take a minute."""
     from retexo_fl.api.settling import Asked, settled

@@ -185,6 +185,7 @@ def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
 
 
 #: In single precision, the softmax of attention leaves 1e-6 between two processors.
+@pytest.mark.real_graphs
 @pytest.mark.parametrize(
     ("model", "dtype"), [("sage", "float32"), ("gcn", "float32"), ("gat", "float64")]
 )

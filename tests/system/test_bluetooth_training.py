@@ -122,6 +122,7 @@ def test_a_training_over_bluetooth_is_that_of_one_process(tmp_path: Path) -> Non
     assert_over_bluetooth_alone(trained_in_guest(tmp_path, parts, "--rounds", "2", "--hidden", "8"))
 
 
+@pytest.mark.real_graphs
 def test_the_task_of_section_4_7(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ("--dataset", "cora", "--data-dir", str(data_dir()), "--split", "published")
     parts = make_parts(tmp_path, *place)

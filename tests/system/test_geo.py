@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.deployed,
     # It times packets, and takes as long as a training over such links: not beside other tests.
     pytest.mark.slow,
+    pytest.mark.real_graphs,
     pytest.mark.timeout(1200),
 ]
 

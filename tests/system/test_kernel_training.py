@@ -263,6 +263,7 @@ def test_packets_out_of_order_change_no_bit(tmp_path: Path) -> None:
     assert found["socket_data"] == 0
 
 
+@pytest.mark.real_graphs
 def test_cora_trains_as_well_over_the_kernel_path_as_over_tcp(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"clients": 3, "hidden": 16, "rounds": 40, "boundary-plan": "cover"}
     cora = {"dataset": "cora", "data-dir": str(data_dir()), **keys}

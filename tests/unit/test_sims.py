@@ -77,6 +77,7 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [] if name in CHEAP else [pytest.mark.system]
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in RECIPES])
 def test_recipe_writes_its_three_files(
     sims: Callable[..., Ended], name: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""In CI a test that does not run is a failure, unless the machine cannot have what it needs."""
+"""In CI a test that does not run is a failure, unless a mark says what this machine lacks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 CASES = """
 import pytest
 
-def test_permitted_by_call():
-    pytest.skip("needs a GPU with 1 GB")
+from tests.support.data import data_dir
 
-@pytest.mark.skip(reason="real graphs are not at folder")
+@pytest.mark.real_graphs
 def test_permitted_by_mark():
-    pass
+    data_dir()
 
 @pytest.mark.xfail(reason="known", strict=True)
 def test_expected_failure():
@@ -30,6 +29,19 @@ BY_CALL = """
 import pytest
 
 def test_by_call():
+    pytest.skip("no time today")
+"""
+WITHOUT_THE_MARK = """
+from tests.support.data import data_dir
+
+def test_reads_them():
+    data_dir()
+"""
+OF_WHAT_IS_HERE = """
+import pytest
+
+@pytest.mark.real_graphs
+def test_has_them_and_skips():
     pytest.skip("no time today")
 """
 BY_MARK = """
@@ -60,7 +72,13 @@ pytest.importorskip("no_such_module_of_ours", reason="no time today")
 SKIPPING = {"call": BY_CALL, "mark": BY_MARK, "fixture": BY_FIXTURE, "module": BY_MODULE}
 
 
-def run_pytest(folder: Path, *, ci: str, **files: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    folder: Path, *, ci: str, graphs: bool = False, **files: str
+) -> subprocess.CompletedProcess[str]:
+    graphs_at = folder / "graphs"
+    graphs_at.mkdir()
+    if graphs:
+        (graphs_at / "cora.npz").touch()
     (folder / "conftest.py").write_text(CONFTEST.read_text())
     for name, content in files.items():
         (folder / f"test_{name}.py").write_text(content)
@@ -68,28 +86,41 @@ def run_pytest(folder: Path, *, ci: str, **files: str) -> subprocess.CompletedPr
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=folder,
-        env=os.environ | {"CI": ci},
+        env=os.environ | {"CI": ci, "RETEXO_TEST_DATA": str(graphs_at)},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_skip_policy_lets_permitted_reasons_pass(tmp_path: Path) -> None:
+def test_skip_policy_permits_a_mark_for_what_is_not_here(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, ci="true", case=CASES)
     assert done.returncode == 0, done.stdout
-    assert "1 passed, 2 skipped, 1 xfailed" in done.stdout
+    assert "1 passed, 1 skipped, 1 xfailed" in done.stdout
 
 
-def test_skip_policy_fails_other_reasons_in_ci(tmp_path: Path) -> None:
+def test_skip_policy_fails_other_skips_in_ci(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, ci="true", **SKIPPING)
     assert done.returncode != 0
     assert "1 failed, 3 errors in" in done.stdout
-    told = "\nskipped, which CI does not permit: no time today\n"
+    told = "\nskipped, which CI permits only by a mark: no time today\n"
     assert done.stdout.count(told) == len(SKIPPING)
 
 
 def test_skip_policy_leaves_a_users_machine_alone(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, ci="", **SKIPPING)
     assert "4 skipped in" in done.stdout
-    assert "not permit" not in done.stdout
+    assert "permits" not in done.stdout
+
+
+def test_skip_policy_fails_what_is_here_and_skipped_or_not_here_and_unmarked(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "absent").mkdir()
+    done = run_pytest(tmp_path / "here", ci="true", graphs=True, case=OF_WHAT_IS_HERE)
+    assert "skipped, which CI permits only by a mark: no time today" in done.stdout
+    assert done.returncode != 0
+    done = run_pytest(tmp_path / "absent", ci="", case=WITHOUT_THE_MARK)
+    assert "there are no real graphs: mark the test real_graphs" in done.stdout
+    assert done.returncode != 0

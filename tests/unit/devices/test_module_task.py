@@ -90,7 +90,7 @@ def test_gradient_of_any_split_is_that_of_one_device(
     demand_gradient_of_one_device(task, dtype, bounds)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("bounds", [(0,), (11,), (24,)], ids=str)
 def test_gradient_of_a_gpu_and_a_cpu_is_that_of_one_device(
     gpu_task: OpenTask, dtype: torch.dtype, bounds: tuple[int]

@@ -21,6 +21,8 @@ from retexo_fl.graph import (
 )
 from tests.support.data import data_dir
 
+pytestmark = pytest.mark.real_graphs
+
 #: Nodes, edges, features, classes, published split: from the documentation of the files.
 _SIZES = {
     "amazon_computers": (13752, 245861, 767, 10, "none"),

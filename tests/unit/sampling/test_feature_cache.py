@@ -20,10 +20,7 @@ NUM_NODES, WIDTH = 30, 3
 CPU = torch.device("cpu")
 DEVICES = [
     CPU,
-    pytest.param(
-        torch.device("cuda"),
-        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    ),
+    pytest.param(torch.device("cuda"), marks=pytest.mark.gpu),
 ]
 FEATURES = np.random.default_rng(4).normal(size=(NUM_NODES, WIDTH)).astype(np.float32)
 

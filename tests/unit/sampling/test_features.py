@@ -59,6 +59,6 @@ def test_features_of_another_form_are_refused(given: np.ndarray, message: str) -
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_buffer_for_a_gpu_is_pinned() -> None:
     assert FeatureStore(rows()).buffer(pinned=True).view(5).is_pinned()

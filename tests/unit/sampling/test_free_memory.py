@@ -36,7 +36,7 @@ def test_this_machine_has_some_and_no_more_than_all() -> None:
     assert 0 < free_bytes(CPU) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_gpu_has_less_free_while_a_tensor_is_there() -> None:
     device = torch.device("cuda:0")
     torch.cuda.empty_cache()

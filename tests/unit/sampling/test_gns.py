@@ -109,6 +109,7 @@ def test_picks_stand_for_all_neighbours_where_none_can_be_cached() -> None:
     assert block.scales.tolist() == [3.0] * 9
 
 
+@pytest.mark.real_graphs
 def test_input_layer_aggregate_is_unbiased_on_a_real_graph() -> None:
     adjacency = real_adjacency("github")
     # Large where degrees are: what a cache by degree would be biased for.
@@ -164,6 +165,7 @@ def test_linear_model_of_two_layers_is_estimated_without_bias() -> None:
     assert np.abs(each).max() < 4.5
 
 
+@pytest.mark.real_graphs
 def test_input_layer_reads_only_cached_neighbours_if_enough() -> None:
     adjacency = real_adjacency("github")
     sampler = GnsSampler(adjacency, (10, 5), seed=0, cache_share=0.05)
@@ -238,6 +240,7 @@ def test_few_train_nodes_are_preferred_with_what_they_reach() -> None:
     assert by_walks.chances.sum() == pytest.approx(6)
 
 
+@pytest.mark.real_graphs
 def test_rows_that_are_copied_are_those_outside_the_cache() -> None:
     adjacency = real_adjacency("github")
     roots = np.arange(0, 20000, 300)

@@ -35,7 +35,6 @@ from sims.unified_runs import (
 from sims.unified_task import CacheChoice, Slowness, UnifiedSettings, UnifiedTask, slowed
 
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def test_cache_changes_what_is_copied_and_nothing_else(graph: MiniBatchGraph, po
     assert with_cache[1].numbers["cpu:0: hits"] > 0
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("policy", ["lru", "degree"])
 def test_gpu_gets_the_gradient_of_the_cpu(graph: MiniBatchGraph, policy: str) -> None:
     settings = settings_of(cache=CacheChoice(policy=policy, rows=100, devices=("cuda:0",)))

@@ -158,6 +158,7 @@ def test_nodes_of_one_class_have_no_ranking() -> None:
         assert value_of(name, logits, torch.zeros(20, dtype=torch.int64)) is None
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", ["roc-auc", "average-precision"])
 def test_tolokers_is_ranked_to_a_thousandth(tmp_path: Path, name: str) -> None:
     """The logits are those of a GraphSAGE trained on it."""

@@ -348,7 +348,7 @@ def test_a_stage_whose_devices_ended_goes_on_with_new_ones(two: ClientDevices) -
     stage.close()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("dtype", "most"), DTYPES)
 def test_a_gpu_beside_the_cpu_finds_the_gradient_of_the_cpu(

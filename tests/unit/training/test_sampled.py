@@ -176,7 +176,7 @@ def test_all_of_a_pass_lies_on_the_models_device(model: str, sampler: str) -> No
     assert gradient.shape == weights.shape
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("dtype", "most"), [("float64", 1e-10), ("float32", 1e-5)])

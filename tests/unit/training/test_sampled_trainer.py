@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -274,7 +273,7 @@ def _epochs(devices: DevicesHere) -> list[list[list[Share]]]:
     return [devices.steps[start : start + BATCHES] for start in starts]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("dtype", "most"), DTYPES)
 def test_a_gpu_beside_the_cpu_finds_the_gradient_of_the_cpu(

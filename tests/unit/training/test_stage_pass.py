@@ -62,7 +62,7 @@ def test_units_add_up_to_the_whole(model: str) -> None:
     assert sum(one.train.loss_sum for one in sums) == pytest.approx(whole.train.loss_sum)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_gpu_finds_the_sums_of_the_cpu(model: str, sparse: bool) -> None:

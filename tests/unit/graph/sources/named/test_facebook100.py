@@ -46,6 +46,7 @@ def _source(arrays: dict[str, np.ndarray], nodes: slice) -> bytes:
     return _mat(csc_matrix((np.ones(ends.shape[1]), ends), shape=(size, size)), info)
 
 
+@pytest.mark.real_graphs
 def test_one_university_gives_the_arrays_of_the_npz_file() -> None:
     with np.load(data_dir() / "fb100_berkeley13.npz") as file:
         expected = {array: file[array] for array in file.files}

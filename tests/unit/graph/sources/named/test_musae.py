@@ -72,11 +72,13 @@ def _compare(made: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> No
         np.testing.assert_array_equal(made[f"x_{part}"], expected[f"raw_x_{part}"], strict=True)
 
 
+@pytest.mark.real_graphs
 def test_github_gives_the_arrays_of_the_npz_file() -> None:
     expected, files = _source("github")
     _compare(github_arrays("github", _archive(files)), expected)
 
 
+@pytest.mark.real_graphs
 def test_facebook_gives_the_arrays_of_the_npz_file() -> None:
     expected, files = _source("facebook_page_page")
     _compare(facebook_arrays("facebook_page_page", files), expected)

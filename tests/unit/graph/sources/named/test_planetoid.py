@@ -24,6 +24,7 @@ def _files(name: str) -> dict[str, bytes]:
     return planetoid_files(data_dir() / f"{name}.npz")
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", _NAMES)
 def test_planetoid_files_give_the_arrays_of_the_npz_file(name: str) -> None:
     made = planetoid_arrays(name, _files(name))
@@ -33,6 +34,7 @@ def test_planetoid_files_give_the_arrays_of_the_npz_file(name: str) -> None:
             np.testing.assert_array_equal(made[array], expected[array], strict=True)
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", _NAMES)
 def test_rebuilt_label_files_have_the_pinned_sha256(name: str) -> None:
     pinned = {file.name: file for file in NAMED[name].files}

@@ -63,6 +63,7 @@ def _without_repeats(source: dict[str, Any], num_nodes: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", ["amazon_computers", "coauthor_physics"])
 def test_gnn_benchmark_files_give_the_arrays_of_the_npz_file(name: str) -> None:
     expected = _loaded(name)
@@ -126,6 +127,7 @@ def _heterophilous(arrays: Arrays, **changes: Any) -> bytes:
     return _npz(**{**source, **changes})
 
 
+@pytest.mark.real_graphs
 def test_tolokers_gives_the_arrays_of_the_npz_file() -> None:
     expected = _loaded("tolokers")
     made = heterophilous_arrays("tolokers", {"tolokers.npz": _heterophilous(expected)})
@@ -134,6 +136,7 @@ def test_tolokers_gives_the_arrays_of_the_npz_file() -> None:
         np.testing.assert_array_equal(made[array], expected[array], strict=True)
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

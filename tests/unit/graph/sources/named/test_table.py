@@ -58,6 +58,7 @@ def test_sources_are_https_and_downloads_are_pinned(name: str) -> None:
             assert re.search("/[0-9a-f]{40}/", parts.path)
 
 
+@pytest.mark.real_graphs
 @pytest.mark.parametrize("name", sorted(set(NAMED) - _NOWHERE))
 def test_sizes_are_those_of_the_files(name: str) -> None:
     dataset = NAMED[name]
