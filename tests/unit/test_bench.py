@@ -20,6 +20,8 @@ from tests.bench.outcome import Row
 from tests.bench.precomputed_aggregate import power_law_input
 from tests.support.kernel import require_bpf
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: What each bench must report, whatever it measures.
 RATIOS = {
@@ -77,8 +79,6 @@ RATIOS = {
 }
 #: Those that begin with seconds of other processes' imports.
 STARTS_PROCESSES = {"agent_channels", "flower_rounds", "kernel_path", "unified"}
-#: Of these, those whose parts have tests of their own.
-SLOW = {"agent_channels", "flower_rounds", "unified"}
 #: Those that measure their process; others need none of their own.
 MEASURES_ITSELF = STARTS_PROCESSES | {"activations"}
 
@@ -98,18 +98,10 @@ def test_bench_without_a_name_lists_all(
     assert listed == sorted(BENCHES) == sorted(RATIOS)
 
 
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    if name in SLOW:
-        return [pytest.mark.slow]
-    return [pytest.mark.system] if name in STARTS_PROCESSES else []
-
-
 # Said once in a process, by PyTorch, of what PyTorch Geometric and our use of it call.
 @pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_marks(name)) for name in sorted(RATIOS)]
-)
+@pytest.mark.parametrize("name", sorted(RATIOS))
 def test_bench_reports_its_ratios_and_their_origin(
     name: str,
     tmp_path: Path,

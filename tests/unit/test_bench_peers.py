@@ -22,7 +22,7 @@ from tests.bench.sampler_process import GNS, LIBRARIES, NEIGHBOUR, SHADOW
 
 gcn = pytest.importorskip("tests.bench.peers.gcn", reason="torch_geometric is not installed")
 #: PyTorch says once in a process that sparse matrices of rows may still change.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Sparse .*:UserWarning")]
 
 flower_app = pytest.importorskip("tests.bench.peers.flower_app")
 

@@ -43,13 +43,6 @@ def bars(axes: Axes) -> None:
     axes.bar([0, 1], [0.5, 0.75])
 
 
-#: Recipes that are quick enough for every run of the tests; the others run with the system's.
-CHEAP = frozenset({"gns", "section47"})
-#: They take long in all sizes, and their parts have tests of their own.
-SLOW = frozenset(
-    {"goals", "local_steps", "openfgl", "poisoned_client", "scaling", "table3", "table4", "unified"}
-)
-
 OUTCOME = Outcome(
     title="Two trainings",
     setting={"rounds": 3, "published": "word " * 9},
@@ -71,14 +64,10 @@ def test_sims_without_a_name_lists_all(sims: Callable[..., Ended]) -> None:
     ]
 
 
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    if name in SLOW:
-        return [pytest.mark.slow]
-    return [] if name in CHEAP else [pytest.mark.system]
-
-
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.real_graphs
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in RECIPES])
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipe_writes_its_three_files(
     sims: Callable[..., Ended], name: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from retexo_fl.graph import BoundaryPlan, assign_nodes, load_dataset
 from sims import boundary_counts
 from sims.boundary_counts import count_pairs
 
+pytestmark = pytest.mark.slow
+
 GRAPH = "synthetic:nodes=300,features=4,degree=6"
 
 

@@ -11,6 +11,8 @@ from retexo_fl.sampling.gns import GnsSampler
 from sims.feeds import Feed, GnsFeed, LazyFeed, PlainFeed, Recycling, RootOrder
 from tests.support.mini_batches import small_graph
 
+pytestmark = pytest.mark.slow
+
 GRAPH = small_graph()
 ORDER = RootOrder(train=GRAPH.train, batch_nodes=6, seed=0)
 SAMPLER = NeighbourSampler(GRAPH.adjacency, (3, 2), seed=0)

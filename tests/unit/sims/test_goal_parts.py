@@ -17,6 +17,8 @@ from sims.goal_scores import R2, RMSE, SCORES, mean_alone, split_by_known, train
 from sims.trainings import Keys
 from tests.support.goals import GOALS, goal_arrays, write_goals
 
+pytestmark = pytest.mark.slow
+
 CODES = ("gender:1", "gender:2", "status:1", "status:2", "major:7", "minor:7", "housing:3")
 #: By node, the codes of its profile and its year from 2004.
 PROFILES = (

@@ -29,6 +29,8 @@ from tests.support.datagram_endpoints import (
     vectors,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("ratios", "from_bytes"),

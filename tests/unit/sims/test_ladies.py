@@ -7,6 +7,8 @@ from retexo_fl.sampling import Adjacency, Sample
 from sims.rivals.ladies import LadiesSampler
 from tests.support.sampler_contract import NODES, random_adjacency
 
+pytestmark = pytest.mark.slow
+
 VALUES = np.random.default_rng(1).random(NODES) + random_adjacency().degrees
 
 

@@ -13,6 +13,8 @@ from sims.large_graphs import (
 )
 from sims.published import GAMMA, GB_PER_WORKER
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", LARGE)
 def test_one_boundary_explains_all_published_bytes_of_a_graph(name: str) -> None:

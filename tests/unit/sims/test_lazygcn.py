@@ -3,12 +3,15 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 
 from retexo_fl.sampling import NeighbourSampler
 from sims.rivals.lazygcn import part_of, recycled
 from sims.sage import Sage
 from tests.support.mini_batches import CLASSES, WIDTH, small_graph
+
+pytestmark = pytest.mark.slow
 
 GRAPH = small_graph()
 SAMPLER = NeighbourSampler(GRAPH.adjacency, (3, 2), seed=0)

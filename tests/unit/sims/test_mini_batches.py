@@ -30,6 +30,8 @@ from sims.recipes.gns import _check
 from tests.support.data import cora_dir
 from tests.support.mini_batches import small_graph
 
+pytestmark = pytest.mark.slow
+
 GRAPH = small_graph()
 SAMPLER = NeighbourSampler(GRAPH.adjacency, (3, 2), seed=0)
 

@@ -11,6 +11,8 @@ from retexo_fl.graph import GraphPartition
 from sims.local_scores import LOCAL_ACCURACY, LocalScores, train_with_local_scores
 from sims.splits import OPENFGL, OPENFGL_CLIENTS
 
+pytestmark = pytest.mark.slow
+
 GRAPH = "synthetic:nodes=600,features=8,degree=4,classes=3,signal=3"
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from sims.published import GAMMA, PASSING_SHARE, SECTION_47, TABLE_2, TABLE_3, TABLE_4, TOLOKERS
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 #: By recipe, every figure of the part of the paper that it repeats.

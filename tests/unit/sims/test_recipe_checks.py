@@ -13,6 +13,8 @@ from sims.catalogue import load_recipe
 from sims.outcome import Check, Figures, Row, figures_of, rows_of
 from sims.results_files import markdown, restated
 
+pytestmark = pytest.mark.slow
+
 RESULTS = Path(__file__).resolve().parents[3] / "sims" / "results"
 Facts = dict[str, object]
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from retexo_fl.sampling import FullSampler
 from sims.sage import Sage, loss_of
 from tests.support.mini_batches import CLASSES, WIDTH, small_graph
+
+pytestmark = pytest.mark.slow
 
 GRAPH = small_graph()
 FEATURES = torch.from_numpy(GRAPH.features)

@@ -9,6 +9,8 @@ from sims.exponents import Growth, beyond_smallest
 from sims.measured_process import measure_command
 from sims.recipes.scaling import AXES
 
+pytestmark = pytest.mark.slow
+
 MOST_BYTES = 8 * 10**9
 
 

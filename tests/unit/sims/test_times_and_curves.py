@@ -9,6 +9,8 @@ from sims.extrapolation import at_rounds, measured_prediction
 from sims.times import delays, network_time
 from sims.training import train_whole
 
+pytestmark = pytest.mark.slow
+
 KEYS: dict[str, Any] = {
     "dataset": "synthetic:nodes=80,features=8,degree=4",
     "clients": 2,

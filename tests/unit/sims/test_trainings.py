@@ -12,6 +12,8 @@ from sims.trained import Trained
 from sims.trainings import Keys, Trainings
 from tests.support.runs import train
 
+pytestmark = pytest.mark.slow
+
 GRAPH = "synthetic:nodes=60,features=8,degree=4"
 KEYS: Keys = {"dataset": GRAPH, "clients": 2, "rounds": 2, "hidden": 8, "model": "gcn"}
 

@@ -34,6 +34,8 @@ from sims.unified_runs import (
 )
 from sims.unified_task import CacheChoice, Slowness, UnifiedSettings, UnifiedTask, slowed
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 
