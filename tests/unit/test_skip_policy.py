@@ -72,13 +72,8 @@ pytest.importorskip("no_such_module_of_ours", reason="no time today")
 SKIPPING = {"call": BY_CALL, "mark": BY_MARK, "fixture": BY_FIXTURE, "module": BY_MODULE}
 
 
-def run_pytest(
-    folder: Path, *, ci: str, graphs: bool = False, **files: str
-) -> subprocess.CompletedProcess[str]:
-    graphs_at = folder / "graphs"
-    graphs_at.mkdir()
-    if graphs:
-        (graphs_at / "cora.npz").touch()
+def run_pytest(folder: Path, *, ci: str, **files: str) -> subprocess.CompletedProcess[str]:
+    """Run tests; real graphs are in ``folder / "graphs"`` if a test has put any there."""
     (folder / "conftest.py").write_text(CONFTEST.read_text())
     for name, content in files.items():
         (folder / f"test_{name}.py").write_text(content)
@@ -86,7 +81,7 @@ def run_pytest(
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=folder,
-        env=os.environ | {"CI": ci, "RETEXO_TEST_DATA": str(graphs_at)},
+        env=os.environ | {"CI": ci, "RETEXO_TEST_DATA": str(folder / "graphs")},
         capture_output=True,
         text=True,
         check=False,
@@ -116,9 +111,10 @@ def test_skip_policy_leaves_a_users_machine_alone(tmp_path: Path) -> None:
 def test_skip_policy_fails_what_is_here_and_skipped_or_not_here_and_unmarked(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "graphs").mkdir(parents=True)
+    (tmp_path / "here" / "graphs" / "cora.npz").touch()
     (tmp_path / "absent").mkdir()
-    done = run_pytest(tmp_path / "here", ci="true", graphs=True, case=OF_WHAT_IS_HERE)
+    done = run_pytest(tmp_path / "here", ci="true", case=OF_WHAT_IS_HERE)
     assert "skipped, which CI permits only by a mark: no time today" in done.stdout
     assert done.returncode != 0
     done = run_pytest(tmp_path / "absent", ci="", case=WITHOUT_THE_MARK)
