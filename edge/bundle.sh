@@ -20,6 +20,11 @@
 set -eu
 umask 022
 
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
 fail() {
   echo "bundle: $1" >&2
   exit 2
@@ -39,6 +44,7 @@ while [ $# -gt 0 ]; do
       esac
       shift 2
       ;;
+    -h | --help) help ;;
     -*) fail "'$1': expected --machine, --python, --extra or FOLDER" ;;
     *) break ;;
   esac

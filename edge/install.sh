@@ -33,6 +33,11 @@ files=""
 any_memory=no
 complaints=0
 
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
 fail() {
   echo "install: $1" >&2
   exit 2
@@ -65,6 +70,7 @@ while [ $# -gt 0 ]; do
       esac
       shift
       ;;
+    -h | --help) help ;;
     *) fail "'$1': expected --dry-run, --wheel, --bundle, --files or --any-memory" ;;
   esac
   shift

@@ -3,7 +3,8 @@
 #
 #   edge/quick-server.sh FOLDER SERVER PI0 PI1
 #
-# SERVER, PI0, PI1: names or addresses under which the three machines reach each other. FOLDER gets
+# SERVER, PI0, PI1: names or addresses under which the three machines reach each other (of IPv6 with or
+# without brackets). FOLDER gets
 # certificates, a SuperLink that is left running, and pi-0.tar and pi-1.tar: all that each Pi needs,
 # with half of a built-in graph. With FOLDER there, the SuperLink alone is started again. It needs
 # retexo, flower-superlink and flwr on PATH, openssl and ssh-keygen.
@@ -12,14 +13,35 @@
 set -eu
 umask 077
 
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
 fail() {
   echo "quick-server: $1" >&2
   exit 2
 }
 
+# An IPv6 address stands in brackets where a port follows.
+before_port() {
+  case $1 in
+    \[*) echo "$1" ;;
+    *:*) echo "[$1]" ;;
+    *) echo "$1" ;;
+  esac
+}
+
+case ${1:-} in
+  -h | --help) help ;;
+esac
 [ $# -eq 4 ] || fail "got $# arguments; expected FOLDER and the addresses of server, first and second Pi"
 folder=$1
-server=$2
+server=$(before_port "$2")
+case $server in
+  \[*) listen=:: ;;
+  *) listen=0.0.0.0 ;;
+esac
 source=$(CDPATH='' cd -- "$(dirname "$0")/.." && pwd)
 for name in retexo flower-superlink flwr openssl ssh-keygen; do
   command -v $name >/dev/null || fail "$name: not found on PATH; docs/installation.md says how"
@@ -33,7 +55,7 @@ prepare() {
   for client in 0 1; do
     pi=pi-$client
     mkdir "$pi"
-    retexo keys new --client $client --address "tcp://$1:7411" --out "$pi/keys" >/dev/null
+    retexo keys new --client $client --address "tcp://$(before_port "$1"):7411" --out "$pi/keys" >/dev/null
     ssh-keygen -q -t ecdsa -b 384 -N '' -C '' -f "$pi/supernode-key"
     mv "parts/part-$client" "$pi/part"
     cp tls/ca.crt "$pi/"
@@ -61,14 +83,19 @@ cd "$folder"
 if [ -r superlink.pid ] && kill -0 "$(cat superlink.pid)" 2>/dev/null; then
   fail "$folder: its SuperLink runs already, process $(cat superlink.pid)"
 fi
-FLWR_HOME=$PWD/flower nohup flower-superlink --host 0.0.0.0 --port 8000 --database superlink.db \
+FLWR_HOME=$PWD/flower nohup flower-superlink --host $listen --port 8000 --database superlink.db \
   --enable-supernode-auth --ssl-ca-certfile tls/ca.crt --ssl-certfile tls/server.pem \
   --ssl-keyfile tls/server.key >superlink.log 2>&1 &
 echo $! >superlink.pid
 
 seconds=0
 until grep -q "Uvicorn running on" superlink.log; do
-  kill -0 "$(cat superlink.pid)" 2>/dev/null || fail "the SuperLink ended: see $folder/superlink.log"
+  if ! kill -0 "$(cat superlink.pid)" 2>/dev/null; then
+    if grep -qi "in use" superlink.log; then
+      fail "port 8000 is in use: stop the process that uses it (ss -ltnp shows it), then try again"
+    fi
+    fail "the SuperLink ended: see $folder/superlink.log"
+  fi
   seconds=$((seconds + 1))
   [ $seconds -le 120 ] || fail "the SuperLink is not up after 120 s: see $folder/superlink.log"
   sleep 1

@@ -3,8 +3,8 @@
 #
 #   server/make-certificates.sh FOLDER NAME...
 #
-# NAME: a DNS name or an IP address under which clients reach the server; localhost and 127.0.0.1
-# are always added. FOLDER gets
+# NAME: a DNS name or an IP address under which clients reach the server; localhost, 127.0.0.1 and
+# ::1 are always added. FOLDER gets
 #   ca.crt      the authority's certificate: give it to every client
 #   ca.key      the authority's key: keep it off the server once server.pem is made
 #   server.pem  the server's certificate
@@ -15,19 +15,34 @@
 set -eu
 umask 077
 
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
 fail() {
   echo "make-certificates: $1" >&2
   exit 2
 }
 
+case ${1:-} in
+  -h | --help) help ;;
+esac
 [ $# -ge 2 ] || fail "got $# arguments; expected FOLDER and the server's names or addresses"
 command -v openssl >/dev/null || fail "openssl: not found; install it (Debian: apt install openssl)"
 days=${DAYS:-825}
 folder=$1
 shift
 
-names="DNS:localhost,IP:127.0.0.1"
+names="DNS:localhost,IP:127.0.0.1,IP:::1"
 for name in "$@"; do
+  case $name in
+    # As it stands before a port.
+    \[*:*\])
+      name=${name#\[}
+      name=${name%\]}
+      ;;
+  esac
   case $name in
     '' | -* | *[!A-Za-z0-9.:-]*) fail "'$name': expected a DNS name or an IP address" ;;
     *:*) names="$names,IP:$name" ;;

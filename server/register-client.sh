@@ -9,13 +9,22 @@
 set -eu
 umask 077
 
+help() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+}
+
 fail() {
   echo "register-client: $1" >&2
   exit 2
 }
 
+case ${1:-} in
+  -h | --help) help ;;
+esac
 [ $# -ge 3 ] || fail "got $# arguments; expected HOST:PORT, the authority's certificate and keys"
-address=$1
+address=${1#https://}
+address=${address%/}
 authority=$2
 shift 2
 [ -r "$authority" ] || fail "$authority: cannot be read"
@@ -24,7 +33,9 @@ case $authority in
   *) authority=$PWD/$authority ;;
 esac
 case $address in
-  *[!A-Za-z0-9.:-]* | '') fail "'$address': expected HOST:PORT" ;;
+  \[*:*\]:*[!0-9]* | *[!][A-Za-z0-9.:-]* | '') fail "'$address': expected HOST:PORT" ;;
+  \[*:*\]:*) ;;
+  *:*:*) fail "'$address': expected an IPv6 address in brackets, [ADDRESS]:PORT" ;;
 esac
 PATH=$PATH:/opt/retexo/bin
 command -v flwr >/dev/null || fail "flwr: not found; expected it on PATH or in /opt/retexo/bin"

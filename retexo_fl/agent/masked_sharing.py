@@ -34,8 +34,10 @@ _COLUMNS: Final = Path("the server's columns")
 class MaskedShare:
     """Answers about one summary; as ``MaskHolder``, and of one sum in all.
 
-    A process that is started again has other keys and takes part in another sum: whether it is
-    started again, its owner decides.
+    That sum may be asked for again, by a job whose predecessor was interrupted: over the same
+    clients and columns this client adds the same number, so that what two such sums differ by is of
+    clients that were started again alone. A process that is started again takes part in whatever
+    sum: whether it is, its owner decides.
 
     Args:
         summary: Of the client's table.
@@ -57,21 +59,12 @@ class MaskedShare:
         self._least_clients = least_clients
         self._columns = TableColumns.of(summary, least_nodes)
         self._masks: tuple[Ticket, ClientMasks] | None = None
-        self._told: Ticket | None = None
+        #: Of the sums that were told: among which clients, as bits, and of which columns.
+        self._told: tuple[bytes, bytes] | None = None
 
     def columns(self, request: ColumnsRequest) -> ColumnsAnswer:
-        """Tell what columns there are, and a public key.
-
-        Raises:
-            SecureAggregationRefused: The sums were told to another job.
-        """
+        """Tell what columns there are, and a public key."""
         ticket = request.ticket
-        if self._told is not None and self._told != ticket:
-            raise SecureAggregationRefused(
-                f"the sums were told to job {self._told.job}; those of a second one could tell "
-                "their difference; expected `retexo features share` to be started again, if its "
-                "owner wants that"
-            )
         client = self._signer.identity.client
         if self._masks is None or self._masks[0] != ticket:
             masks = ClientMasks(ticket.job, client, MemoryStore())
@@ -95,18 +88,27 @@ class MaskedShare:
         """Tell what this client adds to the sums over all tables, under masks.
 
         Raises:
-            SecureAggregationRefused: Columns were told to another job; or as
-                :func:`.number_of` and :meth:`.ClientMasks.hide`.
+            SecureAggregationRefused: Columns were told to another job; sums were told among other
+                clients, or of other columns; or as :func:`.number_of` and
+                :meth:`.ClientMasks.hide`.
         """
         masks = self._masks_of(request.ticket)
         content = request.columns.tobytes()
+        asked_now = request.terms.asked or b"", content
+        if self._told not in (None, asked_now):
+            other = "columns" if self._told and self._told[0] == asked_now[0] else "clients"
+            raise SecureAggregationRefused(
+                f"sums were told that are of other {other}; a second sum could tell their "
+                "difference; expected the same clients and columns, or `retexo features share` to "
+                "be started again by every owner who wants that"
+            )
         try:
             asked = TableColumns.parse(content, _COLUMNS)
         except ConfigurationError as error:
             raise SecureAggregationRefused(str(error)) from error
         number = number_of(self._summary, self._columns, asked)
         answer = masks.hide_long(request, number, content)
-        self._told = request.ticket
+        self._told = asked_now
         return answer
 
     def _masks_of(self, ticket: Ticket) -> ClientMasks:
@@ -114,7 +116,7 @@ class MaskedShare:
         if self._masks is None or self._masks[0] != ticket:
             raise SecureAggregationRefused(
                 f"job {ticket.job[:60]}: this client has told no columns for this; expected "
-                "query.columns first"
+                "query.columns first: after a start in the middle, `retexo features fit` once more"
             )
         return self._masks[1]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from retexo_fl.agent.request_times import RequestTimes
+from retexo_fl.channels.addresses import TcpAddress, why_not_bound
 from retexo_fl.channels.transports.tcp_info import tcp_wire_counters
 from retexo_fl.client.log_lines import line
 from retexo_fl.errors import ChannelUnavailable
@@ -69,7 +70,7 @@ class Meter:
             server = await asyncio.start_server(self._serve, host, port, limit=_CHUNK_BYTES)
         except OSError as error:
             raise ChannelUnavailable(
-                f"meter: {host}:{port} cannot be listened on ({error.strerror})"
+                f"meter: {TcpAddress(host=host, port=port)}: {why_not_bound(error)}"
             ) from error
         async with server:
             ready.set()

@@ -6,6 +6,8 @@ Transports from outside have schemes that begin with ``x-``; what follows is the
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -23,6 +25,11 @@ _MAX_PORT: Final = 65_535
 _MAX_CHANNEL: Final = 30
 #: At this address an agent listens where there is Bluetooth, and continues without where not.
 AUTOMATIC_BLUETOOTH: Final = "bluetooth:"
+_WHEN_NOT_BOUND: Final = {
+    errno.EADDRINUSE: "stop the process that uses the port (ss -lntup shows it), or choose another",
+    errno.EADDRNOTAVAIL: "expected the address of an interface of this machine, or 0.0.0.0 or [::]",
+    errno.EACCES: "expected a port from 1024 up",
+}
 _ANY_ADAPTER: Final = "any"
 _BLUETOOTH: Final = re.compile(
     r"bluetooth://(?P<adapter>any|(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2})(?:/(?P<channel>\d{1,3}))?",
@@ -186,6 +193,15 @@ def source_of(address: str) -> str:
     if isinstance(found, IPv6Address):
         found = found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64)
     return str(found)
+
+
+def why_not_bound(error: OSError) -> str:
+    """Say why nothing can listen at an address of this machine, and what to do."""
+    number = error.errno or 0
+    # The event loop puts words of its own in place of the system's.
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    advice = _WHEN_NOT_BOUND.get(number)
+    return f"{reason}; {advice}" if advice else reason
 
 
 def parse_datagram(address: str) -> DatagramAddress:

@@ -305,7 +305,10 @@ def _fit_deployed(
     try:
         run_apps(config, out, table, address=address, apps=recipe_apps(task))
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; no recipe was made") from None
+        raise Interrupted(
+            "interrupted; no recipe was made: clients' `retexo features share` go on, so run this "
+            "again"
+        ) from None
     if out.exists():
         tell(_sentence(read_recipe(out), None, out))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings
-from retexo_fl.channels.addresses import parse_datagram, parse_tcp, scheme_of
+from retexo_fl.channels.addresses import parse_datagram, parse_tcp, scheme_of, why_not_bound
 from retexo_fl.channels.identity import Identity, fingerprint, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.bluetooth import judge_listening
@@ -166,8 +166,8 @@ def _bindable(address: str) -> Finding:
     except IdentityError as error:
         return bad("listen", str(error), "write it as tcp://0.0.0.0:7411, or bluetooth:")
     except OSError as error:
-        advice = "stop the process that uses the port (ss -ltnp), or choose another"
-        return bad(address, error.strerror or str(error), advice)
+        seen, _, advice = why_not_bound(error).partition("; ")
+        return bad(address, seen, advice or "choose another address")
     return good(address, "free")
 
 

@@ -15,7 +15,7 @@ from retexo_fl.client.api import (
     Ticket,
     question_of,
 )
-from retexo_fl.errors import PartitionError, RoundIncomplete
+from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
@@ -155,19 +155,20 @@ def whoever_comes(
     """
     found: dict[int, tuple[int, FirstT]] = {}
     purpose = question_of(request).name
-    replies = messenger.ask_whoever_comes(request, count=clients, purpose=purpose)
-    try:
-        for node, reply in replies:
-            with named(records.said(reply, "client")):
-                answer = records.read_answer(kind, reply)
-            if answer.client in found:
-                raise PartitionError(
-                    f"two nodes are client {answer.client}; expected one node for each part"
-                )
-            found[answer.client] = (node, answer)
-    except RoundIncomplete as error:
-        missing = tuple(sorted({*range(clients)} - found.keys()))
-        raise RoundIncomplete(f"{error}; missing: {clients_named(missing)}") from error
+    replies = messenger.ask_whoever_comes(
+        request,
+        count=clients,
+        purpose=purpose,
+        missing=lambda: clients_named(tuple(sorted({*range(clients)} - found.keys()))),
+    )
+    for node, reply in replies:
+        with named(records.said(reply, "client")):
+            answer = records.read_answer(kind, reply)
+        if answer.client in found:
+            raise PartitionError(
+                f"two nodes are client {answer.client}; expected one node for each part"
+            )
+        found[answer.client] = (node, answer)
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from flwr.app import Context
@@ -24,7 +25,12 @@ from retexo_fl.client.api import (
     Ticket,
 )
 from retexo_fl.config import make_config
-from retexo_fl.errors import CheckpointError, ConfigurationError, RemoteProtocolError
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    RemoteProtocolError,
+    RoundIncomplete,
+)
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy, named
 from retexo_fl.federation.greeting import whoever_comes
@@ -47,6 +53,15 @@ from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
+
+_BEGIN_AGAIN: Final = (
+    "the owners of those that are missing start `retexo features share` again, all others leave "
+    "theirs running; then `retexo features fit` once more"
+)
+_TAKE_THE_FILE: Final = (
+    "the recipe is made, and stored at the others: their owners give the file to those that lack "
+    "it, or all begin again"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +118,17 @@ def share_recipe(
     """
     ticket = Ticket(job=f"recipe-{secrets.token_hex(6)}", attempt=1)
     ask = _masked_summary if masked else _summary
-    recipe, told = fit_recipe(ask(messenger, ticket, clients, task.drop), task)
+    with _what_owners_do(_BEGIN_AGAIN):
+        summary = ask(messenger, ticket, clients, task.drop)
+    recipe, told = fit_recipe(summary, task)
     for sentence in told:
         logger.warning(sentence)
     content = recipe.to_toml().encode()
     request = RecipeRequest(ticket=ticket, recipe=np.frombuffer(content, np.uint8))
     asking = Ask.of(range(clients), request, stage=-1, purpose="recipe")
-    for client, answer in messenger.answers(asking):
-        _check_stored(client, answer, recipe)
+    with _what_owners_do(_TAKE_THE_FILE):
+        for client, answer in messenger.answers(asking):
+            _check_stored(client, answer, recipe)
     return recipe
 
 
@@ -163,6 +181,15 @@ def _masked_summary(
         with named(client):
             total.add(LongNumber.of(answer.numbers.tobytes(), total.form))
     return summary_of_sums(total, columns)
+
+
+@contextmanager
+def _what_owners_do(sentence: str) -> Iterator[None]:
+    """Say what owners do where clients have not answered."""
+    try:
+        yield
+    except RoundIncomplete as error:
+        raise RoundIncomplete(f"{error}; {sentence}") from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import time
 import tomllib
 from dataclasses import fields
@@ -142,7 +143,7 @@ def test_a_private_user_namespace_keeps_the_same_user_out() -> None:
 
 def test_the_authority_signs_a_certificate_for_the_names_given(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
-    ended(SCRIPT, folder, "vm.example.org", "203.0.113.10", "2001:db8::1", code=0)
+    ended(SCRIPT, folder, "vm.example.org", "203.0.113.10", "2001:db8::1", "[::5]", code=0)
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     secret = dict.fromkeys(("ca.key", "server.key"), 0o600)
     assert files == secret | dict.fromkeys(("ca.crt", "server.pem"), 0o644)
@@ -150,7 +151,7 @@ def test_the_authority_signs_a_certificate_for_the_names_given(tmp_path: Path) -
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "vm.example.org"]
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-    assert addresses == ["127.0.0.1", "203.0.113.10", "2001:db8::1"]
+    assert addresses == ["127.0.0.1", "::1", "203.0.113.10", "2001:db8::1", "::5"]
     # Python 3.13 and later ask for this.
     verify = ("openssl", "verify", "-x509_strict", "-CAfile")
     ended(*verify, folder / "ca.crt", folder / "server.pem", code=0)
@@ -177,6 +178,27 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     said = ended(SCRIPT, tmp_path / "tls", name, code=2)
     assert "expected a DNS name or an IP address" in said
     assert not (tmp_path / "tls").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("2001:db8::1:8000", "expected an IPv6 address in brackets, [ADDRESS]:PORT"),
+        ("[2001:db8::1]:port", "expected HOST:PORT"),
+        ("ftp://vm:8000", "expected HOST:PORT"),
+        ("[2001:db8::1]:8000", "nokey: cannot be read"),
+        ("https://vm:8000/", "nokey: cannot be read"),
+    ],
+)
+def test_an_address_to_register_at_is_read_as_a_url_is(
+    tmp_path: Path, address: str, said: str
+) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.touch()
+    script = ROOT / "server" / "register-client.sh"
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    command = ("env", f"PATH={path}", script, address, authority, tmp_path / "nokey")
+    assert said in ended(*command, code=2)
 
 
 # ---- a VM's set-up, and the example --------------------------------------------------------------

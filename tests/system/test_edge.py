@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,18 @@ def test_words_that_mean_nothing_are_refused(words: Sequence[str]) -> None:
 )
 def test_a_bundle_of_nothing_known_is_refused(words: Sequence[str], said: str) -> None:
     assert said in ended(EDGE / "bundle.sh", *words, code=2)
+
+
+def test_a_port_in_use_is_named_before_a_server_to_try_is_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "two-pis"
+    ended(ROOT / "server" / "make-certificates.sh", folder / "tls", "127.0.0.1", code=0)
+    programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    with socket.socket() as taken:
+        with suppress(OSError):  # Somebody else may have it.
+            taken.bind(("0.0.0.0", 8000))  # noqa: S104 - as the SuperLink does
+            taken.listen()
+        said = ended(EDGE / "quick-server.sh", folder, "h", "a", "b", code=2, path=programs)
+        assert "port 8000 is in use: stop the process that uses it" in said
 
 
 def test_what_is_no_wheel_or_bundle_of_ours_is_refused_by_name(tmp_path: Path) -> None:

@@ -181,5 +181,5 @@ def test_a_killed_connection_is_waited_for_at_whatever_step(trained: Trained) ->
     _, lines = trained.said["supernode"]
     # Whoever has not said hello is no client yet.
     is_first = trained.step == STEPS[0]
-    told = "answers to hello: 2 so far" if is_first else "waits for client 1"
+    told = "answers to hello: 2 so far; missing: client 1" if is_first else "waits for client 1"
     assert [line for line in lines if told in line], (trained.step, lines)

@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml  # type: ignore[import-untyped]
 
 _ROOT = Path(__file__).parents[2]
@@ -23,6 +24,27 @@ def _texts() -> list[tuple[Path, str]]:
         for path in files
         if path.suffix in _SUFFIXES and "results" not in path.parts
     ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    sorted(
+        path.relative_to(_ROOT)
+        for name in ("edge", "server")
+        for path in _ROOT.glob(f"{name}/*.sh")
+    ),
+    ids=str,
+)
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_every_script_says_how_it_is_called(script: Path, word: str) -> None:
+    done = subprocess.run(
+        ["sh", _ROOT / script, word], capture_output=True, text=True, check=False, timeout=20
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    purpose, _, call, *_ = done.stdout.splitlines()
+    assert purpose.endswith(".")
+    assert call.startswith(f"  {script} ")
+    assert "set -eu" not in done.stdout
 
 
 def test_nobody_is_told_to_get_this_project_from_an_index() -> None:

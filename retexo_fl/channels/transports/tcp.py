@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from retexo_fl.channels.addresses import TcpAddress, parse_tcp
+from retexo_fl.channels.addresses import TcpAddress, parse_tcp, why_not_bound
 from retexo_fl.channels.streams import ByteStream, Listener, WireCounters
 from retexo_fl.channels.transports.tcp_info import tcp_wire_counters
 from retexo_fl.errors import ChannelClosed, ChannelUnavailable
@@ -165,7 +165,7 @@ class TcpTransport:
             listening.listen(_BACKLOG)
         except OSError as error:
             listening.close()
-            raise ChannelUnavailable(f"{address}: {error.strerror}") from error
+            raise ChannelUnavailable(f"{address}: {why_not_bound(error)}") from error
         return TcpListener(listening)
 
 

@@ -186,11 +186,22 @@ class Messenger:
         )
 
     def ask_whoever_comes(
-        self, request: Request[Any], *, count: int, purpose: str
+        self,
+        request: Request[Any],
+        *,
+        count: int,
+        purpose: str,
+        missing: Callable[[], str] = lambda: "",
     ) -> Iterator[tuple[int, Message]]:
         """Ask every node that is connected or becomes so; yield (node, reply) as they come.
 
         It ends with ``count`` answers, or with enough of them when the deadline is over.
+
+        Args:
+            request: What all are asked.
+            count: How many clients there must be.
+            purpose: For the ledger.
+            missing: Names the clients that have not answered, where answers say whose they are.
 
         Raises:
             RoundIncomplete: There were fewer when the time was over.
@@ -212,7 +223,8 @@ class Messenger:
             came = [pair for item in questions for pair in item.look(self._ahead(item))]
             is_quiet = not came
             if is_quiet:
-                self._check_time(wait, purpose, len(known), answers, count)
+                so_far = _so_far(purpose, len(known), answers, count)
+                self._check_time(wait, purpose, so_far, missing())
                 wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
             for delivery, reply in came:
@@ -360,19 +372,15 @@ class Messenger:
             raise RoundIncomplete(f"no answer from {question.silent()} {within}")
         return came
 
-    def _check_time(
-        self, wait: Wait, purpose: str, connected: int, answers: int, count: int
-    ) -> None:
-        so_far = f"clients connected: {connected} of {count}"
-        if connected >= count:
-            so_far += f", answers to {purpose}: {answers}"
+    def _check_time(self, wait: Wait, purpose: str, so_far: str, missing: str) -> None:
+        who = f"; missing: {missing}" if missing else ""
         if wait.is_over:
             raise RoundIncomplete(
                 f"{so_far} after {self._policy.timeout_s:g} s (message-timeout-s); start the "
-                "others, or lower clients"
+                f"others, or lower clients{who}"
             )
         if wait.is_report_due():
-            logger.warning("waiting for %s: %s so far", purpose, so_far)
+            logger.warning("waiting for %s: %s so far%s", purpose, so_far, who)
 
     def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Count an answer whose turn has come."""
@@ -415,6 +423,12 @@ class Messenger:
         ):
             if volume.payload:
                 self._ledger.add(entry, replace(volume, messages=messages))
+
+
+def _so_far(purpose: str, connected: int, answers: int, count: int) -> str:
+    """Say how many of those that are asked first of all are there."""
+    said = f"clients connected: {connected} of {count}"
+    return said if connected < count else f"{said}, answers to {purpose}: {answers}"
 
 
 def answer_of(ask: Ask, client: int, reply: Message) -> Any:

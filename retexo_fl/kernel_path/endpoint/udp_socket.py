@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.channels.addresses import why_not_bound
 from retexo_fl.errors import ChannelUnavailable
 from retexo_fl.kernel_path.endpoint.datagram_headers import (
     CONTROL,
@@ -80,7 +81,7 @@ class UdpSocket:
             self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         except OSError as error:
             self._socket.close()
-            raise ChannelUnavailable(f"udp://{address}: {error.strerror}") from error
+            raise ChannelUnavailable(f"udp://{address}: {why_not_bound(error)}") from error
         _enlarge(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
         _enlarge(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         self._is_joining = joins_packets and _accepts(self._socket, UDP_GRO, 1)

@@ -69,7 +69,9 @@ def test_an_address_in_use_is_named() -> None:
     async def run() -> None:
         (here,) = free_ports(1)
         async with await asyncio.start_server(echo, "127.0.0.1", here):
-            with pytest.raises(ChannelUnavailable, match=f"meter: 127.0.0.1:{here} cannot be"):
+            with pytest.raises(
+                ChannelUnavailable, match=f"^meter: tcp://127.0.0.1:{here}: .*in use; stop"
+            ):
                 await Meter(("127.0.0.1", here), ("127.0.0.1", 1)).run(asyncio.Event())
 
     asyncio.run(run())

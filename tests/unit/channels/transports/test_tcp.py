@@ -168,7 +168,7 @@ def test_an_address_that_is_taken_is_named() -> None:
     async def listen() -> None:
         first = await TcpTransport().listen("tcp://127.0.0.1:0")
         try:
-            with pytest.raises(ChannelUnavailable, match="in use"):
+            with pytest.raises(ChannelUnavailable, match="in use; stop the process that uses"):
                 await TcpTransport().listen(first.address)
         finally:
             await first.close()

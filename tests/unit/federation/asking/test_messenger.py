@@ -82,6 +82,17 @@ def test_hello_gives_up_and_says_how_many_came() -> None:
         list(answers)
 
 
+def test_wait_for_first_answers_names_who_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    grid = InlineGrid(echo_app([]), 4, {})
+    policy = WaitPolicy(timeout_s=100.0, clients_return=True)
+    asked = Messenger(grid, ledger=TrafficLedger(), policy=policy, clock=HandClock())
+    answers = asked.ask_whoever_comes(HELLO, count=5, purpose="hello", missing=lambda: "client 4")
+    with pytest.raises(RoundIncomplete, match="4 of 5 after 100 s .*; missing: client 4$"):
+        list(answers)
+    told = [record.message for record in caplog.records]
+    assert told[0] == "waiting for hello: clients connected: 4 of 5 so far; missing: client 4"
+
+
 def test_ask_counts_both_ways() -> None:
     ledger = TrafficLedger()
     grid = InlineGrid(echo_app([]), 4, {})
