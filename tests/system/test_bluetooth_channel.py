@@ -1,6 +1,8 @@
 """Real Bluetooth: RFCOMM of a real kernel between two virtual controllers, with and without BlueZ.
 
-The tests themselves are in ``tests/guest`` and run in virtual machines.
+The tests themselves are in ``tests/guest`` and run in virtual machines: links that break and
+devices that are gone in fresh ones, since what a kernel's Bluetooth does after the one must not
+decide the other.
 """
 
 from __future__ import annotations
@@ -50,4 +52,20 @@ def test_pybluez_does_the_same_for_a_python_without_bluetooth(guest: GuestVerdic
         *(f"TestRfcommChannel::{name}" for name in _CONTRACT),
         "test_a_mebibyte_goes_both_ways_at_once",
         "test_a_peer_is_reached_at_the_channel_that_it_published",
+    )
+
+
+@pytest.mark.parametrize("guest", ["broken link"], indirect=True)
+def test_a_link_that_breaks_in_mid_block_costs_no_frame(guest: GuestVerdict) -> None:
+    guest.check(
+        "test_a_block_goes_on_where_its_link_broke",
+        "test_a_block_goes_on_after_the_air_was_silent",
+    )
+
+
+@pytest.mark.parametrize("guest", ["lost adapter"], indirect=True)
+def test_an_adapter_that_disappears_costs_no_frame(guest: GuestVerdict) -> None:
+    guest.check(
+        "test_a_block_goes_on_after_an_adapter_was_off",
+        "test_a_block_goes_on_after_the_adapters_were_gone",
     )

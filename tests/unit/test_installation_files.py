@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -61,21 +63,58 @@ def test_nobody_is_told_to_get_this_project_from_an_index() -> None:
     assert found >= 2
 
 
-def test_a_release_runs_parts_that_there_are_on_every_python_that_is_supported() -> None:
-    workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
+def _workflow(name: str) -> dict[Any, Any]:
+    path = _ROOT / ".github" / "workflows" / f"{name}.yml"
     # "on" is a truth value of YAML 1.1.
-    assert workflow[True]["push"]["tags"] == ["v*"]
-    test, release = workflow["jobs"]["test"], workflow["jobs"]["release"]
-    matrix = test["strategy"]["matrix"]
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["requires-python"] == f">={matrix['python'][0]}"
-    assert matrix["python"] == ["3.11", "3.12", "3.13"]
+    found: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return {"on": found.pop(True), **found}
+
+
+def _parts_of_ci() -> tuple[list[str], list[str]]:
+    """Return the parts of .ci/run that it runs by itself, and those of each night."""
     script = (_ROOT / ".ci" / "run").read_text("utf-8")
-    (parts,) = re.findall(r'^all_parts="(.*)"$', script, re.M)
-    assert sorted(" ".join(matrix["part"]).split()) == sorted(parts.split())
-    (run,) = [step["run"] for step in test["steps"] if "run" in step]
-    assert run == ".ci/run ${{ matrix.part }}"
-    assert release["needs"] == "test"
+    found = [re.findall(rf'^{name}_parts="(.*)"$', script, re.M) for name in ("all", "nightly")]
+    ((by_itself,), (nightly,)) = found
+    return by_itself.split(), nightly.split()
+
+
+def test_each_change_and_each_night_and_a_release_run_the_parts_that_there_are() -> None:
+    by_itself, nightly = _parts_of_ci()
+    checks, night, release = map(_workflow, ("checks", "night", "release"))
+    assert {"push", "pull_request", "workflow_call"} == set(checks["on"])
+    run = checks["jobs"]["run"]
+    assert [step["run"] for step in run["steps"] if "run" in step] == [".ci/run ${{ matrix.part }}"]
+    by_change = {
+        name: re.findall(r"'(\[.*\])'", run["strategy"]["matrix"][name])
+        for name in ("python", "part")
+    }
+    assert by_change == {"python": ['["3.11"]'], "part": ['["static plain"]']}
+    assert list(night["on"]) == ["schedule", "workflow_dispatch"]
+    assert release["on"]["push"]["tags"] == ["v*"]
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for workflow, parts, pythons in (
+        (night, [*nightly, "system"], ["3.11"]),
+        (release, by_itself, ["3.11", "3.12", "3.13"]),
+    ):
+        test = workflow["jobs"]["test"]
+        assert test["uses"] == "./.github/workflows/checks.yml"
+        asked = {name: json.loads(test["with"][name]) for name in ("python", "part")}
+        assert " ".join(asked["part"]).split() == parts
+        assert asked["python"] == pythons
+        assert project["requires-python"] == f">={pythons[0]}"
+        assert set(test["with"]) == set(checks["on"]["workflow_call"]["inputs"])
+    assert release["jobs"]["release"]["needs"] == "test"
+
+
+def test_tests_know_of_no_folder_beside_the_checkout_but_by_its_one_name() -> None:
+    """So that those which .ci/run starts with another folder see what a user's machine has."""
+    naming = [
+        path.relative_to(_ROOT).as_posix()
+        for room in ("unit", "integration", "system", "support", "fuzz", "guest", "bench")
+        for path in sorted((_ROOT / "tests" / room).rglob("*.py"))
+        if re.search(r'parent.* / ["]shared"', path.read_text("utf-8"))
+    ]
+    assert naming == ["tests/support/data.py"]
 
 
 def test_ci_refuses_a_part_that_there_is_not() -> None:
@@ -87,4 +126,4 @@ def test_ci_refuses_a_part_that_there_is_not() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == ".ci/run: 'wrong': expected some of static plain system\n"
+    assert done.stderr == ".ci/run: 'wrong': expected some of static plain system slow benches\n"
