@@ -118,15 +118,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A line that must hold, and whether it does."""
+    """A line that must hold, or a target that was set beforehand, and whether it does."""
 
     line: str
     holds: bool
+    is_target: bool = False
 
     @property
     def text(self) -> str:
         """The line, and whether it holds."""
-        return f"{'holds' if self.holds else 'FAILS'}: {self.line}"
+        yes, no = ("reached", "MISSED") if self.is_target else ("holds", "FAILS")
+        return f"{yes if self.holds else no}: {self.line}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        target = {"is_target": True} if self.is_target else {}
+        return {"line": self.line, "holds": self.holds, **target}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,5 +165,5 @@ class Outcome:
             "setting": dict(self.setting),
             "rows": [asdict(row) for row in self.rows],
             "published": [asdict(cell) for cell in self.published],
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.facts() for check in self.checks],
         }

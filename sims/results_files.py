@@ -96,7 +96,7 @@ def restated(facts: Mapping[str, Any]) -> dict[str, Any]:
     )
     checks = facts["checks"]
     if checks_from is not None:
-        checks = [asdict(check) for check in checks_from(figures, quick=quick)]
+        checks = [check.facts() for check in checks_from(figures, quick=quick)]
     published = (
         [] if published_beside is None else [asdict(cell) for cell in published_beside(figures)]
     )

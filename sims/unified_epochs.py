@@ -53,6 +53,17 @@ class Epoch:
         """Return a number added up over devices."""
         return sum(value for key, value in self.numbers.items() if key.endswith(f": {name}"))
 
+    def least_s(self, devices: Sequence[str]) -> float:
+        """Return what the same work takes at the least, at the speeds that each device had in it.
+
+        That is the work of all over the sum of what each does in a second that it is busy. No
+        epoch is shorter: of the devices that share work, one is busy so long.
+        """
+        work = [self.of(device, "aggregations") for device in devices]
+        pairs = zip(work, self.workers, strict=True)
+        speeds = [done / worker.busy_s for done, worker in pairs if done]
+        return sum(work) / sum(speeds)
+
     def of(self, device: str, name: str) -> float:
         """Return a number of one device; 0 where it had no share."""
         return self.numbers.get(f"{device}: {name}", 0.0)

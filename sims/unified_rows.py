@@ -31,7 +31,7 @@ PUBLISHED: Final[Mapping[Case, float]] = {
     Case("shadow", "gcn"): 11.38 / 9.32,
     Case("shadow", "sage"): 10.59 / 9.13,
 }
-#: Of the bound less repeated work.
+#: Of the bound.
 LEAST_REACHED: Final = 0.9
 #: Of busy times, from so many epochs after a beginning or a change on.
 MOST_IMBALANCE: Final = 0.05
@@ -66,13 +66,14 @@ def epoch_rows(one: Measured, case: Case) -> list[Row]:
         *rows,
         Row.of(f"speed-up, static, {named}", times.speed_ups("static"), unit="times"),
         Row.of(f"speed-up, dynamic, {named}", times.speed_ups(), unit="times", reference=published),
-        Row.of(f"bound of the speed-up, {named}", times.bounds(), unit="times"),
+        Row.of(f"speeds alone promise, {named}", times.promised(), unit="times"),
+        Row(metric=f"part of that promise kept, {named}", unit="share", ours=times.kept()),
         Row(metric=f"work repeated, {named}", unit="share", ours=times.repeated()),
-        Row(metric=f"part of the bound reached, {named}", unit="share", ours=times.reached()),
+        Row.of(f"bound of the speed-up, {named}", times.bounds(), unit="times"),
         Row(
-            metric=f"part of the bound less repeated work, {named}",
+            metric=f"part of the bound reached, {named}",
             unit="share",
-            ours=times.reached_of_rest(),
+            ours=times.reached(),
             reference=LEAST_REACHED,
         ),
     ]
@@ -165,14 +166,18 @@ def _measured_checks(measured: list[Measured]) -> list[Check]:
     checks = []
     for one in measured:
         label = one.devices.label
-        reached = min(times.reached_of_rest() for times in one.times.values())
+        reached = [times.reached() for times in one.times.values()]
         gains = min(median(times.speed_ups()) for times in one.times.values())
         (_, without), (name, with_cache) = list(one.caches.items())[:2]
         checks += [
             Check(
-                line=f"{label}: every case reaches {LEAST_REACHED:.0%} of the bound that speeds "
-                "and repeated work leave",
-                holds=reached >= LEAST_REACHED,
+                line=f"{label}: every case reaches {LEAST_REACHED:.0%} of the bound by the speeds "
+                f"that devices have in the same epochs (least: {min(reached):.2f})",
+                holds=min(reached) >= LEAST_REACHED,
+            ),
+            Check(
+                line=f"{label}: no case is above that bound (most: {max(reached):.2f})",
+                holds=max(reached) <= 1,
             ),
             Check(line=f"{label}: every case is faster than standard", holds=gains > 1),
             Check(

@@ -160,8 +160,11 @@ class Times:
         pairs = zip(self.standard, unified, strict=True)
         return [standard.seconds / other.seconds for standard, other in pairs]
 
-    def bounds(self) -> list[float]:
-        """Return (v1 + v2) / v1 of the speeds alone, which were measured on whole mini-batches."""
+    def promised(self) -> list[float]:
+        """Return (v1 + v2) / v1 of the speeds alone, which were measured on whole mini-batches.
+
+        It bounds nothing: a device may be faster on its share than on whole mini-batches.
+        """
         pairs = zip(self.standard, self.slow, strict=True)
         return [1 + slow.roots_per_s / fast.roots_per_s for fast, slow in pairs]
 
@@ -170,14 +173,24 @@ class Times:
         together = fmean(epoch.total("aggregations") for epoch in self.dynamic)
         return together / fmean(epoch.total("aggregations") for epoch in self.standard) - 1
 
+    def kept(self) -> float:
+        """Return the median part of what the speeds alone promise that was kept."""
+        pairs = zip(self.speed_ups(), self.promised(), strict=True)
+        return median(found / promised for found, promised in pairs)
+
+    def bounds(self) -> list[float]:
+        """Return by how much the dynamic epochs could be faster than standard ones, at most.
+
+        By the speeds that the devices had in the same epochs: what is lost against it are
+        imbalance, and what the host does while devices wait.
+        """
+        pairs = zip(self.standard, self.dynamic, strict=True)
+        return [standard.seconds / other.least_s(self.names) for standard, other in pairs]
+
     def reached(self) -> float:
-        """Return the median part of the bound that was reached."""
+        """Return the median part of the bound that was reached; at most 1."""
         pairs = zip(self.speed_ups(), self.bounds(), strict=True)
         return median(found / bound for found, bound in pairs)
-
-    def reached_of_rest(self) -> float:
-        """Return the median part of what the bound leaves once repeated work is done, too."""
-        return self.reached() * (1 + self.repeated())
 
 
 def measure(

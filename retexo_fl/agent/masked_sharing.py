@@ -25,6 +25,7 @@ from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import ConfigurationError, SecureAggregationRefused
 from retexo_fl.graph.recipes import TableColumns, TableSummary, number_of
+from retexo_fl.masking import MASKED
 from retexo_fl.masking.holder import LEAST_CLIENTS
 from retexo_fl.units import counted
 
@@ -140,7 +141,7 @@ def signer_if_possible(settings: AgentSettings, asked: str) -> tuple[RosterSigne
             "client's agent.toml)"
         )
     if asked != "none" and signer is not None:
-        return signer, "secure-aggregation masked: the server sees sums over all clients alone"
+        return signer, MASKED
     if asked == "masked" or required:
         raise ConfigurationError(f"secure-aggregation: masked, but {reason}")
     why = f" ({reason})" if asked != "none" else ""

@@ -22,6 +22,7 @@ from retexo_fl.config import (
     read_config_file,
 )
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from retexo_fl.masking import MASKED
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def masked_if_possible(
     except ConfigurationError as error:
         reason = str(error).removeprefix("secure-aggregation: ")
         return config, (f"secure-aggregation none: the server sees each client's {seen} ({reason})")
-    return masked, "secure-aggregation masked: the server sees sums over all clients alone"
+    return masked, MASKED
 
 
 def _name_of(graph: object) -> str:

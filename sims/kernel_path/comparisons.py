@@ -14,7 +14,7 @@ Whose = Literal["receiver", "total"]
 Figure = Callable[[Sample], float]
 
 XDP: Final = "XDP native"
-#: By width: how many times XDP's the receiver's processor time of user-space UDP must be.
+#: By width: how many times XDP's the receiver's processor time of user-space UDP was to be.
 UDP_TARGETS: Final = {64: 5.0, 256: 4.0}
 #: Processor seconds of one side.
 OF: Final[dict[Whose, Figure]] = {

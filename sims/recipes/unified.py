@@ -185,10 +185,11 @@ def _described(graph: MiniBatchGraph, measured: list[Measured], sizes: Sizes) ->
         "neighbours: a root costs its degree",
         "reference": "of a time, standard training of ours; of a speed-up, the paper's table 3, "
         "Reddit on an A100-3g.20gb; of a part of a bound, the part that must be reached",
-        "bound": "1 + v2/v1, speeds of each device alone on whole mini-batches, measured beside. "
-        "Less repeated work: divided by how much more two devices aggregate because each draws its "
-        "own share's neighbourhoods. Smaller shares may also be faster a root, so that a part may "
-        "come out above 1",
+        "speeds alone promise": "1 + v2/v1, of each device alone on whole mini-batches, measured "
+        "beside. No bound: smaller shares may be faster a root, and two devices aggregate more, "
+        "because each draws its own share's neighbourhoods (work repeated)",
+        "bound": "standard over the least time of the same dynamic epochs: their aggregations over "
+        "the sum of what each device did in them in a second that it was busy",
     }
     for one in measured:
         notes[one.devices.label] = _devices_note(one.devices)

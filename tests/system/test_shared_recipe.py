@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from retexo_fl.masking import MASKED
 from tests.support.cli import PROGRAM, CommandLine
 from tests.support.commands import environment, program
 from tests.support.loopback import free_ports, make_members
@@ -103,7 +104,7 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
         done = fit(superlink, tmp_path / "made.toml")
         assert done.returncode == 0, done.stderr
         assert [each.wait(WAIT_S) for each in shares] == [0] * len(THREE)
-    masked = "secure-aggregation masked: the server sees sums over all clients alone"
+    masked = MASKED
     assert masked in done.stderr
     assert "bank: left out, as all rows have the same text" in done.stderr
     assert "rows with texts that no client names" in done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from sims.kernel_path.comparisons import Line
 from sims.kernel_path.laboratory import Sample
 from sims.kernel_path.numpy_receiver import NumpyReceiver
 from sims.kernel_path.runs import PACED_WAYS, QUICK, Findings, in_turn
-from sims.kernel_path.tables import checks_of
+from sims.kernel_path.tables import checks_of, target_checks
 from sims.kernel_path.tcp_receiver import TcpReceiver
 from sims.kernel_path.workload import WAYS, Case, places_of, values_of, wanted_sum
+from sims.outcome import figures_of, rows_of
+from sims.results_files import markdown
 from tests.support.datagram_endpoints import (
     SHORT,
     UnreliableSocket,
@@ -30,6 +34,7 @@ from tests.support.datagram_endpoints import (
 )
 
 pytestmark = pytest.mark.slow
+RESULTS = Path(__file__).resolve().parents[3] / "sims" / "results"
 
 
 @pytest.mark.parametrize(
@@ -87,10 +92,15 @@ def findings(*, udp_s: float = 2.0, tcp_s: float = 2.0, user: int = 0) -> Findin
 @pytest.mark.parametrize(
     ("found", "failing", "quickly"),
     [
-        (findings(), [], []),
-        (findings(user=1), ["XDP"], ["XDP"]),
-        (findings(udp_s=0.9), ["flat out, every width and number of senders", "paced"], []),
-        (findings(tcp_s=0.9), ["paced"], []),
+        (findings(udp_s=5.0), [], []),
+        (findings(udp_s=4.5), ["width 64"], []),
+        (findings(udp_s=5.0, user=1), ["XDP"], ["XDP"]),
+        (
+            findings(udp_s=0.9),
+            ["flat out, every width and number of senders", "paced", "width 64", "width 256"],
+            [],
+        ),
+        (findings(udp_s=5.0, tcp_s=0.9), ["paced"], []),
         (Findings(sizes=QUICK), None, ["XDP"]),
     ],
 )
@@ -104,6 +114,16 @@ def test_lines_of_the_kernel_path_fail_on_what_contradicts_them(
     assert fails(quick=True) == quickly
     if failing is not None:
         assert fails(quick=False) == failing
+
+
+def test_the_written_result_says_that_its_targets_were_missed() -> None:
+    facts = json.loads((RESULTS / "kernel_path.json").read_text(encoding="utf-8"))
+    targets = target_checks(figures_of(rows_of(facts["rows"])))
+    assert [check.text.split(":")[0] for check in targets] == ["MISSED", "MISSED"]
+    assert facts["checks"][-2:] == [check.facts() for check in targets]
+    text = (RESULTS / "kernel_path.md").read_text(encoding="utf-8")
+    assert text == markdown(facts)
+    assert all(f"- {check.text}\n" in text for check in targets)
 
 
 def test_kinds_are_measured_in_turn() -> None:

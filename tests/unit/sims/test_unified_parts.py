@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -175,30 +176,47 @@ def test_epochs_train_every_root_alone_and_together(graph: MiniBatchGraph, sampl
     assert first.of("cpu:1", "rows") == 0
 
 
-def epoch_of(seconds: float, aggregations: float, num_roots: int = 100) -> Epoch:
+def epoch_of(
+    seconds: float,
+    aggregations: float,
+    num_roots: int = 100,
+    busy_s: tuple[float, float] = (8.0, 4.0),
+) -> Epoch:
+    """Return one whose first device does nine tenths of the work."""
+    shares = {"cpu:0": 0.9 * aggregations, "cpu:1": 0.1 * aggregations}
     return Epoch(
         seconds=seconds,
-        workers=(WorkerTimes(),),
+        workers=tuple(WorkerTimes(compute_s=spent) for spent in busy_s),
         reduce_s=0.0,
-        numbers={"cpu:0: aggregations": aggregations},
+        numbers={f"{name}: aggregations": share for name, share in shares.items()},
         imbalance=0.0,
         num_roots=num_roots,
     )
 
 
-def test_bound_is_the_sum_of_speeds_less_the_repeated_work() -> None:
+def test_bound_is_of_the_speeds_in_the_epoch_and_not_of_those_alone() -> None:
     times = Times(
         names=("cpu:0", "cpu:1"),
         standard=[epoch_of(10, 1000)],
         slow=[epoch_of(5, 250, num_roots=25)],
         static=[epoch_of(9, 1200)],
-        dynamic=[epoch_of(8.8, 1200)],
+        dynamic=[epoch_of(5, 1200, busy_s=(4.5, 1.0))],
     )
-    assert times.bounds() == pytest.approx([1.5])
+    assert times.promised() == pytest.approx([1.5])
     assert times.repeated() == pytest.approx(0.2)
     assert times.speed_ups("static") == pytest.approx([10 / 9])
-    assert times.reached() == pytest.approx(10 / 8.8 / 1.5)
-    assert times.reached_of_rest() == pytest.approx(10 / 8.8 / (1.5 / 1.2))
+    # 1,080 in 4.5 s and 120 in 1 s are 360 in each second of both.
+    assert times.bounds() == pytest.approx([10 / (1200 / 360)])
+    assert times.reached() == pytest.approx(1200 / 360 / 5)
+    assert times.kept() == pytest.approx(2 / 1.5) and times.kept() > 1 > times.reached()
+
+
+def test_no_epoch_is_shorter_than_its_least_time() -> None:
+    for busy_s in ((5.0, 0.1), (5.0, 5.0), (0.2, 5.0), (5.0, 0.0)):
+        epoch = epoch_of(5.0, 1000, busy_s=busy_s)
+        if busy_s[1] == 0:
+            epoch = replace(epoch, numbers={"cpu:0: aggregations": 1000.0})
+        assert 0 < epoch.least_s(("cpu:0", "cpu:1")) <= epoch.seconds + 1e-9
 
 
 def test_dynamic_ratios_follow_speeds_and_static_ones_do_not(
@@ -234,7 +252,7 @@ def measured(dynamic_s: float = 8.0, cached_s: float = 7.0) -> Measured:
         standard=[epoch_of(10, 1000)],
         slow=[epoch_of(10, 500, num_roots=50)],
         static=[epoch_of(9, 1200)],
-        dynamic=[epoch_of(dynamic_s, 1200)],
+        dynamic=[epoch_of(dynamic_s, 1200, busy_s=(7.5, 7.5))],
     )
     caches = {
         name: CachedTimes(standard=[epoch_of(s, 1)], dynamic=[epoch_of(s, 1)], fast="cpu:0")
@@ -258,7 +276,8 @@ def balanced(
     ("wrong", "line"),
     [
         ({}, None),
-        ({"dynamic_s": 9.5}, "of the bound"),
+        ({"dynamic_s": 9.5}, "reaches 90% of the bound"),
+        ({"dynamic_s": 6.0}, "above that bound"),
         ({"dynamic_s": 10.5}, "faster than standard"),
         ({"cached_s": 8.5}, "cached makes"),
         ({"imbalance": 0.06}, "imbalance under"),
