@@ -1,6 +1,7 @@
 """Run a recipe, write its results and check what they must show; without a name, list them.
 
-Exit code 1: a line that must hold does not, or a target was missed. The results are written nevertheless.
+Exit code 1: a line that must hold does not, or a target was missed. The results are written
+nevertheless.
 """
 
 from __future__ import annotations

@@ -281,7 +281,8 @@ class RunConfig:
     secure_aggregation: str = one_of(
         "none",
         "Whether the server gets each client's sums, or only all clients' together: under masks "
-        "that cancel (masked; at least 3 clients with train nodes; a malicious server can undo it).",
+        "that cancel (masked; at least 3 clients with train nodes; no help against a malicious "
+        "server).",
         *("none", "masked"),
     )
     seed: int = whole(0, "Seed of every random choice.", least=0)

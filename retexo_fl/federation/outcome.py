@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -41,6 +41,7 @@ from retexo_fl.training.volume import (
     lazy_volume,
     standard_volume,
 )
+from retexo_fl.units import format_metric
 from retexo_fl.version import __version__
 
 
@@ -77,6 +78,32 @@ def finish_run(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Tr
     return outcome
 
 
+def end_warnings(
+    config: RunConfig, stages: Sequence[StageOutcome], report_sums: np.ndarray
+) -> tuple[str, ...]:
+    """Return what the user should know of a finished training's model."""
+    return (*_worse_than_earlier(config, stages), *prediction_warnings(config, report_sums))
+
+
+def _worse_than_earlier(config: RunConfig, stages: Sequence[StageOutcome]) -> tuple[str, ...]:
+    """Return that an earlier stage's model was better on the validation nodes, where it was."""
+    judged = [stage for stage in stages if stage.score.value is not None]
+    if not judged or judged[-1] is not stages[-1]:
+        return ()
+    sign = -1 if stages[-1].score.lower_is_better else 1
+    best = max(judged, key=lambda stage: sign * (stage.score.value or 0.0))
+    name = config.metric_name
+    ours, other = (format_metric(name, stage.score.value) for stage in (stages[-1], best))
+    if ours == other:
+        return ()
+    return (
+        f"the finished model is worse on validation nodes than that of stage {best.stage}: {name} "
+        f"{ours}, after stage {best.stage} {other}; it is what is kept, tested and predicts. Train "
+        f"with more rounds (now {stages[-1].rounds} in the last stage) or, if these do not help, "
+        "fewer layers",
+    )
+
+
 def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Result:
     config, last = outcome.config, job.outcomes[-1]
     total_s = run.seconds
@@ -93,7 +120,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         **_test_report(outcome),
         warnings=(
             *outcome.warnings,
-            *prediction_warnings(config, outcome.report_sums),
+            *end_warnings(config, job.outcomes, outcome.report_sums),
         ),
         stages=tuple(_stage_row(config, stage) for stage in job.outcomes),
         volumes=job.ledger.totals(),

@@ -42,10 +42,9 @@ from retexo_fl.federation.asking import (
     Watch,
 )
 from retexo_fl.federation.job_state import JobState
-from retexo_fl.federation.label_facts import prediction_warnings
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
-from retexo_fl.federation.outcome import TrainingOutcome, finish_run
+from retexo_fl.federation.outcome import TrainingOutcome, end_warnings, finish_run
 from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
@@ -333,7 +332,9 @@ class ServerLoop:
             Finished(
                 test_accuracy=test.accuracy,
                 test_metric=test.metric,
-                warnings=prediction_warnings(self.config, self._strategy.training.report_sums),
+                warnings=end_warnings(
+                    self.config, self.job.outcomes, self._strategy.training.report_sums
+                ),
                 bytes_payload=self._payload_bytes(),
             )
         )

@@ -6,6 +6,7 @@ neither the last weights nor a neighbouring round's can pass for the best.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import retexo_fl
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
+from retexo_fl.run_log.result import StageResult
 from retexo_fl.training.layer_trainer import LayerTrainer
 from retexo_fl.training.tally import Tally
+from tests.support.cli import CommandLine
 from tests.support.runs import events_of, model_bytes, model_weights, result_of, stop_after, train
 
 #: Learns fast and then too much: validation rises, falls and swings.
@@ -107,3 +111,45 @@ def judged(run: Path) -> Iterator[tuple[Tally, Tally]]:
             yield trainer.evaluate(weights, "validation"), trainer.evaluate(weights, "test")
         if stage < model.shape.layers - 1:
             rows = trainer.embed(weights).numpy()
+
+
+#: A second layer that has seen so few rounds is worse than none.
+SHORT: dict[str, Any] = {
+    "dataset": "synthetic:nodes=200,edges=600,classes=4,features=12",
+    "clients": 2,
+    "hidden": 8,
+    "profile": "retexo",
+    "quiet": True,
+}
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "log-loss"])
+def test_a_model_that_is_worse_than_an_earlier_stages_says_so_and_what_helps(
+    metric: str, tmp_path: Path
+) -> None:
+    keys = {**SHORT, "metric": metric}
+    run = retexo_fl.run(**keys, rounds=3 if metric == "log-loss" else 2, out=tmp_path / "run")
+
+    def value(stage: StageResult) -> float:
+        found = stage.metric.value if stage.metric else stage.val_accuracy
+        assert found is not None
+        return found if metric == "accuracy" else -found
+
+    first, last = map(value, run.result.stages)
+    (said,) = (line for line in run.result.warnings if "worse" in line)
+    assert first > last
+    assert "than that of stage 0" in said
+    assert said[:1].upper() + said[1:] in html.unescape(run.report().read_text("utf-8"))
+    assert "more rounds" in said
+    longer = retexo_fl.run(**keys, rounds=40, out=tmp_path / "long")
+    assert value(longer.result.stages[-1]) > first
+    assert not any("worse" in line for line in longer.result.warnings)
+
+
+def test_the_terminal_shows_that_a_model_is_worse(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [f"--{key}={value}" for key, value in SHORT.items() if key != "quiet"]
+    ended = CommandLine(capfd)("run", *options, "--rounds=2", "--out", tmp_path / "run")
+    assert ended.code == 0
+    assert "warning: the finished model is worse on validation nodes" in ended.err
