@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retexo_fl.api.settling import Asked, settled
+from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.values import Partitions, asked_for
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
 
 
+@words_of_python()
 def plan(
     *,
     config: str | Path | None = None,
@@ -43,6 +45,7 @@ def plan(
     return planned(asked)[1]
 
 
+@words_of_python()
 def partition(*, out: str | Path, graph: object | None = None, **keys: object) -> Path:
     """Cut a graph into one folder for each client, as `retexo partition make` does.
 
@@ -90,6 +93,7 @@ def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[Graph
     return parts
 
 
+@words_of_python()
 def open_parts(folder: str | Path) -> list[GraphPartition]:
     """Return all parts below a folder, by client.
 

@@ -204,7 +204,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
     if values.get("engine") == "deployment":
         raise ConfigurationError(
             "engine: a deployment predicts where its clients' parts are; expected inline or "
-            "flower, or --superlink HOST:PORT in place of partitions"
+            "flower, or `retexo predict --superlink HOST:PORT` in place of partitions"
         )
     parts = open_parts(partitions)
     model.check_fits(
@@ -339,7 +339,7 @@ def predict_for(
         if key not in {*OF_TABLES, *POLICIES, "engine"}:
             raise ConfigurationError(f"{key}: cannot be chosen of a prediction; expected no such")
     check_form(how["form"])
-    asked = AskedPredictions(run=run, values=values, **_source(source), **how)
+    asked = AskedPredictions(run=run, values=values, **_source(source, values.get("nodes")), **how)
     inference, summary = predict_asked(asked, again=lambda _: "the same call", tell=lambda _: None)
     names = [predictions_name(client, how["form"]) for client in range(summary["clients"])]
     return Predictions(
@@ -359,9 +359,13 @@ class How(TypedDict):
     quiet: bool
 
 
-def _source(source: object) -> dict[str, Any]:
-    """Return where parts are, or what makes them."""
+def _source(source: object, nodes: object) -> dict[str, Any]:
+    """Return where parts are, or what makes them; nothing of tables, which are keys."""
     if source is None:
+        if nodes is None:
+            raise ConfigurationError(
+                "source: missing; expected parts or a graph, or nodes and edges"
+            )
         return {}
     if isinstance(source, str | Path):
         return {"partitions": Path(source)}

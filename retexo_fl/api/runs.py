@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 from retexo_fl.api.rows import Rows
 from retexo_fl.api.settling import Asked, resumed, settled
+from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.training import (
     Training,
     check_plugins,
@@ -142,6 +143,7 @@ class Run:
 
         return write_report(self.path)
 
+    @words_of_python()
     def model(self) -> GraphModel:
         """Return the trained layers as a PyTorch module, which is called with a whole graph.
 
@@ -154,6 +156,7 @@ class Run:
 
         return GraphModel(read_trained_model(self.path, allow_plugins=self.allow_plugins))
 
+    @words_of_python()
     def predict(
         self,
         source: Partitions | object | None = None,
@@ -193,6 +196,7 @@ class Run:
             keys=keys,
         )
 
+    @words_of_python()
     def extend(
         self,
         *,
@@ -226,6 +230,7 @@ class Run:
         _train(replace(asked, extend=rounds), callbacks, quiet=quiet)
         return self
 
+    @words_of_python()
     def resume(
         self,
         *,
@@ -253,6 +258,7 @@ class Run:
         return self
 
 
+@words_of_python()
 def run(
     *,
     config: str | Path | None = None,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retexo_fl.api.rows import Rows
+from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, values_of
 from retexo_fl.config import Scalar, check_value, default_values, profile_values
@@ -74,6 +75,7 @@ class SweepRow:
         return {**found, "error": self.error, "run": str(self.path)}
 
 
+@words_of_python()
 def sweep(
     configs: Iterable[Mapping[str, object]] = (),
     *,

@@ -334,7 +334,7 @@ def check_free(path: Path) -> None:
 
 def _or_resume(path: Path) -> str:
     resumable = (path / "checkpoint.safetensors").exists() and not (path / "result.json").exists()
-    return f", or go on with that run by --resume {path}" if resumable else ""
+    return f", or go on with that run by `retexo run --resume {path}`" if resumable else ""
 
 
 def stored_config(path: Path) -> RunConfig:

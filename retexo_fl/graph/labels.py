@@ -161,9 +161,11 @@ def counted_from_zero(
         place = {int(name): number for number, name in enumerate(known)}
         return np.array([place.get(label, -1) for label in labels.tolist()], np.int64), known
     names = class_names(there.tolist())
+    if not names:
+        return labels, ()
     # Of classes that begin at 0 one that is as large as there are nodes is refused, by its row.
     is_odd = there[0] < -1 or there[-1] >= (len(labels) if 0 in there else MOST_LABEL)
-    if not names or is_odd:
+    if is_odd:
         return labels, ()
     if len(names) > MOST_NAMED:
         checks.fail(

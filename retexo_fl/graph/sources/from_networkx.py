@@ -100,19 +100,23 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
 
 
 def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
-    if graph.is_directed() != rules.directed:
-        if rules.directed:
-            raise DatasetError(
-                f"{name}: an undirected graph; expected a networkx.DiGraph, or edges-are undirected"
-            )
+    if rules.directed and not graph.is_directed():
         raise DatasetError(
-            f"{name}: a directed graph; expected an undirected one, as graph.to_undirected() "
-            "makes, or edges-are directed"
+            f"{name}: an undirected graph; expected a directed one, as graph.to_directed() makes, "
+            "or edges-are undirected"
         )
-    if graph.is_multigraph() and rules.merge == "refuse":
+    if rules.merge != "refuse":
+        return
+    # What NetworkX makes of either, to_undirected() or Graph(), keeps one weight of two.
+    if graph.is_directed() and not rules.directed:
         raise DatasetError(
-            f"{name}: a multigraph, which may hold an edge twice; expected a simple graph, as "
-            "networkx.Graph(graph) makes, or merge-edges"
+            f"{name}: a directed graph; expected edges-are directed, or merge-edges sum, mean or "
+            "max, by which an edge and the one back are one"
+        )
+    if graph.is_multigraph():
+        raise DatasetError(
+            f"{name}: a multigraph, which may hold an edge twice; expected a simple graph, or "
+            "merge-edges sum, mean or max"
         )
 
 

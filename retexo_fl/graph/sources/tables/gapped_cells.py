@@ -11,7 +11,10 @@ from retexo_fl.graph.sources.tables.cells import is_number, only_plain
 from retexo_fl.graph.sources.tables.source import Column, shown
 
 _MISSING: Final = frozenset(("", *MISSING_WORDS))
-_ONE_CELL: Final = "a number or a text in each row, which a recipe needs; leave it out (--drop)"
+_ONE_CELL: Final = (
+    "a number or a text in each row, which a recipe needs; leave it out by `retexo features fit "
+    "--drop NAME`, whose recipe is then given as features"
+)
 
 
 def plain_cells(column: Column) -> np.ndarray | list[Any]:
