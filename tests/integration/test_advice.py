@@ -70,7 +70,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
             continue
         if isinstance(node, ast.JoinedStr):
             yield "".join(
-                part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
@@ -191,7 +191,8 @@ def test_a_column_that_a_recipe_cannot_read_is_dropped_as_advised(
     tables: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes, edges = tables / "nodes.parquet", tables / "edges.csv"
-    named = {"nodes": nodes, "edges": edges, "key_column": "id", "label_column": "kind"}
+    named: dict[str, Any] = {"nodes": nodes, "edges": edges}
+    named |= {"key_column": "id", "label_column": "kind"}
     refused = told(retexo_fl.run, **named, features="auto", out=tables / "no", **FAST)
     assert "`retexo features fit --drop NAME`" in refused
     retexo = CommandLine(capfd)

@@ -10,7 +10,7 @@ import pytest
 
 from retexo_fl.cli import run_command
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.client.run_memory import GraphSize, memory_by_phase
+from retexo_fl.client.run_memory import GraphSize, budget_bytes, memory_by_phase
 from retexo_fl.config import make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.simulation.inline_engine import run_inline
@@ -70,13 +70,17 @@ def test_a_run_that_exceeds_its_budget_goes_to_disk_and_says_so(
         max(memory_by_phase(make_config(keys), size, on_disk=on_disk).values())
         for on_disk in (False, True)
     )
-    assert small < 4e8 < usual
+    room = budget_bytes(make_config({**keys, "memory-budget": "400MB"}))
+    assert small < room < usual
+    assert room == 0.85 * 4e8
     for run, budget in (("memory", "auto"), ("disk", "400MB")):
         out = ["--out", str(tmp_path / run), "--memory-budget", budget]
         assert run_command(["run", *options, *out]) == 0
         said = re.search(r"memory: about .*", capsys.readouterr().err)
         assert said is not None
-        assert (" of disk; this process may have 400 MB" in said[0]) == (run == "disk")
+        assert (" of disk; 340 MB may be planned of memory-budget 400MB" in said[0]) == (
+            run == "disk"
+        )
     assert model_bytes(tmp_path / "disk") == model_bytes(tmp_path / "memory")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "memory"]
 
@@ -84,9 +88,9 @@ def test_a_run_that_exceeds_its_budget_goes_to_disk_and_says_so(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ((), r"memory: stage \d takes about 3\d\d MB with rows on disk; expected .* 310 MB"),
-        (("--algorithm", "standard"), r"memory: stage 0 takes about [\d.]+ MB; expected .* 310 MB"),
-        (("--model", "gat"), r"memory: stage \d takes about [\d.]+ MB; expected .* 310 MB"),
+        ((), r"memory: stage \d takes about 3\d\d MB with rows on disk; expected .*-budget 365MB"),
+        (("--algorithm", "standard"), r"memory: stage 0 takes about [\d.]+ MB; .*-budget 365MB"),
+        (("--model", "gat"), r"memory: stage \d takes about [\d.]+ MB; expected .*-budget 365MB"),
     ],
 )
 def test_a_budget_that_cannot_be_kept_is_refused_before_work_starts(
@@ -94,7 +98,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_work_starts(
 ) -> None:
     command = ["run", "--dataset", "synthetic:nodes=6000,degree=20,features=64", "--hidden", "128"]
     out = tmp_path / "run"
-    command += ["--memory-budget", "310MB", "--out", str(out), *more]
+    command += ["--memory-budget", "365MB", "--out", str(out), *more]
     assert run_command(command) == 2
     assert re.search(said, capsys.readouterr().err)
     assert not out.exists()
