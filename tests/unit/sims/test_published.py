@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sims.published import GAMMA, PASSING_SHARE, SECTION_47, TABLE_2, TABLE_3, TABLE_4, TOLOKERS
+from sims.published import (
+    GAMMA,
+    GNS_EPOCHS_S,
+    PASSING_SHARE,
+    SECTION_47,
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    TOLOKERS,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +35,11 @@ CELLS: dict[str, Iterable[float]] = {
         *(share for _ in ("reddit", "products") for share in PASSING_SHARE.values()),
     ],
     "section47": SECTION_47.values(),
+    "gns": [
+        round(choose(epoch[rival] / epoch[-1] for epoch in GNS_EPOCHS_S.values()), 1)
+        for rival in (0, 1)
+        for choose in (min, max)
+    ],
     "goals": [score.mean for score in TOLOKERS.values()],
 }
 
