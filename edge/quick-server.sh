@@ -48,6 +48,9 @@ for name in retexo flower-superlink flwr openssl ssh-keygen; do
 done
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+# The SuperLink's own programs reach it on this machine, whatever proxy the environment names.
+NO_PROXY=${no_proxy:-${NO_PROXY:-}},127.0.0.1,::1,localhost
+export NO_PROXY no_proxy="$NO_PROXY"
 
 prepare() {
   "$source/server/make-certificates.sh" tls "$server" >/dev/null

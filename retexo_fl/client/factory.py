@@ -38,8 +38,6 @@ _LOCK_NAME: Final = "parts.lock"
 #: Share of the memory of clients that workers keep between messages; the rest is for the workers
 #: themselves, Flower and Ray.
 _KEPT_SHARE: Final = 0.5
-#: Bytes of a client's Python objects, whatever its part. Measured: 2,708 clients of a node each.
-_CLIENT_BYTES: Final = 100_000
 #: Longest time for which one worker may cut the graph while others wait for its parts.
 _PREPARATION_TIMEOUT_S: Final = 1800.0
 
@@ -171,7 +169,9 @@ class WorkerClients:
             on_forget=forget,
             predictions=self._predictions,
         )
-        return made, _CLIENT_BYTES + rows_bytes(config, part)
+        # At its peak. Between messages 2,708 clients of a node each keep 29 kB of 44, 50 of 54
+        # nodes .8 MB of 2.1.
+        return made, rows_bytes(config, part)
 
 
 def _device_log(config: RunConfig) -> DeviceLog | None:

@@ -83,9 +83,9 @@ def test_worker_keeps_as_many_clients_as_its_share_of_the_memory_holds(
         ]
         return {c for c in range(80) if found[0][c] is found[1][c]}
 
-    assert kept(4_000_000_000) == {*range(80)}
+    assert kept(40_000_000_000) == {*range(80)}
     # Of those that are asked in turn, the least recently used is the next to be asked.
-    assert kept(10_000_000) == set()
+    assert kept(1_000_000) == set()
 
 
 def test_scratch_folder_that_was_put_there_by_a_link_is_refused(temporary: Path) -> None:
