@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,37 @@ from retexo_fl.outlet import standard_error
 from retexo_fl.progress.live_view import write_line
 
 
-@pytest.fixture(params=["pipe", "closed", "none"])
-def _lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Standard error that nobody reads, that is closed, or that is not there."""
+@contextmanager
+def lost(how: str) -> Iterator[None]:
+    """Have standard error be one that nobody reads, that is closed, or that is not there."""
     reading, writing = os.pipe()
     os.close(reading)
     stream = io.TextIOWrapper(io.FileIO(writing, "wb"), write_through=True)
-    if request.param == "closed":
+    if how == "closed":
         stream.close()
-    monkeypatch.setattr(sys, "stderr", None if request.param == "none" else stream)
-    yield
-    # What is in its way when it is closed is not of interest.
+    # In the test itself: pytest puts a stream of its own there between a fixture and its test.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", None if how == "not there" else stream)
+        yield
     if not stream.closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, writing)
+        os.close(nowhere)
         stream.close()
 
 
-@pytest.mark.usefixtures("_lost")
-def test_lines_and_pictures_are_written_nowhere() -> None:
-    write_line(standard_error(), "said")
-    with Live("picture", console=standard_error(force_terminal=True), redirect_stdout=False):
-        write_line(standard_error(), "said meanwhile")
+@pytest.mark.parametrize("how", ["unread", "closed", "not there"])
+def test_lines_and_pictures_are_written_nowhere(how: str) -> None:
+    with lost(how):
+        write_line(standard_error(), "said")
+        with Live("picture", console=standard_error(force_terminal=True), redirect_stdout=False):
+            write_line(standard_error(), "said meanwhile")
 
 
-@pytest.mark.usefixtures("_lost")
-def test_training_from_python_goes_on(tmp_path: Path) -> None:
-    run = retexo_fl.run(out=tmp_path / "run", rounds=2, hidden=8, clients=2)
+@pytest.mark.parametrize("how", ["unread", "closed", "not there"])
+def test_training_from_python_goes_on(tmp_path: Path, how: str) -> None:
+    with lost(how):
+        run = retexo_fl.run(out=tmp_path / "run", rounds=2, hidden=8, clients=2)
     assert run.result.test_accuracy is not None
 
 
