@@ -43,8 +43,7 @@ def variable_for(scheme: str, environment: Mapping[str, str] = os.environ) -> st
 
 def without_proxy(host: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return what to set, as a shell takes it, for a host to be reached without a proxy."""
-    # Small letters win.
-    name = "no_proxy" if "no_proxy" in environment else "NO_PROXY"
+    name = _name_of_exceptions(environment)
     hosts = ",".join(filter(None, (environment.get(name), host)))
     return f"{name}={shlex.quote(hosts)}"
 
@@ -58,7 +57,7 @@ def place_of(proxy: str) -> str:
 
 
 def unusable_variables(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the variables that name proxies which httpx cannot use here, SOCKS before others."""
+    """Return the variables that name proxies which httpx cannot use here."""
     found = []
     for wanted in _NAMES:
         name = _spelled(wanted, environment)
@@ -81,9 +80,15 @@ def _unusable(environment: Mapping[str, str]) -> str:
     if proxy.startswith("socks"):
         more = ", or pip install 'httpx[socks]' to go through it"
     return (
-        f"{names[0]}: names {proxy}, a proxy that cannot be used here; set NO_PROXY='*', which is "
-        f"for all hosts (one host does not help), or unset {names[0]}{more}"
+        f"{names[0]}: names {proxy}, a proxy that cannot be used here; set "
+        f"{_name_of_exceptions(environment)}='*', which is for all hosts (one host does not help), "
+        f"or unset {names[0]}{more}"
     )
+
+
+def _name_of_exceptions(environment: Mapping[str, str]) -> str:
+    # Small letters win.
+    return "no_proxy" if "no_proxy" in environment else "NO_PROXY"
 
 
 def _spelled(name: str, environment: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from retexo_fl.agent.notify import Notifier
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.service import AgentService, Outcome
-from retexo_fl.agent.settings import AgentSettings, ServerAddress, host_and_port
+from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
 from retexo_fl.agent.status import agent_facts, peer_facts
 from retexo_fl.agent.transports import own_transports
@@ -39,6 +39,7 @@ from retexo_fl.client.log_lines import line, logged_to_stderr
 from retexo_fl.client.vector_carrier import CarrierPath
 from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
+from retexo_fl.server_address import ServerAddress, host_and_port
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Annotated, Any, BinaryIO, Final
 import tomli_w
 import typer
 
-from retexo_fl.agent.settings import ServerAddress
 from retexo_fl.cli.options import Values
 from retexo_fl.errors import ConfigurationError, EngineFailed, NotBegun
+from retexo_fl.server_address import ServerAddress
 
 #: Heading of the options of a deployment, which are no keys: they say where to go, once.
 DEPLOYMENT: Final = "Deployment"

@@ -14,11 +14,11 @@ from typing import Final
 
 import httpx
 
-from retexo_fl.agent.settings import ServerAddress
 from retexo_fl.doctor.finding import Finding, absent, bad, doubtful, good
 from retexo_fl.doctor.machine import judge_clock
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.proxies import http_client, variable_for, without_proxy
+from retexo_fl.server_address import ServerAddress
 
 _TIMEOUT_S: Final = 5.0
 _HEALTH: Final = "/health"

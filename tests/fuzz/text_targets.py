@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tomli_w
 
-from retexo_fl.agent.settings import host_and_port, read_settings
+from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
 from retexo_fl.channels.identity import Identity, client_of, make_identity, parse_certificate
 from retexo_fl.channels.roster import Member, Roster
@@ -28,6 +28,7 @@ from retexo_fl.graph.recipes import (
 )
 from retexo_fl.graph.sources.synthetic import is_synthetic, parse_synthetic
 from retexo_fl.kernel_path.endpoint.records import parse_endpoint
+from retexo_fl.server_address import host_and_port
 from retexo_fl.simulation.links import read_links
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target

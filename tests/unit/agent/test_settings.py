@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from retexo_fl.agent.settings import host_and_port, read_settings
+from retexo_fl.agent.settings import read_settings
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.server_address import host_and_port
 
 LEAST = {
     "partition": '"part-0"',
