@@ -351,9 +351,9 @@ def _counts(fields_of: Sequence[tuple[_Part, Any]], *, most: int, client: int) -
             f"client {client}: of {names}, a sum is no whole number; expected counts, as the "
             "metric's `counts` says"
         )
-    if ((found < 0) | (found > most)).any():
+    if len(wrong := found[(found < 0) | (found > most)]):
         raise SecureAggregationRefused(
-            f"client {client}: of {names}, one is {int(found[np.abs(found).argmax()])}; expected "
+            f"client {client}: of {names}, one is {int(wrong[0])}; expected "
             f"counts up to {most}, by what the server says that all clients have together"
         )
     return found

@@ -136,21 +136,28 @@ class _ByClass(Metric):
 class BalancedAccuracy(_ByClass):
     """The mean recall of the classes that occur."""
 
-    def value(self, totals: np.ndarray) -> float:
+    def value(self, totals: np.ndarray) -> float | None:
         """See :class:`Metric`."""
         hits, _, labelled = np.split(totals, 3)
-        occurs = labelled > 0
-        return float((hits[occurs] / labelled[occurs]).mean())
+        return _mean(hits, labelled)
 
 
 class MacroF1(_ByClass):
     """The mean F1 of the classes that occur or are predicted."""
 
-    def value(self, totals: np.ndarray) -> float:
+    def value(self, totals: np.ndarray) -> float | None:
         """See :class:`Metric`."""
         hits, predicted, labelled = np.split(totals, 3)
-        counts = predicted + labelled
-        return float((2 * hits[counts > 0] / counts[counts > 0]).mean())
+        return _mean(2 * hits, predicted + labelled)
+
+
+def _mean(parts: np.ndarray, counts: np.ndarray) -> float | None:
+    """Return the mean share over the classes that are counted; None where none is.
+
+    Of several labels none may apply to any of the nodes.
+    """
+    there = counts > 0
+    return float((parts[there] / counts[there]).mean()) if there.any() else None
 
 
 class _OfOneClass(_ByClass):
@@ -216,9 +223,9 @@ class LogLoss(Metric):
         picked = torch.log_softmax(wide, dim=1).gather(1, labels[:, None])
         return torch.stack([-picked.sum(), wide.new_tensor(float(len(labels)))])
 
-    def value(self, totals: np.ndarray) -> float:
+    def value(self, totals: np.ndarray) -> float | None:
         """See :class:`Metric`."""
-        return float(totals[0] / totals[1])
+        return float(totals[0] / totals[1]) if totals[1] else None
 
     def length(self, outputs: int) -> int:
         """See :class:`Metric`."""

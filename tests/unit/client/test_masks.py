@@ -16,6 +16,7 @@ from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.api import (
+    EvaluateRequest,
     GramAnswer,
     GramRequest,
     KeysRequest,
@@ -25,6 +26,8 @@ from retexo_fl.client.api import (
     MaskTerms,
     OpenRequest,
     Ticket,
+    TrainAnswer,
+    TrainRequest,
     bits_of,
 )
 from retexo_fl.client.masked_answers import (
@@ -42,6 +45,8 @@ from retexo_fl.masking.holder import told_shares
 from retexo_fl.masking.keys import PublicKeys, signed_text
 from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.step import SharedStep
+from retexo_fl.updates import UpdateKey
+from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
 
 JOB, CLIENTS = "job-0123456789ab", 4
@@ -238,6 +243,55 @@ def test_more_nodes_than_all_clients_are_said_to_have_are_not_counted(clients: C
         SecureAggregationRefused, match="client 0: of uses, one is 1000; expected counts up to 127"
     ):
         answered(clients.masks[0], question(), first=1000)
+
+
+def test_a_count_below_zero_is_no_count(clients: Clients) -> None:
+    clients.met()
+    with pytest.raises(SecureAggregationRefused, match="of uses, one is -1; expected counts up to"):
+        answered(clients.masks[0], question(), first=-1)
+
+
+def test_a_sum_of_more_updates_than_steps_are_for_is_refused(clients: Clients) -> None:
+    """They would not be a sum any more but wrap around."""
+    clients.met()
+    codec, update = MaskedUpdates(), np.full(3, 0.5)
+    key = UpdateKey(seed=0, job=JOB, stage=0, round=1, client=0)
+    for terms in (CLIENTS - 1, CLIENTS):
+        request = TrainRequest(
+            ticket=replace(TICKET, round=1),
+            weights=np.zeros(3),
+            terms=MaskTerms(asked=bits_of(ALL)),
+            steps=codec.first_steps(3, most_train=5, terms=terms),
+        )
+        numbers, beside = codec.whole(update, key, request.steps or b"")
+        answer = TrainAnswer(
+            update_sum=numbers,
+            examples=5,
+            loss_sum=1.0,
+            validation_examples=0,
+            validation_loss_sum=0.0,
+            validation_correct=0,
+        )
+        with (
+            nullcontext()
+            if terms == CLIENTS
+            else pytest.raises(SecureAggregationRefused, match="steps for 3 updates, where 4 cl")
+        ):
+            clients.masks[0].hide(request, answer, np.zeros(3), SumLengths(update=3), beside)
+
+
+def test_what_an_answer_is_computed_with_is_bound_to_its_mask() -> None:
+    """Clients that were told other weights, of the model or of classes, add up to noise."""
+    weights = np.zeros(3)
+    asked = EvaluateRequest(ticket=TICKET, weights=weights, label_facts=(1.0, 2.0), nodes="test")
+    other = replace(asked, label_facts=(1.0, 2.5))
+    after = replace(asked, ticket=replace(TICKET, weights_digest=b"d" * 32))
+    told = {
+        *(told_weights(request, weights) for request in (asked, other, after)),
+        *(told_weights(asked, changed) for changed in (weights + 1, None)),
+    }
+    assert len(told) == 5
+    assert told_weights(replace(asked), weights.copy()) in told
 
 
 def test_products_for_ridge_add_up_within_their_ring_whoever_answers() -> None:

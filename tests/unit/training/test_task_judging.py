@@ -101,6 +101,19 @@ def test_metrics_of_labels_are_those_of_scikit_learn() -> None:
     assert value_of("log-loss", MULTI, logits, labels) == pytest.approx(each[known].mean().item())
 
 
+@pytest.mark.parametrize("name", ["log-loss", "macro-f1", "roc-auc", "f1:0"])
+def test_labels_that_nobody_knows_leave_a_metric_undefined(name: str) -> None:
+    expected = 0 if name == "f1:0" else None
+    assert value_of(name, MULTI, torch.ones(4, 2), torch.full((4, 2), -1)) == expected
+
+
+@pytest.mark.parametrize("name", ["macro-f1", "roc-auc"])
+def test_labels_that_apply_to_no_node_leave_a_metric_undefined(name: str) -> None:
+    """Of rare labels a client's few validation nodes may have none, and none is predicted."""
+    none = torch.zeros(4, 2, dtype=torch.int64)
+    assert value_of(name, MULTI, -torch.ones(4, 2), none) is None
+
+
 def test_a_node_is_right_where_all_its_known_labels_are() -> None:
     labels = torch.tensor([[1, 0], [1, -1], [-1, -1], [1, 1]])
     logits = torch.tensor([[1.0, -1.0], [1.0, 1.0], [0.0, 0.0], [1.0, -1.0]])
@@ -162,8 +175,10 @@ def test_errors_are_those_of_scikit_learn(name: str, score: Callable[..., float]
     assert metric.lower_is_better is (name != "r2")
 
 
-def test_equal_numbers_have_no_r2() -> None:
-    numbers = torch.full((5,), 3.7, dtype=torch.float64)
+@pytest.mark.parametrize("number", [3.7, 0.1, 0.0, -1e6 / 3, 1e-9])
+def test_equal_numbers_have_no_r2(number: float) -> None:
+    """Sums of their squares leave a rounding of either sign."""
+    numbers = torch.full((13,), number, dtype=torch.float64)
     assert value_of("r2", NUMBERS, numbers[:, None] + 1, numbers) is None
 
 
