@@ -70,6 +70,17 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
         (DROP, Limits(), "algorithm: 'drop'"),
         ({"rounds": 1001}, Limits(), "rounds: 1001; expected at most 1000 .most-rounds"),
         ({"rounds": 3}, Limits(most_rounds=2), "rounds: 3; expected at most 2"),
+        ({"rounds": 1, "last-rounds": 3}, Limits(most_rounds=2), "rounds: 3; expected at most 2"),
+        (
+            {"clients": 4},
+            Limits(require_secure_aggregation=True),
+            "secure-aggregation: none; expected masked",
+        ),
+        (
+            {"clients": 4, "secure-aggregation": "masked"},
+            Limits(least_clients=5),
+            "clients: 4; expected 5 at least .least-clients",
+        ),
         (
             {**DROP, "batch-nodes": 1},
             UPDATES,
@@ -127,6 +138,12 @@ def test_more_than_is_allowed_is_refused_by_name(
         ({**DROP, "batch-nodes": 1}, replace(UPDATES, least_train_nodes=1)),
         (DROP, UPDATES),
         ({"rounds": 1000}, Limits()),
+        ({"rounds": 1, "last-rounds": 2}, Limits(most_rounds=2)),
+        (
+            {"clients": 4, "secure-aggregation": "masked"},
+            Limits(require_secure_aggregation=True, least_clients=4),
+        ),
+        ({"clients": 4}, Limits(least_clients=5)),
         ({}, Limits(least_train_nodes=180)),
         ({"devices": "cpu:2"}, Limits()),
         ({"devices": "cpu"}, Limits(allow_devices="cuda:0")),
@@ -259,6 +276,18 @@ def test_a_round_that_is_asked_with_other_weights_is_another_one() -> None:
             questions.count(asked, client=3)
     # What was given once may be asked for again, as after a restart of the server.
     questions.count(train(2), client=3)
+
+
+def test_other_weights_of_classes_are_another_question() -> None:
+    """They choose what is summed: by their differences a server would learn classes apart."""
+    for asked in (train(1), judge(1)):
+        questions = Questions(stages=1, most_rounds=2)
+        for fact in range(3):
+            kind = {"label_facts": (1.0, float(fact))}
+            if fact < 2 or isinstance(asked, EvaluateRequest):
+                questions.count(replace(asked, **kind), client=3)
+        with pytest.raises(LocalProtocolError, match="asked for more than"):
+            questions.count(replace(asked, label_facts=(2.0, 2.0)), client=3)
 
 
 def test_judgements_are_counted_like_updates() -> None:

@@ -1,8 +1,30 @@
 from __future__ import annotations
 
+import csv
+import sys
+import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
-from retexo_fl.api.sweeps import expanded, sweep_in
+import pytest
+
+import retexo_fl
+from retexo_fl.api import sweeps
+from retexo_fl.api.sweeps import SweepRow, expanded, sweep_in
+from retexo_fl.errors import Interrupted
+from retexo_fl.federation.file_lock import lock_run
+
+#: Takes the place of Python: notes what it is asked for, and ends as a run that failed does.
+PROGRAM = """#!/bin/sh
+trap 'echo stopped >> {log}; exit 130' INT
+echo "start $*" >> {log}
+sleep 0.2
+echo end >> {log}
+echo "retexo: a warning" >&2
+echo "retexo: error: no luck" >&2
+exit 2
+"""
 
 
 def test_lists_are_combined_and_tuples_are_values() -> None:
@@ -29,3 +51,91 @@ def test_equal_numbers_are_one_value(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text("[base]\nlearning-rate = [1, 0.5]\n")
     runs = sweep_in(tmp_path / "one.toml")
     assert [type(run["learning-rate"]) for run in runs] == [float, float]
+
+
+def test_a_row_shows_the_metric_that_was_chosen(tmp_path: Path) -> None:
+    keys = {"clients": 2, "hidden": 4, "rounds": 2, "quiet": True}
+    run = retexo_fl.run(out=tmp_path / "run", metric="macro-f1", **keys)
+    cells = SweepRow(keys={"hidden": 4}, path=run.path, result=run.result).cells()
+    metric, last = run.result.metric, run.result.stages[-1].metric
+    assert metric is not None
+    assert last is not None
+    assert (cells["metric"], cells["test"]) == ("macro-f1", metric.value)
+    assert cells["validation"] == last.value
+    assert metric.value != run.result.test_accuracy
+    assert last.value != run.result.val_accuracy
+    assert cells["payload_bytes"] == run.result.volumes["payload"]["total"]
+    assert cells["state"] == "finished"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where each process of a sweep notes when it begins and ends."""
+    program, log = tmp_path / "python", tmp_path / "log"
+    program.write_text(PROGRAM.format(log=log))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return log
+
+
+def started(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if line.startswith("start ")]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_so_many_runs_are_under_way_at_once(tmp_path: Path, log: Path, jobs: int) -> None:
+    rows = retexo_fl.sweep(seed=range(4), out=tmp_path / "sweep", jobs=jobs, quiet=True)
+    running, most = 0, 0
+    for line in log.read_text().splitlines():
+        running += 1 if line.startswith("start") else -1
+        most = max(most, running)
+    assert most == jobs
+    assert Counter(row.error for row in rows) == {"no luck": 4}
+    assert [row.keys["seed"] for row in rows] == [0, 1, 2, 3]
+    with (tmp_path / "sweep" / "sweep.csv").open(newline="") as file:
+        assert [line["seed"] for line in csv.DictReader(file)] == ["0", "1", "2", "3"]
+
+
+def test_a_run_with_a_checkpoint_goes_on_and_another_begins_anew(tmp_path: Path, log: Path) -> None:
+    out = tmp_path / "sweep"
+    first, second = retexo_fl.sweep(seed=range(2), out=out, quiet=True)
+    for row in (first, second):
+        row.path.mkdir()
+        (row.path / "config.toml").write_text("seed = 0\n")
+    (first.path / "checkpoint.safetensors").touch()
+    (second.path / "of-the-last-time").touch()
+    log.unlink()
+    retexo_fl.sweep(seed=range(2), out=out, quiet=True)
+    resumed, begun = started(log)
+    assert resumed.endswith(f"run --quiet --resume={first.path}")
+    assert begun.endswith(f"run --quiet --seed=1 --out={second.path}")
+    # What an ended run without a checkpoint has left is in the way of a new one.
+    assert first.path.is_dir()
+    assert not second.path.exists()
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path, log: Path) -> None:
+    out = tmp_path / "sweep"
+    (row,) = retexo_fl.sweep(seed=[3], out=out, quiet=True)
+    row.path.mkdir()
+    (row.path / "config.toml").write_text("seed = 3\n")
+    log.write_text("")
+    with lock_run(row.path / "config.toml"):
+        (again,) = retexo_fl.sweep(seed=[3], out=out, quiet=True)
+    assert "another process is using the run" in again.error
+    assert (row.path / "config.toml").is_file()
+    assert started(log) == []
+
+
+def test_what_is_under_way_is_told_of_an_interruption(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: float) -> None:
+        if log.exists() and len(started(log)) == 2:
+            raise KeyboardInterrupt
+
+    clock = SimpleNamespace(sleep=interrupted, monotonic=time.monotonic)
+    monkeypatch.setattr(sweeps, "time", clock)
+    with pytest.raises(Interrupted, match="^interrupted; 0 of 3 runs have ended, the same sweep"):
+        retexo_fl.sweep(seed=range(3), out=tmp_path / "sweep", jobs=2, quiet=True)
+    assert log.read_text().splitlines().count("stopped") == 2

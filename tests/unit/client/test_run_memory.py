@@ -12,6 +12,7 @@ from retexo_fl.client import run_memory
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.run_memory import (
     GraphSize,
+    budget_bytes,
     check_memory,
     memory_by_phase,
     memory_sentence,
@@ -112,6 +113,39 @@ def test_rows_that_do_not_fit_go_to_disk_if_there_is_room(
     said = rf"^disk: rows take up to 4\d\.\d GB; expected at most the 1\.0 GB .* {tmp_path}: "
     with pytest.raises(ConfigurationError, match=said):
         check_memory(config, size, tmp_path / "not" / "there")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"task": "links", "model": "gcn"},
+        {"engine": "flower"},
+        {"algorithm": "standard"},
+        {"algorithm": "drop", "sampler": "full"},
+        {"model": "gat"},
+    ],
+    ids=lambda keys: " ".join(keys.values()),
+)
+def test_rows_stay_in_memory_where_they_are_read_again(
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(run_memory, "available_bytes", lambda: 2**30)
+    size = GraphSize.foreseen(configured(**PRODUCTS))
+    assert size is not None
+    assert rows_are_on_disk(configured(**PRODUCTS), size)
+    assert not rows_are_on_disk(configured(**{**PRODUCTS, **keys}), size)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [("auto", 8e9), ("3GB", 3e9), ("500MB", 5e8), ("20GB", 8e9), ("1.5GB", 1.5e9)],
+)
+def test_a_budget_is_no_more_than_there_is(
+    monkeypatch: pytest.MonkeyPatch, budget: str, expected: float
+) -> None:
+    monkeypatch.setattr(run_memory, "available_bytes", lambda: 8e9)
+    assert budget_bytes(configured(memory_budget=budget)) == pytest.approx(expected, rel=0.08)
+    assert budget_bytes(configured(memory_budget=budget)) <= 8e9
 
 
 def test_sentence_names_the_phase_that_takes_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,27 @@ def test_a_worse_point_is_taken_back_three_times_at_most() -> None:
     assert optimizer.weights[0] > first[0] * 0.3**3
 
 
+@pytest.mark.parametrize(("after", "is_worse"), [(1.0200, False), (1.0202, True), (-1.0, False)])
+def test_a_point_is_worse_by_two_hundredths_and_a_little(after: float, is_worse: bool) -> None:
+    optimizer = LimitedMemory(np.zeros(2), learning_rate=1.0, weight_decay=0.0)
+    optimizer.step(np.array([1.0, 0.0]), 1.0, optimizer.weights)
+    first = optimizer.weights.copy()
+    optimizer.step(np.array([1.0, 0.0]), after, first)
+    assert np.allclose(optimizer.weights, 0.3 * first) is is_worse
+
+
+def test_losses_that_the_decay_alone_orders_are_compared_with_it() -> None:
+    """The second point is further out: 0.5 * 0.1 * 16 more than the first, at equal losses."""
+    optimizer = LimitedMemory(np.zeros(2), learning_rate=1.0, weight_decay=0.1)
+    here, there = np.zeros(2), np.array([4.0, 0.0])
+    optimizer.step(np.array([1.0, 0.0]), 1.0, here)
+    optimizer.step(np.array([1.0, 0.0]), 1.0, there)
+    np.testing.assert_allclose(optimizer.weights, 0.3 * there)
+    # And at a loss that is lower by as much it is no worse.
+    optimizer.step(np.array([1.0, 0.0]), 0.2, there)
+    assert not np.allclose(optimizer.weights, 0.3 * there)
+
+
 def test_weight_decay_belongs_to_the_function() -> None:
     decayed, _ = trained(60, weight_decay=1.0)
     expected = np.linalg.solve(CURVATURE + np.eye(8), CURVATURE @ LOWEST)

@@ -1,18 +1,28 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 from retexo_fl.layers.base import GraphLayer, StageInput
-from retexo_fl.layers.directed import DirGatLayer, DirGcnLayer, DirGinLayer, DirSageLayer
+from retexo_fl.layers.directed import (
+    DirectedSums,
+    DirGatLayer,
+    DirGcnLayer,
+    DirGinLayer,
+    DirSageLayer,
+)
 from retexo_fl.layers.gat import GatAttention
 from tests.support.layer_contract import (
     NODES,
     OUTPUTS,
+    WIDTH,
     LayerContract,
+    built,
     edge_attributes,
     edge_weights,
+    run,
 )
 
 
@@ -93,6 +103,28 @@ def attended(layer: GatAttention, inputs: StageInput, side: int) -> torch.Tensor
             if len(sources):
                 result[node] += powers / powers.sum() @ values[sources, head] / 3
     return result
+
+
+@pytest.mark.parametrize("kind", [DirGcnLayer, DirSageLayer])
+def test_a_head_is_applied_to_the_mean_of_own_row_and_both_aggregates(
+    kind: type[DirectedSums],
+) -> None:
+    layer = built(kind)
+    assert isinstance(layer, DirectedSums)
+    inputs = TestDirGcnLayer().whole(3, "valued")
+    head, bias = (torch.randn(WIDTH, OUTPUTS).double(), torch.randn(OUTPUTS).double())
+    assert layer.start_as(head, bias)
+    rows = layer.aggregated(inputs)
+    assert isinstance(rows, torch.Tensor)
+    expected = rows.reshape(NODES, 3, WIDTH).mean(dim=1) @ head + bias
+    torch.testing.assert_close(run(layer, inputs, np.arange(NODES), drop=False), expected)
+
+
+def test_a_layer_with_a_hidden_map_does_not_start_as_a_head() -> None:
+    layer = built(DirGinLayer)
+    before = [parameter.clone() for parameter in layer.parameters()]
+    assert not layer.start_as(torch.ones(WIDTH, OUTPUTS), torch.ones(OUTPUTS))
+    assert all(map(torch.equal, before, layer.parameters()))
 
 
 def test_factors_are_inverse_roots_of_both_degrees() -> None:

@@ -13,6 +13,7 @@ from retexo_fl.errors import RemoteProtocolError, SecureAggregationRefused
 from retexo_fl.masking.holder import MaskHolder, MaskMemory, sealed_bytes
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.ring import Ring
+from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.masking.step import SharedStep
 from retexo_fl.masking.streams import Form, Sums, key_stream
 from retexo_fl.masking.unmasking import unmask
@@ -118,6 +119,28 @@ def test_an_opener_that_tells_another_share_is_named(at: int) -> None:
     total = added(sent, range(6))
     unmask(label, total, range(6), told)
     assert lists(total) == plain_sum(numbers, range(6))
+
+
+def test_shares_of_two_masks_differ_by_nothing_that_their_seeds_tell() -> None:
+    """Each seed of each label has noise of its own; else shares differ as the seeds do."""
+    clients, numbers = MaskedClients(4), random_numbers(4)
+    told: list[dict[int, bytes]] = []
+    for label in (clients.label(), clients.label(round_number=2)):
+        sent = clients.hide(label, numbers)
+        shares = {o: {c: sent[c].shares[o] for c in range(3)} for o in label.openers}
+        told.append({o: clients.holders[o].open(label, range(3), shares[o]) for o in shares})
+    # Of client 0 the mask of its own and that with client 3, which is missing, in both rounds.
+    seeds = [(which, place) for which in told for place in (0, SHARE_BYTES)]
+    for (one, at), (other, place) in combinations(seeds, 2):
+        differences = {
+            (
+                int.from_bytes(one[opener][at : at + SHARE_BYTES], "little")
+                - int.from_bytes(other[opener][place : place + SHARE_BYTES], "little")
+            )
+            % (2**255 - 19)
+            for opener in range(4)
+        }
+        assert len(differences) == 4
 
 
 def test_a_share_too_few_from_an_opener_is_named() -> None:
@@ -252,7 +275,11 @@ def test_shares_of_another_round_or_client_are_refused() -> None:
     label, later = clients.label(), clients.label(round_number=2)
     sent, of_later = clients.hide(label, numbers), clients.hide(later, numbers)
     shares = {c: sent[c].shares[0] for c in range(4)}
-    for wrong in (of_later[2].shares[0], sent[1].shares[0], sent[2].shares[1], b"short"):
+    # The last one client 0 has sealed itself, for client 2: the other direction has another key.
+    for wrong in (
+        *(of_later[2].shares[0], sent[1].shares[0], sent[2].shares[1], b"short"),
+        sent[0].shares[2],
+    ):
         with pytest.raises(SecureAggregationRefused, match="shares of client 2 were not sealed"):
             clients.holders[0].open(label, range(4), shares | {2: wrong})
 

@@ -40,6 +40,43 @@ def test_losses_by_name() -> None:
 LOGITS, LABELS = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 3
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("task", ["classes", "multi-label"])
+def test_focal_loss_has_a_slope_where_a_node_is_certain(
+    gamma: float, dtype: torch.dtype, task: str
+) -> None:
+    """A power below 1 has none at 0, where a probability is 1; a node that is wrong pulls."""
+    certain = torch.tensor([[900.0, -900.0], [-900.0, 900.0]], dtype=dtype, requires_grad=True)
+    right, wrong = torch.tensor([0, 1]), torch.tensor([1, 0])
+    if task == "multi-label":
+        right, wrong = (F.one_hot(classes, 2) for classes in (right, wrong))
+    loss = make_loss(f"focal:{gamma}", task)
+    (slope,) = torch.autograd.grad(loss(certain, right), certain)
+    assert torch.equal(slope, torch.zeros_like(slope))
+    (slope,) = torch.autograd.grad(loss(certain, wrong), certain)
+    assert (slope.abs() >= 0.5).all()
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_focal_loss_of_classes_is_that_of_its_paper(gamma: float) -> None:
+    share = torch.softmax(LOGITS.double(), dim=1).gather(1, LABELS[:, None])
+    expected = -((1 - share) ** gamma * share.log()).sum()
+    found = make_loss(f"focal:{gamma}")(LOGITS.double(), LABELS)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cross-entropy", "focal:2", f"{__name__}:smoothed"])
+def test_weights_of_classes_count_with_any_loss(name: str) -> None:
+    weights, plain = (0.5, 2.0, 7.0), make_loss(name)
+    rows = [plain(LOGITS[n : n + 1], LABELS[n : n + 1]) for n in range(5)]
+    expected = sum(weights[int(LABELS[n])] * row.item() for n, row in enumerate(rows))
+    loss = make_loss(name, facts=weights)
+    assert loss(LOGITS, LABELS).item() == pytest.approx(expected, rel=1e-5)
+    check_loss(loss, LOGITS, LABELS)
+
+
 @pytest.mark.parametrize("loss", [cross_entropy, smoothed])
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_sums_over_nodes_are_losses(loss: Loss, rows: int) -> None:

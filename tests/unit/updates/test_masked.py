@@ -50,6 +50,22 @@ def test_a_thousandfold_update_is_cut_once(bits: int, clients: int) -> None:
     assert found[4][1] <= 1.5 * found[1][1]
 
 
+@pytest.mark.parametrize("clients", [3, 100])
+@pytest.mark.parametrize("nodes", [0, 1, 5000])
+def test_the_first_grid_reaches_the_largest_update_and_not_much_further(
+    clients: int, nodes: int
+) -> None:
+    """Of a node 16, as the documents say; a step is a power of two."""
+    codec = MaskedUpdates(update_bits=8)
+    key = UpdateKey(seed=0, job="job", stage=0, round=1, client=0)
+    steps = codec.first_steps(SIZE, most_train=nodes, terms=clients)
+    largest = 16.0 * max(nodes, 1)
+    _, beside = codec.whole(np.full(SIZE, largest), key, steps)
+    assert beside[-1] == 0
+    _, beside = codec.whole(np.full(SIZE, 2.001 * largest), key, steps)
+    assert beside[-1] == SIZE
+
+
 @pytest.mark.parametrize(("clients", "later"), [(10, 3), (1000, 3)])
 def test_steps_shrink_with_updates(clients: int, later: int) -> None:
     found = rounds(8, clients, [1000, 1000, 1, 1, 1, 1])

@@ -25,7 +25,7 @@ from retexo_fl.graph.recipes import (
     read_summary,
 )
 from retexo_fl.graph.recipes.recipe import CategoryColumn, NumberColumn
-from retexo_fl.graph.recipes.summary import MOST_TEXTS
+from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary
 from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from tests.support.tables import write_table
 
@@ -68,6 +68,21 @@ def test_recipe_of_a_table_is_what_its_columns_say(tmp_path: Path) -> None:
         "flag: left out, as all rows have the same number",
         "note: left out, as none of its 6 texts has 2 rows (--min-count)",
     )
+
+
+def test_that_a_cell_is_missing_tells_something_of_a_column_that_is_else_constant(
+    tmp_path: Path,
+) -> None:
+    lines = [f"k{row},no,{'' if row % 3 else 7},5,{'DE' if row % 2 else ''}" for row in range(12)]
+    summary = _summary(tmp_path / "n.csv", lines, head="id,fraud,age,flag,country")
+    recipe, told = fit_recipe(replace(summary, label_column="", label=ColumnSummary()))
+    assert recipe.numbers == (
+        NumberColumn(
+            column="age", logarithm=False, mean=7.0, deviation=1.0, missing=None, indicator=True
+        ),
+    )
+    assert recipe.categories == (CategoryColumn(column="country", values=(), indicator=True),)
+    assert told[-1] == "flag: left out, as all rows have the same number"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from retexo_fl.errors import LocalProtocolError
 from retexo_fl.exchange import BlockHeader
-from retexo_fl.kernel_path.carrying import incoming
+from retexo_fl.kernel_path.carrying import incoming, ticketed
 from retexo_fl.kernel_path.carrying.broadcasts import alone
+from retexo_fl.kernel_path.carrying.choice import WayChoice
+from retexo_fl.kernel_path.carrying.control import Notice
+from retexo_fl.kernel_path.carrying.incoming import IncomingExchange
 from retexo_fl.kernel_path.carrying.path import VectorPath
+from retexo_fl.kernel_path.carrying.ticketed import TicketedExchange
+from retexo_fl.kernel_path.carrying.tickets import IssuedBooks
 from retexo_fl.kernel_path.endpoint import DatagramEndpoint, UserSpaceReceiver
 from retexo_fl.kernel_path.packets.layout import Tables
+from tests.support.datagram_endpoints import endpoint
 from tests.support.depots import Open, running_apart
+from tests.support.hand_clock import HandClock
 from tests.support.part import wait_until
 from tests.support.peer_networks import JOB, Client, World
 
@@ -138,8 +147,8 @@ def test_of_exchanges_that_recur_the_first_alone_is_announced(pair: _Pair, recur
     pair.times = 9 if recurs else 1
     ways = [pair.exchange(number) for number in range(5)]
     assert ways == [{0: False, 1: False}] + [{0: recurs, 1: recurs}] * 4
-    for endpoint in pair.endpoints.values():
-        assert endpoint.counters()["foreign"] == 0
+    for each in pair.endpoints.values():
+        assert each.counters()["foreign"] == 0
 
 
 @pytest.mark.parametrize("restarted", _CLIENTS)
@@ -190,3 +199,50 @@ def test_of_a_job_that_is_over_no_ticket_is_left(pair: _Pair) -> None:
     for path in pair.paths.values():
         path.forget_job(JOB)
     assert pair.exchange(4) == {0: False, 1: False}
+
+
+def test_where_nothing_comes_for_a_ticket_a_notice_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+    for module in (ticketed, incoming):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.now_s))
+    client = World.of(tmp_path, 2).client(1)
+    client.depot.admit_job(JOB, Open())
+    header = _header(0, 1)
+    with endpoint() as receiver:
+        books = IssuedBooks(receiver)
+        notice = Notice(
+            exponent=5, packet_cells=22, stored=0, digest=bytes(16), streams=np.zeros(30, np.int64)
+        )
+        assert books.issue(header, notice) is not None
+        seat = books.take(header)
+        assert seat is not None
+        exchange = TicketedExchange(
+            header,
+            seat,
+            endpoint=receiver,
+            books=books,
+            otherwise=lambda: IncomingExchange(
+                b"next",
+                {0: header},
+                None,
+                endpoint=receiver,
+                choice=WayChoice(automatic=False, in_kernel=False),
+                books=books,
+                times=9,
+            ),
+        )
+        clock.pause(ticketed.ASK_AFTER_S)
+        assert not exchange.step(client.depot)
+        assert client.depot.num_owed(0) == 0
+        clock.pause(0.001)
+        assert not exchange.step(client.depot)
+        clock.pause(0.001)
+        assert not exchange.step(client.depot)
+        # One grant, which asks for a notice; what was issued is void, and the seat is free.
+        assert client.depot.num_owed(0) == 1
+        assert books.take(header) is None
+        assert not exchange.is_complete
+        with pytest.raises(LocalProtocolError, match="not open"):
+            receiver.progress(seat.name)
