@@ -120,6 +120,7 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
             "sampler: 'full' .*algorithm standard",
         ),
         ({"rounds": 0}, Limits(), "rounds: got 0; expected a whole number"),
+        ({"task": "regression"}, Limits(), "task: .*its part"),
     ],
 )
 def test_more_than_is_allowed_is_refused_by_name(
@@ -283,9 +284,8 @@ def test_other_weights_of_classes_are_another_question() -> None:
     for asked in (train(1), judge(1)):
         questions = Questions(stages=1, most_rounds=2)
         for fact in range(3):
-            kind = {"label_facts": (1.0, float(fact))}
             if fact < 2 or isinstance(asked, EvaluateRequest):
-                questions.count(replace(asked, **kind), client=3)
+                questions.count(replace(asked, label_facts=(1.0, float(fact))), client=3)
         with pytest.raises(LocalProtocolError, match="asked for more than"):
             questions.count(replace(asked, label_facts=(2.0, 2.0)), client=3)
 

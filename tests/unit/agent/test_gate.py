@@ -10,6 +10,7 @@ from retexo_fl.channels import BlockKey, MemoryChannel
 from retexo_fl.client.api import Ticket, chain_digest
 from retexo_fl.client.mailbox import Mailbox
 from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, most_control_bytes
 from retexo_fl.config import make_config
 from retexo_fl.errors import PeerRefused
 from retexo_fl.exchange import decode_block
@@ -131,3 +132,38 @@ def test_a_basis_makes_what_layer_0_reads(parts: list[GraphPartition]) -> None:
         made.admission(replace(KEY, weights_digest=bytes([number]) * 32))
     with pytest.raises(PeerRefused, match="more than 4 exchanges of layer 0 at once"):
         made.admission(replace(KEY, weights_digest=b"y" * 32))
+
+
+def test_notices_and_grants_of_an_exchange_are_admitted_and_nothing_else(
+    parts: list[GraphPartition],
+) -> None:
+    made = gate(parts[1])
+    plan = BoundaryPlan.from_partition(parts[1]).peer(0)
+    vectors = max(plan.send.count, plan.receive.count)
+    for kind in (1, 2, 1 + MOST_GRANTS):
+        for stage in (0, 1):
+            key = replace(KEY, layer=stage + kind * CONTROL_LAYERS)
+            admitted = made.admission(key)
+            assert admitted.header is None
+            assert 8 * vectors < admitted.max_bytes == most_control_bytes(vectors)
+    stranger = gate(without_peers(parts[1])).admission(replace(KEY, layer=CONTROL_LAYERS))
+    assert stranger.max_bytes == most_control_bytes(0) < 20_000
+    refused = [
+        (replace(KEY, layer=(2 + MOST_GRANTS) * CONTROL_LAYERS), "more than 64 grants"),
+        (replace(KEY, layer=2 + CONTROL_LAYERS), "layer 2; expected one below 2"),
+        (replace(KEY, layer=CONTROL_LAYERS, sender=1), "expected another client"),
+        (replace(KEY, layer=CONTROL_LAYERS, job="job-x"), "a block of 'job-x'"),
+    ]
+    for key, told in refused:
+        with pytest.raises(PeerRefused, match=told):
+            made.admission(key)
+
+
+def test_notices_of_exchanges_are_as_many_as_rounds_may_have(parts: list[GraphPartition]) -> None:
+    for keys, most in (({}, 16), ({"layers": 3}, 24)):
+        made = gate(parts[1], **keys)
+        control = replace(KEY, layer=CONTROL_LAYERS)
+        for number in range(most):
+            made.admission(replace(control, weights_digest=bytes([number]) * 32))
+        with pytest.raises(PeerRefused, match=f"^flood: client 0: more than {most} exchanges"):
+            made.admission(replace(control, weights_digest=b"y" * 32))

@@ -65,6 +65,34 @@ def test_a_superlink_that_is_away_ends_the_connection_only() -> None:
     asyncio.run(run())
 
 
+def test_no_more_connections_are_forwarded_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retexo_fl.agent.meter._MOST_CONNECTIONS", 2)
+
+    async def run() -> None:
+        here, there = free_ports(2)
+        server = await asyncio.start_server(echo, "127.0.0.1", there)
+        meter, ready = Meter(("127.0.0.1", here), ("127.0.0.1", there)), asyncio.Event()
+        task = asyncio.create_task(meter.run(ready))
+        await ready.wait()
+        streams = []
+        for expected in (b"xx", b"xx", b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", here)
+            writer.write(b"x" if expected else b"")
+            assert await reader.read(2) == expected
+            streams.append(writer)
+        for writer in streams:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(60):
+            while meter._open:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        server.close()
+        await asyncio.wait({task})
+
+    asyncio.run(run())
+
+
 def test_an_address_in_use_is_named() -> None:
     async def run() -> None:
         (here,) = free_ports(1)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_equal_numbers_are_one_value(tmp_path: Path) -> None:
 
 
 def test_a_row_shows_the_metric_that_was_chosen(tmp_path: Path) -> None:
-    keys = {"clients": 2, "hidden": 4, "rounds": 2, "quiet": True}
+    keys: dict[str, Any] = {"clients": 2, "hidden": 4, "rounds": 2, "quiet": True}
     run = retexo_fl.run(out=tmp_path / "run", metric="macro-f1", **keys)
     cells = SweepRow(keys={"hidden": 4}, path=run.path, result=run.result).cells()
     metric, last = run.result.metric, run.result.stages[-1].metric

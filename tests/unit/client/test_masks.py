@@ -215,6 +215,25 @@ def test_other_faults_of_a_keys_message_are_named(
         clients.masks[0].learn(clients.keys(**changes))
 
 
+def test_keys_come_after_hello_and_no_two_are_the_same(clients: Clients) -> None:
+    clients.introduce()
+    twice = clients.signed
+    twice[1] = twice[0]
+    alone = ClientMasks(JOB, 0, clients.store(9))
+    with pytest.raises(SecureAggregationRefused, match="two clients have the same masking key"):
+        alone.learn(clients.keys())
+    clients.introduce(2)
+    with pytest.raises(SecureAggregationRefused, match="masking keys came before hello"):
+        alone.learn(clients.keys(2))
+
+
+def test_a_question_without_masks_is_refused(clients: Clients) -> None:
+    clients.met()
+    request = LabelsRequest(ticket=replace(TICKET, round=1))
+    with pytest.raises(SecureAggregationRefused, match="query.labels: asked for numbers without"):
+        answered(clients.masks[0], request)
+
+
 def test_a_point_of_low_order_gives_no_secret(clients: Clients) -> None:
     clients.introduce()
     signer = clients.masks[1].signer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -244,6 +245,55 @@ def test_an_owner_may_ask_for_more_clients() -> None:
     clients, numbers = MaskedClients(4, least_clients=5), random_numbers(4)
     with pytest.raises(SecureAggregationRefused, match="a sum of 4 clients; expected 5 at least"):
         clients.holders[0].hide(clients.label(), numbers[0])
+
+
+def test_a_sum_that_was_opened_is_not_opened_for_other_weights() -> None:
+    """Clients that work for the server would seal their shares again."""
+    clients, numbers = MaskedClients(5), random_numbers(5)
+    label, other = clients.label(), clients.label(weights=b"v" * 32)
+    clients.opened(label, clients.hide(label, numbers), (0, 1, 2))
+    colluding = [
+        MaskHolder(client, clients.secrets[client], clients.publics, memory=MaskMemory())
+        for client in range(3)
+    ]
+    shares = {c: colluding[c].hide(other, numbers[c]).shares[4] for c in range(3)}
+    with pytest.raises(SecureAggregationRefused, match="a second one would tell the difference"):
+        clients.holders[4].open(other, (0, 1, 2), shares)
+
+
+@pytest.mark.parametrize(
+    ("asked", "openers", "threshold"),
+    [(3, 3, 3), (4, 4, 3), (5, 5, 4), (6, 6, 5), (9, 9, 7), (15, 15, 11), (16, 15, 11)],
+)
+def test_more_than_two_thirds_of_the_openers_open(asked: int, openers: int, threshold: int) -> None:
+    label = MaskedClients(3).label(asked=range(asked))
+    assert (len(label.openers), label.threshold) == (openers, threshold)
+
+
+def test_a_label_binds_every_word_of_it() -> None:
+    clients = MaskedClients(4)
+    label = clients.label()
+    place = label.place
+    others = [
+        replace(label, keys=b"other"),
+        replace(label, form=b"other"),
+        replace(label, weights=b"other"),
+        replace(label, job="other"),
+        replace(label, asked=(0, 1, 2)),
+        replace(label, opens=False),
+        replace(label, place=replace(place, attempt=7)),
+        replace(label, place=replace(place, stage=7)),
+        replace(label, place=replace(place, round=7)),
+        replace(label, place=replace(place, trial=7)),
+        replace(label, place=replace(place, purpose="evaluate")),
+        # Where one word ends and the next begins is bound, too.
+        replace(label, form=label.form + label.weights[:1], weights=label.weights[1:]),
+    ]
+    assert len({each.digest for each in (label, *others)}) == len(others) + 1
+    # The same keys, the last of another client.
+    keys = [*clients.publics.by_client.values()]
+    renamed = PublicKeys(by_client=dict(zip((0, 1, 2, 4), keys, strict=True)))
+    assert renamed.digest != clients.publics.digest
 
 
 def test_among_whom_does_not_change_where_nobody_may_be_missing() -> None:

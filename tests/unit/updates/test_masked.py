@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
@@ -64,6 +65,34 @@ def test_the_first_grid_reaches_the_largest_update_and_not_much_further(
     assert beside[-1] == 0
     _, beside = codec.whole(np.full(SIZE, 2.001 * largest), key, steps)
     assert beside[-1] == SIZE
+
+
+@pytest.mark.parametrize(("bits", "most"), [(32, 0), (8, 7), (1, 7)])
+def test_a_hundredth_of_few_bits_may_be_cut(bits: int, most: int) -> None:
+    assert MaskedUpdates(update_bits=bits).most_cut(799) == most
+
+
+@pytest.mark.parametrize("steps", [b"", b"\x20\0\0\0", b"\x10\3\0\0\0", b"\x20\0\0\0\0"])
+def test_what_are_no_steps_is_refused(steps: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="^steps"):
+        MaskedUpdates.shared(steps)
+    MaskedUpdates.shared(b"\x20" + (2**20).to_bytes(4, "little"))
+    with pytest.raises(RemoteProtocolError, match="steps are of 32 bits and 1048577 clients"):
+        MaskedUpdates.shared(b"\x20" + (2**20 + 1).to_bytes(4, "little"))
+
+
+def test_steps_of_another_number_of_values_are_refused() -> None:
+    codec = MaskedUpdates()
+    key = UpdateKey(seed=0, job="job", stage=0, round=1, client=4)
+    steps = codec.first_steps(256, most_train=1, terms=3)
+    with pytest.raises(RemoteProtocolError, match="got 1 steps for 257 values"):
+        codec.encode_update(np.zeros(257), key, steps)
+    for numbers in (1, 259):
+        with pytest.raises(RemoteProtocolError, match=f"a masked update has {numbers} numbers"):
+            codec.decode_update(np.zeros(numbers, np.int64), key, steps)
+    for value in (np.nan, np.inf):
+        with pytest.raises(TrainingDiverged, match="client 4: stage 0, round 1: its update is not"):
+            codec.encode_update(np.full(256, value), key, steps)
 
 
 @pytest.mark.parametrize(("clients", "later"), [(10, 3), (1000, 3)])

@@ -25,7 +25,7 @@ from retexo_fl.graph.recipes import (
     read_summary,
 )
 from retexo_fl.graph.recipes.recipe import CategoryColumn, NumberColumn
-from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary
+from retexo_fl.graph.recipes.summary import MOST_TEXTS, LabelSummary
 from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from tests.support.tables import write_table
 
@@ -75,7 +75,7 @@ def test_that_a_cell_is_missing_tells_something_of_a_column_that_is_else_constan
 ) -> None:
     lines = [f"k{row},no,{'' if row % 3 else 7},5,{'DE' if row % 2 else ''}" for row in range(12)]
     summary = _summary(tmp_path / "n.csv", lines, head="id,fraud,age,flag,country")
-    recipe, told = fit_recipe(replace(summary, label_column="", label=ColumnSummary()))
+    recipe, told = fit_recipe(replace(summary, label_column="", label=LabelSummary()))
     assert recipe.numbers == (
         NumberColumn(
             column="age", logarithm=False, mean=7.0, deviation=1.0, missing=None, indicator=True

@@ -233,7 +233,7 @@ def test_where_nothing_comes_for_a_ticket_a_notice_is_asked_for(
                 times=9,
             ),
         )
-        clock.pause(ticketed.ASK_AFTER_S)
+        clock.pause(incoming.ASK_AFTER_S)
         assert not exchange.step(client.depot)
         assert client.depot.num_owed(0) == 0
         clock.pause(0.001)

@@ -1,0 +1,226 @@
+"""Answers as whole numbers: what their sums say, and which numbers cannot be added."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.client.api import (
+    BasisAnswer,
+    BasisRequest,
+    EvaluateAnswer,
+    EvaluateRequest,
+    GramAnswer,
+    GramRequest,
+    LabelsAnswer,
+    LabelsRequest,
+    PredictAnswer,
+    PredictRequest,
+    Request,
+    Sums,
+    Ticket,
+    TrainAnswer,
+    TrainRequest,
+)
+from retexo_fl.client.masked_answers import (
+    SumLengths,
+    answer_of_sum,
+    counter_of,
+    form_of,
+    numbers_of,
+    purpose_of,
+    sum_lengths,
+    told_form,
+)
+from retexo_fl.config import make_config
+from retexo_fl.errors import (
+    PluginError,
+    RemoteProtocolError,
+    SecureAggregationRefused,
+    TrainingDiverged,
+)
+from retexo_fl.masking.step import SharedStep
+from retexo_fl.updates.masked import MaskedUpdates
+
+TICKET = Ticket(job="job-0123456789ab", attempt=1, round=1)
+CLIENTS, COUNTER = 3, counter_of(1000)
+WEIGHTS = np.zeros(300)
+STEP = SharedStep(40, -3)
+STEPS = MaskedUpdates().first_steps(300, most_train=50, terms=CLIENTS)
+REAL = SumLengths(update=300, metric=3, report=4, classes=2, label_sums=2)
+COUNTS = replace(REAL, metric_counts=True, report_counts=True)
+
+
+def trained(client: int) -> TrainAnswer:
+    rng = np.random.default_rng(client)
+    return TrainAnswer(
+        update_sum=rng.integers(-99, 99, 300),
+        examples=4 + client,
+        loss_sum=1.5 * client,
+        validation_examples=client,
+        validation_loss_sum=2.25,
+        validation_correct=2,
+        validation_metric=Sums.of(np.array([1.0, 0.0, client])),
+    )
+
+
+def judged(client: int) -> EvaluateAnswer:
+    return EvaluateAnswer(
+        examples=7 * client,
+        loss_sum=0.375,
+        correct=client,
+        metric=Sums.of(np.array([2.0, client, 0.0])),
+        report=Sums.of(np.arange(4.0)) if client else Sums(),
+    )
+
+
+def asked_to_judge(nodes: str) -> EvaluateRequest:
+    return EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes=nodes)
+
+
+def added(
+    request: Request[Any], lengths: SumLengths, answers: list[Any], beside: np.ndarray
+) -> Any:
+    form = form_of(request, lengths, COUNTER)
+    total = form.zeros()
+    for client, answer in enumerate(answers):
+        found = numbers_of(
+            request, answer, form, lengths, terms=CLIENTS, client=client, beside=beside
+        )
+        assert found.form == form
+        total.add(found)
+    return answer_of_sum(request, total, lengths)
+
+
+@pytest.mark.parametrize("lengths", [REAL, COUNTS], ids=["sums", "counts"])
+def test_the_sum_of_updates_says_what_clients_say_together(lengths: SumLengths) -> None:
+    request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=STEPS)
+    answers = [trained(client) for client in range(CLIENTS)]
+    beside = np.array([3, 2**40, 1])
+    found = added(request, lengths, answers, beside)
+    updates = np.sum([answer.update_sum for answer in answers], axis=0)
+    assert found.update_sum.tolist() == [*updates.tolist(), *(CLIENTS * beside).tolist()]
+    assert (found.examples, found.validation_examples, found.validation_correct) == (15, 3, 6)
+    assert (found.loss_sum, found.validation_loss_sum) == (4.5, 6.75)
+    assert found.validation_metric.array().tolist() == [3, 0, 3]
+
+
+@pytest.mark.parametrize("lengths", [REAL, COUNTS], ids=["sums", "counts"])
+def test_the_sum_of_judgements_says_what_clients_say_together(lengths: SumLengths) -> None:
+    answers = [judged(client) for client in range(CLIENTS)]
+    found = added(asked_to_judge("test"), lengths, answers, np.zeros(0))
+    assert (found.examples, found.loss_sum, found.correct) == (21, 1.125, 3)
+    assert found.metric.array().tolist() == [6, 3, 0]
+    assert found.report.array().tolist() == [0, 2, 4, 6]
+    # Of validation nodes there is no report; of no nodes nothing.
+    plain = [replace(answer, report=Sums()) for answer in answers]
+    found = added(asked_to_judge("validation"), lengths, plain, np.zeros(0))
+    assert found.report == Sums()
+    none = replace(judged(0), metric=Sums(), report=Sums())
+    found = added(asked_to_judge("test"), lengths, [none] * 3, np.zeros(0))
+    assert (found.metric, found.report) == (Sums(), Sums())
+
+
+def test_the_sums_of_labels_predictions_features_and_products_likewise() -> None:
+    labels = [LabelsAnswer(uses=(1, 2, 3, 4, 5, c), sums=(0.5, -c)) for c in range(CLIENTS)]
+    found = added(LabelsRequest(ticket=TICKET), REAL, labels, np.zeros(0))
+    assert found == LabelsAnswer(uses=(3, 6, 9, 12, 15, 3), sums=(1.5, -3.0))
+    counts: dict[str, Any] = {
+        "train": 2,
+        "train_correct": 1,
+        "validation": 3,
+        "validation_correct": 2,
+    }
+    metrics: dict[str, Any] = {
+        name: Sums.of(np.ones(3)) for name in ("validation_metric", "test_metric")
+    }
+    predicted = PredictAnswer(nodes=9, **counts, test=4, test_correct=0, **metrics)
+    asked = PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv", set_name="set")
+    found = added(asked, REAL, [predicted] * 3, np.zeros(0))
+    assert (found.nodes, found.validation_correct, found.test, found.test_correct) == (27, 6, 12, 0)
+    assert found.test_metric.array().tolist() == [3, 3, 3]
+    features = BasisAnswer(sums=np.linspace(-1, 1, 300), examples=5, squares=(2.0, 3.5))
+    found = added(BasisRequest(ticket=TICKET), REAL, [features] * 3, np.zeros(0))
+    np.testing.assert_allclose(found.sums, 3 * features.sums, atol=3 * 2.0**-29)
+    assert (found.examples, found.squares) == (15, (6.0, 10.5))
+    products = GramAnswer(sums=STEP.unit * np.arange(300.0), examples=5)
+    found = added(GramRequest(ticket=TICKET, steps=STEP.told), REAL, [products] * 3, np.zeros(0))
+    assert found.sums.tolist() == (3 * products.sums).tolist()
+
+
+@pytest.mark.parametrize(
+    ("uses", "told"),
+    [
+        (1023, ""),
+        (1024, "of uses, one is 1024; expected counts up to 1023"),
+        (0, ""),
+        (-1, "of uses, one is -1;"),
+    ],
+)
+def test_a_count_is_from_none_to_all_that_there_are(uses: int, told: str) -> None:
+    request, answer = LabelsRequest(ticket=TICKET), LabelsAnswer(uses=(uses, *[1] * 5))
+    lengths = SumLengths(classes=2)
+    form = form_of(request, lengths, COUNTER)
+    if not told:
+        assert numbers_of(request, answer, form, lengths, terms=3, client=2).counts[0] == uses
+        return
+    with pytest.raises(SecureAggregationRefused, match=f"client 2: {told}"):
+        numbers_of(request, answer, form, lengths, terms=3, client=2)
+
+
+def test_a_metric_that_says_it_counts_and_does_not_is_named() -> None:
+    wrong = replace(judged(1), metric=Sums.of(np.array([0.5, 0.0, 0.0])))
+    with pytest.raises(PluginError, match="client 0: of examples, correct, metric, report, a sum"):
+        added(asked_to_judge("test"), COUNTS, [wrong] * 3, np.zeros(0))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2.0**42 / 3 + 1, -(2.0**42) / 3])
+def test_a_loss_that_a_sum_cannot_hold_is_refused_by_name(value: float) -> None:
+    """Of three clients each has a third of what 62 bits hold in parts of 2**-20."""
+    wrong = replace(judged(1), loss_sum=value)
+    fits = replace(judged(1), loss_sum=2.0**42 / 3 - 1)
+    added(asked_to_judge("test"), REAL, [fits] * 3, np.zeros(0))
+    with pytest.raises(TrainingDiverged, match="client 0: loss-sum is not finite, or 1.47e.12 or"):
+        added(asked_to_judge("test"), REAL, [wrong] * 3, np.zeros(0))
+
+
+def test_a_sum_below_zero_counts_nothing() -> None:
+    request, lengths = LabelsRequest(ticket=TICKET), SumLengths(classes=2)
+    form = form_of(request, lengths, COUNTER)
+    answer = LabelsAnswer(uses=(0, 0, 0, 0, 0, 1))
+    total = numbers_of(request, answer, form, lengths, terms=3, client=0)
+    total.counts[2] = 2**COUNTER.bits - 1
+    with pytest.raises(RemoteProtocolError, match="masked sum has -1 uses; expected a count"):
+        answer_of_sum(request, total, lengths)
+
+
+def test_each_use_and_form_is_a_purpose_and_a_label_of_its_own() -> None:
+    requests = [asked_to_judge("test"), asked_to_judge("validation")]
+    beside = replace(requests[1].terms, beside=True)
+    requests.append(replace(requests[1], terms=beside))
+    assert len({*map(purpose_of, requests)}) == 3
+    other = MaskedUpdates().first_steps(300, most_train=5000, terms=CLIENTS)
+    forms = set()
+    for steps in (STEPS, other):
+        request = TrainRequest(ticket=TICKET, weights=WEIGHTS, steps=steps)
+        for lengths in (REAL, COUNTS):
+            forms.add(told_form(request, form_of(request, lengths, COUNTER)))
+    assert len(forms) == 4
+
+
+def test_lengths_are_those_of_the_runs_task_and_metric() -> None:
+    def lengths(**keys: Any) -> SumLengths:
+        config = make_config({key.replace("_", "-"): value for key, value in keys.items()})
+        return sum_lengths(config, 5, update=7)
+
+    plain = SumLengths(update=7, report=25, classes=5, report_counts=True)
+    assert lengths() == plain
+    assert lengths(metric="macro-f1") == replace(plain, metric=15, metric_counts=True)
+    assert lengths(metric="log-loss") == replace(plain, metric=2)
+    numbers = lengths(task="regression", metric="rmse")
+    assert (numbers.metric, numbers.report, numbers.report_counts) == (6, 6, False)
+    assert numbers.label_sums > 0
