@@ -18,6 +18,7 @@ from retexo_fl.run_log.json_form import parse_object
 if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
     from retexo_fl.progress import LiveTable
+    from retexo_fl.run_log.profile import ChosenProfile
 
 #: Where the last lines of Flower's logs are kept when it fails.
 LOG_NAME: Final = "flower.log"
@@ -26,7 +27,7 @@ _TRACEBACK_END: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)
 
 def run_on_flower(
     run_path: Path,
-    make: Callable[[], tuple[RunConfig, list[GraphPartition]]],
+    make: Callable[[], tuple[RunConfig, list[GraphPartition], ChosenProfile | None]],
     table: LiveTable,
     listeners: Sequence[Callable[[Event], None]],
 ) -> None:
@@ -34,7 +35,7 @@ def run_on_flower(
 
     Args:
         run_path: Where its results go.
-        make: Returns the configuration, fitted to the parts, and these.
+        make: Returns the configuration, fitted to the parts, these, and the run's profile.
         table: A context in which the training takes place.
         listeners: Called with every event.
 
@@ -45,6 +46,7 @@ def run_on_flower(
     from retexo_fl.client.factory import PARTS_NAME, SCRATCH_VARIABLE
     from retexo_fl.client.preparation import keep_recipe
     from retexo_fl.graph import write_partitions
+    from retexo_fl.simulation.flower_bundle import training_apps
     from retexo_fl.simulation.flower_engine import run_flower_simulation
 
     def handle(event: Event) -> None:
@@ -53,7 +55,7 @@ def run_on_flower(
 
     with tempfile.TemporaryDirectory(prefix="retexo-") as scratch_name:
         scratch = Path(scratch_name)
-        config, parts = make()
+        config, parts, profile = make()
         if not config.partitions:
             # Where clients look for them; the configuration, which is replayed, does not say so.
             write_partitions(parts, scratch / PARTS_NAME)
@@ -68,6 +70,7 @@ def run_on_flower(
                     num_clients=config.clients,
                     tick=look,
                     extra_environment={SCRATCH_VARIABLE: str(scratch)},
+                    apps=training_apps(profile),
                 )
             except EngineFailed as failure:
                 raise named_error(failure, run_path, before) from failure

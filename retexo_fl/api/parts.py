@@ -28,7 +28,7 @@ def plan(
 
     Args:
         config: TOML file of keys, which ``keys`` override.
-        profile: Set of keys that both override; ``retexo`` by default.
+        profile: Set of keys that both override; by default that of a run.
         graph: As in :func:`retexo_fl.run`.
         partitions: Likewise.
         keys: Of the configuration, in snake case.

@@ -11,7 +11,7 @@ import numpy as np
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_masked import masked_facts, single_contributors
 from retexo_fl.api.plan_network import network_facts
-from retexo_fl.api.plan_profiles import profile_facts
+from retexo_fl.api.plan_profiles import profile_facts, training_size
 from retexo_fl.client.run_memory import (
     GraphSize,
     budget_bytes,
@@ -20,19 +20,16 @@ from retexo_fl.client.run_memory import (
     rows_are_on_disk,
 )
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import PLAN_KINDS, BoundaryPlan, GraphPartition
+from retexo_fl.graph import PLAN_KINDS, BoundaryPlan
 from retexo_fl.graph.labels import LINKS
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import (
     VOLUMES,
     PredictedVolume,
-    TrainingSize,
     gamma,
     lazy_volume,
-    sampled_vectors,
 )
 
 #: Algorithms whose clients send each other anything.
@@ -112,7 +109,7 @@ def _better(plans: Sequence[BoundaryPlan]) -> int:
 def _plan_facts(config: RunConfig, planned: PlannedParts, kind: str) -> dict[str, Any]:
     plans = planned.plans(kind)
     shape = ModelShape.of_part(config, planned.parts[0])
-    size = _size(config, planned.parts, plans, kind)
+    size = training_size(config, planned, kind)
     first = _first_exchange(config, shape, planned, kind)
     # Links are trained layer by layer alone.
     compared = ("lazy",) if config.task == LINKS else VOLUMES
@@ -140,25 +137,6 @@ def _added(config: RunConfig, plans: Sequence[BoundaryPlan]) -> dict[str, int]:
         "vectors_added": sum(plan.num_added for plan in plans) if is_needed else 0,
         "gradients_added": sum(plan.num_added_back for plan in plans),
     }
-
-
-def _size(
-    config: RunConfig, parts: Sequence[GraphPartition], plans: Sequence[BoundaryPlan], kind: str
-) -> TrainingSize:
-    pairs = [peer.send.count for plan in plans for peer in plan.peers]
-    counts = [counts_by_use(config, part) for part in parts]
-    # Clients of bns sample rows of boundary nodes; no sums.
-    drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
-    return TrainingSize(
-        clients=len(parts),
-        training_clients=sum(1 for c in counts if c["train"]),
-        asked_clients=sum(1 for c in counts if c["train"] or c["validation"]),
-        validation_clients=sum(1 for c in counts if c["validation"]),
-        vectors=sum(pairs),
-        rounds=config.stage_rounds,
-        sampled_vectors=drawn,
-        corrected=config.local_correction == "scaffold",
-    )
 
 
 def _first_exchange(

@@ -7,14 +7,17 @@ from typing import Any, Final
 from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
 from retexo_fl.api.plan_messages import training_messages
 from retexo_fl.config import RunConfig
+from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.stage_model import ModelShape
+from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
 
 #: What Flower's polling makes of one message in a deployment, from and to.
 MESSAGE_S: Final = (4, 9)
 
 
 def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> dict[str, Any]:
-    """Return what a lazy training moves at most and asks of a client, as JSON has it.
+    """Return what a training moves at most and asks of a client, as JSON has it.
 
     Args:
         config: Of the training.
@@ -24,12 +27,40 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
     parts = planned.parts
     asked = training_messages(config, shape, parts)
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
-    exchanged = sum(
-        sum(stage_payloads(config, shape, planned, stage).values()) for stage in range(shape.stages)
-    )
     return {
         "rounds": sum(config.stage_rounds),
-        "payload_at_most": exchanged + sum(one.payload_bytes for one in asked),
+        "payload_at_most": _exchanged(config, shape, planned)
+        + sum(one.payload_bytes for one in asked),
         "messages": messages,
         "deployed_minutes": [messages * seconds / 60 for seconds in MESSAGE_S],
     }
+
+
+def _exchanged(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> int:
+    """Return what clients send each other at most."""
+    if config.algorithm == "lazy":
+        stages = range(shape.stages)
+        return sum(sum(stage_payloads(config, shape, planned, m).values()) for m in stages)
+    volume = VOLUMES[config.algorithm](
+        shape, training_size(config, planned, effective_plan(config))
+    )
+    assert volume is not None, "bns has a plan of rows"
+    return volume.boundary
+
+
+def training_size(config: RunConfig, planned: PlannedParts, kind: str) -> TrainingSize:
+    """Return what closed forms take of a training with a plan of one kind."""
+    pairs = [peer.send.count for plan in planned.plans(kind) for peer in plan.peers]
+    counts = [counts_by_use(config, part) for part in planned.parts]
+    # Clients of bns sample rows of boundary nodes; no sums.
+    drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
+    return TrainingSize(
+        clients=len(planned.parts),
+        training_clients=sum(1 for c in counts if c["train"]),
+        asked_clients=sum(1 for c in counts if c["train"] or c["validation"]),
+        validation_clients=sum(1 for c in counts if c["validation"]),
+        vectors=sum(pairs),
+        rounds=config.stage_rounds,
+        sampled_vectors=drawn,
+        corrected=config.local_correction == "scaffold",
+    )

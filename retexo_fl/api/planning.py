@@ -7,29 +7,34 @@ from typing import Any
 
 from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
+from retexo_fl.api.profile_choice import chosen_profile
 from retexo_fl.api.settling import Asked, fitted, settled
 from retexo_fl.config import PROFILES, RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.named import layer_class
 from retexo_fl.progress.steps import Step
+from retexo_fl.run_log.json_form import to_json
+from retexo_fl.run_log.profile import ChosenProfile
 
 
-def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], str]:
-    """Return the configuration that is asked for, the facts of its plan, and a sentence of the fit.
+def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
+    """Return the configuration that a run with these keys has, the facts of its plan, its profile.
 
     Raises:
         InputError: The configuration, or the graph that it names, cannot be used.
     """
+    asked = asked.of_run()
     config = settled(asked)
     layer_class(config.model)
     parts = asked.load(config)
-    config, told = fitted(config, parts, asked)
+    config, fit = fitted(config, parts, asked)
     with Step("counting what each algorithm and profile would move"):
         counted = PlannedParts(parts)
-        facts = plan_facts(config, counted)
+        profile = chosen_profile(config, counted, asked, fit=fit)
+        facts = {**plan_facts(config, counted), "profile": to_json(profile)}
         if config.algorithm == "lazy":
             facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in PROFILES}
-    return config, facts, told
+    return config, facts, profile
 
 
 def _profile_facts(asked: Asked, planned: PlannedParts, profile: str) -> dict[str, Any] | None:

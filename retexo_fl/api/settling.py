@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import (
     DATA_PATH_KEYS,
+    DEFAULT_PROFILE,
     FITTED,
     RunConfig,
     Scalar,
     config_values,
-    default_profile,
     fitted_values,
     free_keys,
+    leaving,
     make_config,
     profile_values,
     read_config_file,
@@ -58,6 +59,7 @@ class Asked:
         values: Keys, which win over those of the file.
         file: TOML file of keys.
         profile: Name of a set of keys that both override; None for ``retexo``.
+        left: Keys whose values leave the default profile, where none is named.
         graph: What takes the place of a named graph: a :class:`~retexo_fl.graph.Graph`, a PyG
             ``Data`` or a NetworkX graph.
         parts: What takes the place of a folder of parts.
@@ -67,15 +69,17 @@ class Asked:
     values: Values = field(default_factory=dict)
     file: Path | None = None
     profile: str | None = None
+    left: tuple[str, ...] | None = None
     graph: object | None = None
     parts: Sequence[GraphPartition] | None = None
     extend: int = 0
 
     def of_run(self) -> Self:
-        """Return it with the profile of `retexo run`, where none is named."""
+        """Return it with a profile: where none is named the default, if all keys go with it."""
         if self.profile is not None or "resume" in self.values:
             return self
-        return replace(self, profile=default_profile({**self.in_file, **self.values}))
+        left = leaving({**self.in_file, **self.values})
+        return replace(self, profile="retexo" if left else DEFAULT_PROFILE, left=left)
 
     @property
     def in_file(self) -> Mapping[str, object]:
@@ -163,7 +167,7 @@ def _name_of(graph: object) -> str:
 def fitted(
     config: RunConfig, parts: Sequence[GraphPartition], asked: Asked
 ) -> tuple[RunConfig, str]:
-    """Fit what nobody chose of a profile to the graph; return that, and a sentence of what it is.
+    """Fit what nobody chose of a profile to the graph; return that, and what was fitted to what.
 
     Args:
         config: What :func:`settled` returned.
@@ -171,7 +175,7 @@ def fitted(
         asked: What the user asked for.
 
     Returns:
-        The configuration, and a sentence; none where the profile is the same for all graphs.
+        The configuration, and words; none where the profile is the same for all graphs.
     """
     profile = asked.profile
     if profile is None or profile not in FITTED:
@@ -192,7 +196,7 @@ def fitted(
     fitting = {key: value for key, value in fitted_to.items() if key not in chosen}
     keys = ", ".join(f"{key} {value}" for key, value in fitting.items()) or "as it is"
     told = (
-        f"profile {profile}: {keys} ({counted(facts.train_nodes, 'train node')}, "
+        f"{keys} ({counted(facts.train_nodes, 'train node')}, "
         f"{counted(facts.features, 'feature')} with {facts.entries_per_row:.3g} entries in a row, "
         f"mean degree {facts.degree:.3g})"
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
     from retexo_fl.progress import LiveTable
     from retexo_fl.run_log.events import Event
+    from retexo_fl.run_log.profile import ChosenProfile
     from retexo_fl.run_log.result import Result
 
 
@@ -74,7 +75,7 @@ class Training:
         foreseen = GraphSize.foreseen(self.config)
         if foreseen is not None and not self.force:
             check_memory(self.config, foreseen, self.run_path)
-        config, parts = self._fitted()
+        config, parts, profile = self._fitted()
         size = GraphSize.of(parts)
         if not self.force:
             check_memory(config, size, self.run_path)
@@ -87,16 +88,22 @@ class Training:
             else None
         )
         with table:
-            run_inline(config, parts, listeners, folder=folder)
+            run_inline(config, parts, listeners, folder=folder, profile=profile)
         keep_recipe(parts[0].recipe, self.run_path)
 
-    def _fitted(self) -> tuple[RunConfig, list[GraphPartition]]:
-        """Return all parts, and the configuration with what nobody chose fitted to them."""
+    def _fitted(self) -> tuple[RunConfig, list[GraphPartition], ChosenProfile | None]:
+        """Return the configuration with what nobody chose fitted to all parts, these, the profile.
+
+        A resumed run has its own.
+        """
+        from retexo_fl.api.plan_exchanges import PlannedParts
+        from retexo_fl.api.profile_choice import chosen_profile
+
         parts = self.asked.load(self.config, quiet=self.quiet)
-        config, told = fitted(self.config, parts, self.asked)
-        if told and not self.quiet:
-            self.tell(told)
-        return config, parts
+        if self.config.resume:
+            return self.config, parts, None
+        config, fit = fitted(self.config, parts, self.asked)
+        return config, parts, chosen_profile(config, PlannedParts(parts), self.asked, fit=fit)
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""

@@ -23,6 +23,7 @@ from retexo_fl.run_log.events import EVENTS, Event
 
 if TYPE_CHECKING:
     from retexo_fl.progress.prediction import PredictionTable
+    from retexo_fl.run_log.profile import ChosenProfile
     from retexo_fl.simulation.flower_bundle import BundleApps
 
 #: Between looks at the run directory.
@@ -57,7 +58,13 @@ _HISTORY: Final = EventFile(name="metrics.jsonl", kinds=EVENTS)
 
 
 def run_deployed(
-    config: RunConfig, run_path: Path, table: LiveTable, *, address: Address, quiet: bool = False
+    config: RunConfig,
+    run_path: Path,
+    table: LiveTable,
+    *,
+    address: Address,
+    quiet: bool = False,
+    profile: ChosenProfile | None = None,
 ) -> bool:
     """Have a SuperLink run the training, and watch it.
 
@@ -69,6 +76,7 @@ def run_deployed(
         table: Shows the run's events.
         address: Of the SuperLink.
         quiet: Show nothing.
+        profile: Of a new run.
 
     Returns:
         Whether the run directory is on this machine.
@@ -79,12 +87,14 @@ def run_deployed(
         EngineFailed: It was lost, or its run was stopped.
     """
     from retexo_fl.federation.file_lock import lock_run
+    from retexo_fl.simulation.flower_bundle import training_apps
 
     check_superlink(address)
     if config.resume:
         # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
-    return run_apps(config, run_path, table, address=address, quiet=quiet)
+    apps = training_apps(profile)
+    return run_apps(config, run_path, table, address=address, quiet=quiet, apps=apps)
 
 
 def run_apps(

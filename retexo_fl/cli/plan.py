@@ -66,9 +66,8 @@ def _plan(
 ) -> None:
     from retexo_fl.api.planning import planned
 
-    chosen, facts, told = planned(Asked(values=values, file=config, profile=profile))
-    if told:
-        complain(told)
+    chosen, facts, of_run = planned(Asked(values=values, file=config, profile=profile))
+    complain(of_run.sentence)
     if as_json:
         tell_json(facts)
     else:

@@ -180,6 +180,7 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
     if address is None:
         training.run(table)
         return True
+    from retexo_fl.api.profile_choice import named_profile
     from retexo_fl.cli.deployed_run import check_superlink, run_deployed
 
     if told:
@@ -188,7 +189,10 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
         complain(told)
     _say_what_is_not_added(config)
     _say_what_is_not_fitted(training.asked)
-    return run_deployed(config, training.run_path, table, address=address, quiet=quiet)
+    profile = None if config.resume else named_profile(training.asked)
+    return run_deployed(
+        config, training.run_path, table, address=address, quiet=quiet, profile=profile
+    )
 
 
 def _say_what_is_not_fitted(asked: Asked) -> None:

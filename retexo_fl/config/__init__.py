@@ -5,11 +5,12 @@ from retexo_fl.config.file import read_config_file
 from retexo_fl.config.goals import GOALS
 from retexo_fl.config.keys import Scalar
 from retexo_fl.config.profiles import (
+    DEFAULT_PROFILE,
     FITTED,
     PROFILES,
     GraphFacts,
-    default_profile,
     fitted_values,
+    leaving,
     profile_values,
 )
 from retexo_fl.config.run_config import (
@@ -32,6 +33,7 @@ from retexo_fl.config.value_forms import DEVICES, LINK, LINK_EXPECTED, LINK_PROF
 __all__ = [
     "AUTO_FEATURES",
     "DATA_PATH_KEYS",
+    "DEFAULT_PROFILE",
     "DEVICES",
     "FITTED",
     "GOALS",
@@ -47,13 +49,13 @@ __all__ = [
     "check_value",
     "client_plugins",
     "config_values",
-    "default_profile",
     "default_values",
     "field_of",
     "fitted_values",
     "free_keys",
     "key_infos",
     "key_of",
+    "leaving",
     "make_config",
     "panels",
     "parse_value",

@@ -5,13 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Required, TypeAlias, TypedDict, Unpack
 
 from retexo_fl.config.value_forms import ValueForm
 from retexo_fl.plugins import is_plugin
 
 Scalar = bool | int | float | str
+
+
+class Lean(Enum):
+    """Which values of a key go with lean training, the default; see :attr:`KeyInfo.lean`."""
+
+    #: All: it says which graph, how large, where, for how long, what crosses in how many bits, what
+    #: is reported or hidden, or something that only matters beside a key that leaves lean training.
+    ANY = "any"
+    #: That which lean training has itself: the key says how one trains.
+    OWN = "own"
+
+
+#: Texts stand for all that have more after a colon.
+LeanValues: TypeAlias = Lean | tuple[Scalar, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +40,9 @@ class KeyInfo:
         brief: The same for a list of options; empty where any text is allowed.
         panel: Heading in a list of options, of this key and those that follow; empty: as before.
         metavar: What stands for its value in such a list; empty: what its type is called.
+        lean: Values that are trained leanly; with another one a run that names no profile has the
+            paper's schedule (:func:`~retexo_fl.config.profiles.default_profile`). A tuple says with
+            which, beside its own, lean training was found to be as accurate.
         may_change: Whether attempts of one job may differ in it: it says where a run takes place,
             how long it waits for whom, or when it ends.
     """
@@ -35,6 +53,7 @@ class KeyInfo:
     brief: str
     panel: str = ""
     metavar: str = ""
+    lean: LeanValues
     may_change: bool = False
 
 
@@ -43,6 +62,7 @@ class More(TypedDict, total=False):
 
     panel: str
     metavar: str
+    lean: Required[LeanValues]
     may_change: bool
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from retexo_fl.config.keys import Scalar
+from retexo_fl.config.keys import Lean, Scalar
+from retexo_fl.config.run_config import default_values, key_infos
 from retexo_fl.errors import ConfigurationError
 
 #: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds, and
@@ -44,28 +45,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
     }
 )
 #: What `retexo run` trains by where nothing else is asked for.
-DEFAULT: Final = "lean"
-#: Keys that leave the default as it was found to be: as accurate as 100 rounds of Adam for each of
-#: two layers. Whoever chooses another key, such as an optimizer, has the others' defaults with it.
-_KEEP_DEFAULT: Final = frozenset(
-    {
-        *("dataset", "data-dir", "nodes", "edges", "partitions", "clients", "partitioner", "split"),
-        *("features", "key-column", "label-column", "merge-edges", "self-loops"),
-        *("feature-normalisation", "hidden", "heads", "rounds", "seed", "threads", "dtype"),
-        *("missing-peers", "exchange-deadline-s", "exchange-poll-s", "message-timeout-s"),
-        *("checkpoint-every", "engine", "links", "memory-budget", "out"),
-    }
-)
-_VALUES_OF_DEFAULT: Final = MappingProxyType(
-    {
-        "model": ("gcn", "sage"),
-        "layers": (2,),
-        "task": ("classes",),
-        "algorithm": ("lazy",),
-        "engine": ("inline", "flower"),
-    }
-)
-
+DEFAULT_PROFILE: Final = "lean"
 #: Profiles of which some keys follow from the graph.
 FITTED: Final = frozenset({"lean"})
 
@@ -84,6 +64,13 @@ _LOW_DEGREE: Final = 10
 _SUMS: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "sums"})
 _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
     {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4, "update-bits": 4}
+)
+#: By key, the values that the default profile has on one graph or another.
+_OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
+    {
+        key: (PROFILES[DEFAULT_PROFILE].get(key, value), _FEW_SUMS.get(key, value))
+        for key, value in default_values().items()
+    }
 )
 
 
@@ -125,13 +112,21 @@ class GraphFacts:
         return self.entries_per_row * (1 if self.is_binary else 5)
 
 
-def default_profile(chosen: Mapping[str, object]) -> str:
-    """Return the profile of a run that names none, by the keys that were chosen for it."""
-    for key, value in chosen.items():
-        known = _VALUES_OF_DEFAULT.get(key)
-        if value not in known if known else key not in _KEEP_DEFAULT:
-            return "retexo"
-    return DEFAULT
+def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
+    """Return which of the keys that were chosen leave the default profile, by their values.
+
+    Each key says so where it is declared (:attr:`~retexo_fl.config.keys.KeyInfo.lean`): it was
+    found to be as accurate as 100 rounds of Adam for each of two layers with the others.
+    """
+    return tuple(key for key, value in chosen.items() if not _goes_with_default(key, value))
+
+
+def _goes_with_default(key: str, value: object) -> bool:
+    taken = key_infos()[key].lean if key in key_infos() else Lean.ANY
+    if taken is Lean.ANY or value in _OWN_VALUES[key]:
+        return True
+    kind = value.partition(":")[0] if isinstance(value, str) else value
+    return isinstance(taken, tuple) and kind in taken
 
 
 def profile_values(name: str) -> Mapping[str, Scalar]:

@@ -20,6 +20,7 @@ from retexo_fl.config.checks import check_alone, check_together, shown
 from retexo_fl.config.goals import GOALS, loss_name, metric_name, split_name
 from retexo_fl.config.keys import (
     KeyInfo,
+    Lean,
     Scalar,
     choice,
     formed,
@@ -48,6 +49,8 @@ from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
 from retexo_fl.plugins import PYG, is_plugin
 
+ANY, OWN = Lean.ANY, Lean.OWN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
@@ -58,49 +61,56 @@ class RunConfig:
         "Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a "
         "public one (`retexo datasets`), or module:attribute of a function that returns a graph.",
         panel="Graph",
+        lean=ANY,
     )
     data_dir: str = text(
-        "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True
+        "", "Folder that holds the .npz data sets.", metavar="DIR", may_change=True, lean=ANY
     )
     nodes: str = text(
         "",
         "Table of all nodes (.csv, .parquet, .npz); replaces --dataset.",
         metavar="FILE",
         may_change=True,
+        lean=ANY,
     )
     edges: str = text(
         "",
         "Table of all edges (.csv, .parquet, .npz); needs --nodes.",
         metavar="FILE",
         may_change=True,
+        lean=ANY,
     )
     features: str = text(
         "",
         "Feature recipe for the columns of --nodes (`retexo features fit`), or 'auto' to make one.",
         metavar="FILE",
         may_change=True,
+        lean=ANY,
     )
-    key_column: str = text("", "Column of keys in --nodes, if not 'key'.")
-    label_column: str = text("", "Column of labels in --nodes, if not 'label'.")
+    key_column: str = text("", "Column of keys in --nodes, if not 'key'.", lean=ANY)
+    label_column: str = text("", "Column of labels in --nodes, if not 'label'.", lean=ANY)
     partitions: str = text(
         "",
         "Folder of parts from `retexo partition make`; replaces --dataset.",
         metavar="DIR",
         may_change=True,
+        lean=ANY,
     )
     edges_are: str = one_of(
         "undirected",
         "Whether edges have a direction, from source to target; for models dir-*.",
         *("undirected", "directed"),
+        lean=ANY,
     )
     merge_edges: str = one_of(
         "refuse",
         "An edge that is there several times: refused, or one edge with the sum, mean or maximum "
         "of the weights (1 without any) and of each attribute.",
         *("refuse", "sum", "mean", "max"),
+        lean=ANY,
     )
     self_loops: str = one_of(
-        "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop"
+        "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop", lean=ANY
     )
     edges_before: str = formed(
         "",
@@ -108,24 +118,27 @@ class RunConfig:
         "time.",
         MOMENT,
         metavar="TIME",
+        lean=ANY,
     )
-    clients: int = whole(5, "Number of clients.", least=1)
-    partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER)
+    clients: int = whole(5, "Number of clients.", least=1, lean=ANY)
+    partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER, lean=ANY)
     split: str = formed(
         "auto",
         "Train, validation and test nodes; auto: random:0.2/0.1/0.7. Of links, the edges; auto: "
         "random:0.85/0.05/0.1.",
         SPLIT,
         metavar="SPEC",
+        lean=ANY,
     )
     task: str = one_of(
         "classes",
         "What labels are: one class a node, several labels a node, or numbers; or links: which "
         "nodes have an edge, without labels.",
         *GOALS,
+        lean=("classes",),
     )
     feature_normalisation: str = one_of(
-        "none", "Scaling of the input features.", "none", "row", "l2"
+        "none", "Scaling of the input features.", "none", "row", "l2", lean=ANY
     )
 
     algorithm: str = one_of(
@@ -134,6 +147,7 @@ class RunConfig:
         "(edges between clients ignored), central (one client).",
         *ALGORITHMS,
         panel="Model and training",
+        lean=OWN,
     )
     model: str = one_of(
         "sage",
@@ -142,38 +156,54 @@ class RunConfig:
         *("gcn", "sage", "gat", "gin", "sage-pool", "gine"),
         *("dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
         plugin=True,
+        lean=("gcn", "sage"),
     )
-    layers: int = whole(2, "Number of GNN layers (stages of the training).", least=1, most=32)
-    hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536)
-    heads: int = whole(8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256)
-    rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1)
+    layers: int = whole(
+        2, "Number of GNN layers (stages of the training).", least=1, most=32, lean=(2,)
+    )
+    hidden: int = whole(64, "Width of the hidden layers.", least=1, most=65_536, lean=ANY)
+    heads: int = whole(
+        8, "Attention heads of GAT; each is hidden/heads wide.", least=1, most=256, lean=ANY
+    )
+    rounds: int = whole(60, "Rounds per layer, or of the whole model.", least=1, lean=ANY)
     last_rounds: int = whole(
         0,
         "Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says.",
         least=0,
         may_change=True,
+        lean=ANY,
     )
     basis: str = one_of(
         "none",
         "Whether features become coordinates in a subspace that the train labels choose.",
         *("none", "supervised"),
+        lean=OWN,
     )
     basis_rows: str = one_of(
         "own",
         "Of which rows: each node's own, so that features never leave a client, or the sums over "
         "neighbours that the first layer makes, so that they cross once.",
         *("own", "sums"),
+        lean=ANY,
     )
     basis_blocks: int = whole(
-        3, "Blocks of that subspace, each with a coordinate for each class.", least=2, most=64
+        3,
+        "Blocks of that subspace, each with a coordinate for each class.",
+        least=2,
+        most=64,
+        lean=ANY,
     )
     basis_bits: int = choice(
         32,
         "Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are.",
         *(32, 8, 4),
+        lean=ANY,
     )
     patience: int = whole(
-        0, "Rounds without a better model after which a stage ends; 0 for no early stop.", least=0
+        0,
+        "Rounds without a better model after which a stage ends; 0 for no early stop.",
+        least=0,
+        lean=ANY,
     )
     solver: str = one_of(
         "rounds",
@@ -181,83 +211,109 @@ class RunConfig:
         "over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing "
         "(for gcn and sage).",
         *("rounds", "ridge"),
+        lean=OWN,
     )
-    warm_start: bool = switch("A stage's classifier starts as the head of the stage before.")
+    warm_start: bool = switch(
+        "A stage's classifier starts as the head of the stage before.", lean=OWN
+    )
     optimizer: str = one_of(
         "adam",
         "What the server does with mean gradients (with one local step).",
         *("adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"),
+        lean=OWN,
     )
     learning_rate: float = number(
         0.01,
         "Step size of optimizer, or of server-optimizer.",
         "above 0, at most 10",
         lambda v: 0 < v <= 10,
+        lean=OWN,
     )
     dropout: float = number(
-        0.3, "Share of a layer's input values dropped.", "from 0 to below 1", lambda v: 0 <= v < 1
+        0.3,
+        "Share of a layer's input values dropped.",
+        "from 0 to below 1",
+        lambda v: 0 <= v < 1,
+        lean=OWN,
     )
     boundary_rate: float = number(
         0.1,
         "Share of its boundary nodes that a client of bns samples in a round.",
         "above 0, at most 1",
         lambda v: 0 < v <= 1,
+        lean=ANY,
     )
     boundary_scaling: str = one_of(
-        "inverse", "Whether bns divides sampled vectors by their share.", "inverse", "none"
+        "inverse",
+        "Whether bns divides sampled vectors by their share.",
+        "inverse",
+        "none",
+        lean=ANY,
     )
     activations: str = one_of(
         "keep",
         "Activations between the passes of an end-to-end round: keep, or recompute to save memory.",
         *("keep", "recompute"),
+        lean=ANY,
     )
     local_steps: int = whole(
         1,
         "Steps a client takes in a round; more than 1 is federated averaging of the layer.",
         least=1,
         most=10_000,
+        lean=OWN,
     )
     local_optimizer: str = one_of(
-        "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd"
+        "adam", "Optimizer of local steps, if more than 1.", "adam", "sgd", lean=ANY
     )
     local_learning_rate: float = number(
-        0.01, "Step size of the local optimizer.", "above 0, at most 10", lambda v: 0 < v <= 10
+        0.01,
+        "Step size of the local optimizer.",
+        "above 0, at most 10",
+        lambda v: 0 < v <= 10,
+        lean=ANY,
     )
     proximal_mu: float = number(
         0.0,
         "Pull of local steps towards the weights that they start from (FedProx); 0 for none.",
         "from 0 to 1000",
         lambda v: 0 <= v <= 1000,
+        lean=OWN,
     )
     local_correction: str = one_of(
         "none",
         "Whether local steps are corrected by how a client's gradients differ from all clients' "
         "(SCAFFOLD), which the server sends beside the weights.",
         *("none", "scaffold"),
+        lean=OWN,
     )
     server_optimizer: str = one_of(
         "mean",
         "What the server does with changes after several local steps: add their mean, or step "
         "along it by learning-rate.",
         *("mean", "sgd", "momentum", "adam", "yogi", "adagrad"),
+        lean=OWN,
     )
     link_head: str = one_of(
         "dot",
         "How task links scores two nodes: by the dot product of their embeddings, or by a layer of "
         "its own on their products (mlp).",
         *("dot", "mlp"),
+        lean=ANY,
     )
     negatives: int = whole(
         1,
         "Pairs of nodes without an edge that task links draws for each train edge in each round.",
         least=1,
         most=1000,
+        lean=ANY,
     )
     loss: str = formed(
         "auto",
         "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
         LOSS,
         metavar="SPEC",
+        lean=("cross-entropy",),
     )
     class_weights: str = formed(
         "none",
@@ -265,6 +321,7 @@ class RunConfig:
         "(balanced), or a number for each.",
         CLASS_WEIGHTS,
         metavar="SPEC",
+        lean=ANY,
     )
     metric: str = formed(
         "auto",
@@ -272,22 +329,28 @@ class RunConfig:
         "reported; auto: accuracy, of several labels and of links roc-auc, of a regression rmse.",
         METRIC,
         metavar="SPEC",
+        lean=ANY,
     )
     per_client_metrics: bool = switch(
-        "Each client sends its own figure of the test, and the report shows their spread."
+        "Each client sends its own figure of the test, and the report shows their spread.", lean=ANY
     )
-    weight_decay: float = number(5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1)
-    aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR)
+    weight_decay: float = number(
+        5e-4, "Coupled L2 penalty.", "from 0 to 1", lambda v: 0 <= v <= 1, lean=OWN
+    )
+    aggregator: str = formed("mean", "How updates are combined.", AGGREGATOR, lean=OWN)
     secure_aggregation: str = one_of(
         "none",
         "Whether the server gets each client's sums, or only all clients' together: under masks "
         "that cancel (masked; at least 3 clients with train nodes; no help against a malicious "
         "server).",
         *("none", "masked"),
+        lean=ANY,
     )
-    seed: int = whole(0, "Seed of every random choice.", least=0)
-    dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64")
-    threads: int = whole(1, "CPU threads per client; other values change bits.", least=1, most=256)
+    seed: int = whole(0, "Seed of every random choice.", least=0, lean=ANY)
+    dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64", lean=ANY)
+    threads: int = whole(
+        1, "CPU threads per client; other values change bits.", least=1, most=256, lean=ANY
+    )
 
     sampler: str = one_of(
         "none",
@@ -295,22 +358,31 @@ class RunConfig:
         "(neighbour), the subgraph around each node (shadow), or mostly cached ones (gns).",
         *("none", "full", "neighbour", "shadow", "gns"),
         panel="Mini-batches and devices",
+        lean=OWN,
     )
     fanouts: str = formed(
         "15/10",
         "Neighbours sampled per node, from the last layer to the first.",
         FANOUTS,
         metavar="SPEC",
+        lean=ANY,
     )
-    batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1)
+    batch_nodes: int = whole(1024, "Train nodes of a mini-batch.", least=1, lean=ANY)
     cache_share: float = number(
-        0.2, "Share of its nodes that gns caches.", "above 0, at most 1", lambda v: 0 < v <= 1
+        0.2,
+        "Share of its nodes that gns caches.",
+        "above 0, at most 1",
+        lambda v: 0 < v <= 1,
+        lean=ANY,
     )
-    cache_epochs: int = whole(1, "Epochs between two samplings of the gns cache.", least=1)
+    cache_epochs: int = whole(
+        1, "Epochs between two samplings of the gns cache.", least=1, lean=ANY
+    )
     gpu_cache: str = one_of(
         "degree",
         "Feature rows that a GPU caches: those of largest degree, or the last used; not for gns.",
         *("degree", "lru"),
+        lean=ANY,
     )
     devices: str = formed(
         "cpu",
@@ -318,6 +390,7 @@ class RunConfig:
         DEVICES,
         metavar="SPEC",
         may_change=True,
+        lean=ANY,
     )
     balance: str = one_of(
         "dynamic",
@@ -325,6 +398,7 @@ class RunConfig:
         "dynamic",
         "static",
         may_change=True,
+        lean=ANY,
     )
 
     boundary_plan: str = one_of(
@@ -333,21 +407,25 @@ class RunConfig:
         "rows (cover; for gcn, sage and gin).",
         *("rows", "cover"),
         panel="Exchange",
+        lean=ANY,
     )
     row_bits: int = choice(
         32,
         "Bits of a value in vectors, rounded at random; 32 leaves them as they are.",
         *(32, 8, 4, 2),
+        lean=ANY,
     )
     update_bits: int = choice(
         32,
         "Bits of a value in updates, rounded at random; 32 leaves them as they are.",
         *(32, 8, 4, 2, 1),
+        lean=ANY,
     )
     weight_bits: int = choice(
         32,
         "Bits of a value in weights, sent as changes; 32 sends all weights as they are.",
         *(32, 8, 4, 2, 1),
+        lean=ANY,
     )
     codec: str = one_of(
         "lossless",
@@ -355,6 +433,7 @@ class RunConfig:
         "or rounded to 24 bits so that sums are exact (fixed). Updates go without their zeros, but "
         "with dense.",
         *("lossless", "dense", "fixed"),
+        lean=OWN,
     )
 
     missing_peers: str = one_of(
@@ -364,9 +443,15 @@ class RunConfig:
         "drop",
         panel="Faults and time",
         may_change=True,
+        lean=ANY,
     )
     exchange_deadline_s: float = number(
-        600.0, "Deadline of an exchange, in seconds.", "above 0", lambda v: v > 0, may_change=True
+        600.0,
+        "Deadline of an exchange, in seconds.",
+        "above 0",
+        lambda v: v > 0,
+        may_change=True,
+        lean=ANY,
     )
     exchange_poll_s: float = number(
         60.0,
@@ -374,6 +459,7 @@ class RunConfig:
         "above 0",
         lambda v: v > 0,
         may_change=True,
+        lean=ANY,
     )
     message_timeout_s: float = number(
         3600.0,
@@ -381,30 +467,38 @@ class RunConfig:
         "above 0",
         lambda v: v > 0,
         may_change=True,
+        lean=ANY,
     )
     min_clients: int = whole(
         0,
         "Quorum: answers that are enough to close a round at round-deadline-s; 0 for all.",
         least=0,
+        lean=ANY,
     )
     round_deadline_s: float = number(
         0.0,
         "Deadline after which min-clients answers close a round, in seconds; 0 for none.",
         "at least 0",
         lambda v: v >= 0,
+        lean=ANY,
     )
     checkpoint_every: int = whole(
-        1, "Rounds between checkpoints, of which at most two a second are written.", least=1
+        1,
+        "Rounds between checkpoints, of which at most two a second are written.",
+        least=1,
+        lean=ANY,
     )
 
     introductions: bool = switch(
         "The server hands all clients' certificates and addresses to clients without a roster.",
         panel="Clients that find each other",
         may_change=True,
+        lean=ANY,
     )
     relay: bool = switch(
         "The server relays encrypted blocks between clients that cannot reach each other.",
         may_change=True,
+        lean=ANY,
     )
 
     engine: str = one_of(
@@ -414,9 +508,14 @@ class RunConfig:
         *("inline", "flower", "deployment"),
         panel="Where it runs",
         may_change=True,
+        lean=("inline", "flower"),
     )
     links: str = formed(
-        "ideal", "Network that the inline engine models, in virtual time.", LINKS, metavar="SPEC"
+        "ideal",
+        "Network that the inline engine models, in virtual time.",
+        LINKS,
+        metavar="SPEC",
+        lean=ANY,
     )
     memory_budget: str = formed(
         "auto",
@@ -425,12 +524,21 @@ class RunConfig:
         BUDGET,
         metavar="SIZE",
         may_change=True,
+        lean=ANY,
     )
     out: str = text(
-        "", "Run directory; default runs/DATASET-MODEL-TIME.", metavar="DIR", may_change=True
+        "",
+        "Run directory; default runs/DATASET-MODEL-TIME.",
+        metavar="DIR",
+        may_change=True,
+        lean=ANY,
     )
     resume: str = text(
-        "", "Run directory of an interrupted run to resume.", metavar="RUN", may_change=True
+        "",
+        "Run directory of an interrupted run to resume.",
+        metavar="RUN",
+        may_change=True,
+        lean=ANY,
     )
 
     def __post_init__(self) -> None:

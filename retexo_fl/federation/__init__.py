@@ -12,11 +12,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 
-def make_server_app() -> ServerApp:
-    """Return the ServerApp that trains by lazy message passing."""
-    from retexo_fl.federation import server_app
+def make_server_app(**profile: Any) -> ServerApp:
+    """Return the ServerApp that trains by lazy message passing.
 
-    return server_app.make_server_app()
+    Args:
+        profile: Fields of :class:`~retexo_fl.run_log.profile.ChosenProfile`; without any, keys are
+            those of Flower's run configuration.
+    """
+    from retexo_fl.federation import server_app
+    from retexo_fl.run_log.profile import ChosenProfile
+
+    given = profile or {"name": "retexo", "why": "whose keys Flower's run configuration overrides"}
+    return server_app.make_server_app(profile=ChosenProfile(**given))
 
 
 def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:

@@ -15,6 +15,8 @@ from retexo_fl.federation.checkpoints import Checkpoint, named_damage
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.run_log.json_form import read
+from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.selection import BestWeights, Score
 
@@ -40,6 +42,7 @@ class JobState:
         exchange_s: Seconds in exchanges.
         train_s: Seconds in which the server waited for clients in rounds.
         label_facts: What the first attempt's clients made known of their labels.
+        profile: The profile that the first attempt had, and why.
     """
 
     job: str
@@ -53,12 +56,13 @@ class JobState:
     exchange_s: float = 0.0
     train_s: float = 0.0
     label_facts: tuple[float, ...] = ()
+    profile: ChosenProfile | None = None
     _restored: Checkpoint | None = None
 
     @classmethod
-    def begin(cls) -> Self:
+    def begin(cls, profile: ChosenProfile | None = None) -> Self:
         """Start a new job."""
-        return cls(job=f"job-{secrets.token_hex(6)}")
+        return cls(job=f"job-{secrets.token_hex(6)}", profile=profile)
 
     @classmethod
     def resume(cls, checkpoint: Checkpoint, ledger: TrafficLedger) -> Self:
@@ -83,6 +87,7 @@ class JobState:
                 exchange_s=float(facts["exchange_s"]),
                 train_s=float(facts["train_s"]),
                 label_facts=tuple(float(fact) for fact in facts.get("label_facts", ())),
+                profile=_profile(facts.get("profile")),
                 _restored=checkpoint,
             )
 
@@ -134,6 +139,7 @@ class JobState:
             "cut": state.cut,
             "steps": state.steps.hex(),
             "label_facts": list(self.label_facts),
+            "profile": None if self.profile is None else asdict(self.profile),
             "exchange_s": self.exchange_s,
             "train_s": self.train_s,
         }
@@ -220,6 +226,10 @@ def _best(facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> BestWe
         round_number=int(facts["best_round"]),
         score=_score(facts["best_score"]),
     )
+
+
+def _profile(values: Mapping[str, Any] | None) -> ChosenProfile | None:
+    return None if values is None else read(ChosenProfile, values, _CHECKPOINT)
 
 
 def _counts(values: Mapping[str, Any]) -> dict[int, int]:

@@ -113,6 +113,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         algorithm=config.algorithm,
         boundary_plan=effective_plan(config),
         engine=config.engine,
+        profile=job.profile,
         test_accuracy=outcome.test.accuracy,
         val_accuracy=last.score.accuracy,
         micro_f1=outcome.test.accuracy if config.task == CLASSES else None,

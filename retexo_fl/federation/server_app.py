@@ -28,16 +28,20 @@ from retexo_fl.outlet import standard_error
 from retexo_fl.plugins import named_plugin_errors
 from retexo_fl.progress import LiveTable
 from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.profile import ChosenProfile
 
 Listener = Callable[[Event], None]
 
 
-def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
+def make_server_app(
+    listeners: Sequence[Listener] | None = None, *, profile: ChosenProfile | None = None
+) -> ServerApp:
     """Return the ServerApp: one run of it is one attempt of a job.
 
     Args:
         listeners: Called with every event, for callers in the same process. Without any, progress
             goes to Flower's log as plain lines.
+        profile: Of a new job, to be told and noted.
     """
     app = ServerApp()
 
@@ -48,9 +52,9 @@ def make_server_app(listeners: Sequence[Listener] | None = None) -> ServerApp:
             # Flower runs this app, whatever the default of a key that was not given.
             config = replace(config, engine="flower")
         if listeners is not None:
-            run_training(grid, config, listeners)
+            run_training(grid, config, listeners, profile=profile)
             return
-        path = run_training(grid, config, [_flower_log(config)])
+        path = run_training(grid, config, [_flower_log(config)], profile=profile)
         log(INFO, "report: %s", path / "report.html")
 
     return app
@@ -74,6 +78,7 @@ def run_training(
     listeners: Sequence[Listener] = (),
     *,
     clock: Clock = THIS_MACHINE,
+    profile: ChosenProfile | None = None,
 ) -> Path:
     """Train, or resume a training, and return the run directory.
 
@@ -86,6 +91,7 @@ def run_training(
         config: What to train; ``resume`` names a run to continue.
         listeners: Called with every event.
         clock: For the deadlines of exchanges.
+        profile: Of a new job; a resumed one has its own.
 
     Raises:
         RetexoError: Any named failure.
@@ -104,7 +110,7 @@ def run_training(
     else:
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
         check_free(run.path)
-        job = JobState.begin()
+        job = JobState.begin(profile)
     loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
     try:
         loop.greet()

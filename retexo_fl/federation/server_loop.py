@@ -112,6 +112,7 @@ class ServerLoop:
                 clients=self.config.clients,
                 stages=self._strategy.stages,
                 metric=self.config.metric_name,
+                profile=self.job.profile,
                 warnings=self._warnings(),
                 absent=self._never_there,
             )

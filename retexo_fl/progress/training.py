@@ -108,6 +108,7 @@ class LiveTable(LiveView):
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     head = Text(_head(course, names), style="bold", no_wrap=True, overflow="ellipsis")
+    profile = [Text(line, style="dim") for line in _profile_of(course)]
     warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
     foot = Text(no_wrap=True, overflow="ellipsis")
     if course.finished:
@@ -117,7 +118,7 @@ def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
     short = [
         Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in _short_of(course)
     ]
-    return Group(head, *warnings, Text(), _table(course), Text(), *short, foot)
+    return Group(head, *profile, *warnings, Text(), _table(course), Text(), *short, foot)
 
 
 def _short_of(course: RunCourse) -> list[str]:
@@ -232,7 +233,7 @@ def _plain_line(
     """
     match event:
         case Started(warnings=warnings):
-            return "\n".join([_head(course, names), *_warned(warnings)])
+            return "\n".join([_head(course, names), *_profile_of(course), *_warned(warnings)])
         case Finished(warnings=warnings):
             return "\n".join([*_warned(warnings), _summary(course)])
         case Waiting():
@@ -250,6 +251,10 @@ def _plain_line(
         case _:
             return None
     return f"{line}, {format_bytes(course.moved_bytes)} moved"
+
+
+def _profile_of(course: RunCourse) -> list[str]:
+    return [] if course.profile is None else [plain_text(course.profile.sentence)]
 
 
 def _warned(warnings: tuple[str, ...]) -> list[str]:

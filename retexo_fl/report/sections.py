@@ -48,9 +48,13 @@ def header(run: RunRecord) -> str:
         f"seed {seed}" if seed else "",
         f"{attempts} attempts" if attempts > 1 else "",
     ]
+    profile = result.profile if result else run.course.profile
+    lines = [" · ".join(fact for fact in facts if fact)]
+    lines += [] if profile is None else [profile.sentence]
+    paragraphs = "".join(f'<p class="facts">{escape(line)}</p>' for line in lines)
     return (
         f"<header><div><h1>{escape(dataset)}</h1>"
-        f'<p class="facts">{escape(" · ".join(fact for fact in facts if fact))}</p></div>'
+        f"{paragraphs}</div>"
         f'<span class="state {"good" if run.state == "finished" else "warn"}">'
         f"{escape(run.state)}</span></header>"
     )

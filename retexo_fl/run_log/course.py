@@ -19,6 +19,7 @@ from retexo_fl.run_log.events import (
     Started,
     Waiting,
 )
+from retexo_fl.run_log.profile import ChosenProfile
 
 #: Rounds that the estimate of the time left looks back.
 _PACE_ROUNDS: Final = 20
@@ -138,6 +139,7 @@ class RunCourse:
         attempt: The last one, by its number.
         attempts: How many have begun to train.
         metric: By which weights are selected.
+        profile: Of the run; None where its keys were given without any.
         moved_bytes: Payload bytes of the run.
         awaited: Clients that are waited for.
         absent: Clients that the last round was closed without.
@@ -155,6 +157,7 @@ class RunCourse:
         self.attempt = 1
         self.attempts = 0
         self.metric = "accuracy"
+        self.profile: ChosenProfile | None = None
         self.moved_bytes: int | None = None
         self.awaited: tuple[int, ...] = ()
         self.absent: tuple[int, ...] = ()
@@ -229,6 +232,7 @@ class RunCourse:
 
     def _start(self, event: Started) -> None:
         self.clients, self.attempt, self.metric = event.clients, event.attempt, event.metric
+        self.profile = event.profile
         self.attempts += 1
         self.absent = self._never_came = event.absent
         self.warnings = event.warnings

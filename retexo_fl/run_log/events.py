@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.run_log.json_form import OMITTED, read, to_json
+from retexo_fl.run_log.profile import ChosenProfile
 
 #: Stages of a run; more are damage.
 _MOST_STAGES: Final = 10_000
@@ -42,6 +43,7 @@ class Started(Event):
         stages: How many are trained in all.
         absent: Clients that were not there.
         metric: By which weights are selected.
+        profile: Of the run; None where its keys were given without any.
         warnings: What the user should know of the labels, a line each.
     """
 
@@ -49,6 +51,7 @@ class Started(Event):
     clients: int
     stages: int
     metric: str = field(default="accuracy", metadata=OMITTED)
+    profile: ChosenProfile | None = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     absent: tuple[int, ...] = field(default=(), metadata=OMITTED)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from retexo_fl.federation.prediction_app import PredictionTask
     from retexo_fl.federation.prediction_in_place import InPlaceTask
     from retexo_fl.federation.recipe_app import RecipeTask
+    from retexo_fl.run_log.profile import ChosenProfile
 
 Scalar = bool | int | float | str
 
@@ -58,6 +59,11 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
     )
 
 
+def training_apps(profile: ChosenProfile | None) -> BundleApps:
+    """Return the components of a training that tells which profile it has."""
+    return BundleApps() if profile is None else BundleApps(server=_component("server", profile))
+
+
 def recipe_apps(task: RecipeTask) -> BundleApps:
     """Return the components of a run that makes a feature recipe; clients answer as ever."""
     return BundleApps(server=_component("recipe", task))
@@ -68,7 +74,7 @@ def in_place_apps(task: InPlaceTask) -> BundleApps:
     return BundleApps(server=_component("prediction_in_place", task))
 
 
-def _component(kind: str, task: PredictionTask | RecipeTask) -> str:
+def _component(kind: str, task: PredictionTask | RecipeTask | ChosenProfile) -> str:
     """Return the source of a ServerApp that is made with the fields of a task."""
     given = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
     return f"from retexo_fl.federation import make_{kind}_app\napp = make_{kind}_app({given})\n"

@@ -17,6 +17,7 @@ from retexo_fl.federation.client_handlers import build_client_app
 from retexo_fl.federation.server_app import Listener, make_server_app
 from retexo_fl.graph import GraphPartition
 from retexo_fl.run_log.events import Event
+from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.simulation.heap import return_freed_memory
 from retexo_fl.simulation.inline_grid import InlineGrid
 from retexo_fl.simulation.interleaved import Watcher, no_watch
@@ -35,6 +36,7 @@ def run_inline(
     listeners: Sequence[Listener] = (),
     *,
     folder: Path | None = None,
+    profile: ChosenProfile | None = None,
 ) -> None:
     """Train on ``parts`` in this process.
 
@@ -43,6 +45,7 @@ def run_inline(
         parts: One for each client.
         listeners: Called with every event of the run.
         folder: Keeps rows that cross, in place of memory; it is removed at the end.
+        profile: Of the run, to be told and noted.
 
     Raises:
         RetexoError: Any named failure of the run.
@@ -54,7 +57,7 @@ def run_inline(
     channel = make_channel(network, folder)
     clients = InProcessClients(parts, config, channel=channel, folder=folder)
     try:
-        run_clients(config, clients.find, listeners, network=network)
+        run_clients(config, clients.find, listeners, network=network, profile=profile)
     finally:
         clients.close()
 
@@ -88,6 +91,7 @@ def run_clients(
     listeners: Sequence[Listener] = (),
     *,
     network: VirtualNetwork | None = None,
+    profile: ChosenProfile | None = None,
 ) -> None:
     """Train in this process with clients that the caller makes.
 
@@ -96,6 +100,7 @@ def run_clients(
         find: Returns a client by job and index; called at every message.
         listeners: Called with every event of the run.
         network: From :func:`make_network`, with clients whose channel is of :func:`make_channel`.
+        profile: Of the run, to be told and noted.
 
     Raises:
         ConfigurationError: ``links`` is not ideal, and there is no network.
@@ -104,7 +109,7 @@ def run_clients(
     if config.traits.exchanges_in_rounds:
         watch: Watcher = no_watch if network is None else network.exchange
         find = InterleavedClients(find, config.clients, codec=config.codec, watch=watch).find
-    _serve(make_server_app(listeners), config, find, network)
+    _serve(make_server_app(listeners, profile=profile), config, find, network)
 
 
 def predict_inline(

@@ -1,0 +1,104 @@
+"""Which profile a run has, why, and what it costs where lean training was left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from retexo_fl.algorithms import check_algorithm
+from retexo_fl.api.plan_exchanges import PlannedParts
+from retexo_fl.api.plan_facts import profile_facts_of
+from retexo_fl.api.settling import Asked, fitted
+from retexo_fl.config import (
+    DEFAULT_PROFILE,
+    RunConfig,
+    Scalar,
+    config_values,
+    default_values,
+    make_config,
+    profile_values,
+)
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.run_log.profile import ChosenProfile
+
+#: Keys that left the default, of which a sentence names so many.
+_MOST_NAMED: Final = 3
+
+
+def chosen_profile(
+    config: RunConfig, planned: PlannedParts, asked: Asked, *, fit: str
+) -> ChosenProfile:
+    """Return the profile of a run whose graph is here.
+
+    Args:
+        config: Of the run, fitted to the graph.
+        planned: All clients' parts.
+        asked: What the user asked for, with a profile.
+        fit: What was fitted (:func:`~retexo_fl.api.settling.fitted`).
+    """
+    profile = named_profile(asked)
+    if profile.name == DEFAULT_PROFILE:
+        return replace(profile, fit=fit)
+    lean = _as_lean(config, planned, asked)
+    advice = ""
+    if asked.left:
+        advice = f"--profile {DEFAULT_PROFILE} keeps it"
+        if lean is None:
+            advice = f"{DEFAULT_PROFILE} does not go with it"
+            lean = _as_lean(config, planned, asked, without=asked.left)
+    return replace(
+        profile,
+        payload_at_most=_at_most(config, planned),
+        lean_at_most=None if lean is None else _at_most(lean, planned),
+        advice=advice,
+    )
+
+
+def named_profile(asked: Asked) -> ChosenProfile:
+    """Return the profile of a run, and why it has it, without a look at its graph."""
+    assert asked.profile is not None
+    if asked.left is None:
+        return ChosenProfile(name=asked.profile, why="as asked")
+    if not asked.left:
+        return ChosenProfile(name=asked.profile, why="by default")
+    chosen = {**asked.in_file, **asked.values}
+    keys = [f"{key} = {_text(chosen[key])}" for key in asked.left[:_MOST_NAMED]]
+    more = len(asked.left) - len(keys)
+    keys += [f"{more} more"] if more else []
+    *first, last = keys
+    named = f"{', '.join(first)} and {last} were" if first else f"{last} was"
+    return ChosenProfile(name=asked.profile, why=f"since {named} chosen")
+
+
+def _as_lean(
+    config: RunConfig, planned: PlannedParts, asked: Asked, *, without: Sequence[str] = ()
+) -> RunConfig | None:
+    """Return the configuration by the default profile, ``without`` some keys; None if none is."""
+    assert asked.profile is not None
+    if "task" in without:
+        # Another goal is no way to compare with.
+        return None
+    chosen = {**asked.in_file, **asked.values}.keys() - {*without}
+    unset = {*profile_values(asked.profile), *without} - chosen
+    lean = {k: v for k, v in profile_values(DEFAULT_PROFILE).items() if k not in chosen}
+    values: Mapping[str, Scalar] = {
+        **config_values(config),
+        **{key: default_values()[key] for key in unset},
+        **lean,
+    }
+    try:
+        check_algorithm(values)
+        of_lean = replace(asked, profile=DEFAULT_PROFILE)
+        return fitted(make_config(values), planned.parts, of_lean)[0]
+    except ConfigurationError:
+        return None
+
+
+def _at_most(config: RunConfig, planned: PlannedParts) -> int:
+    payload: int = profile_facts_of(config, planned)["payload_at_most"]
+    return payload
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,41 @@
+"""The profile that a run has, and why: one line in terminal, plan, log and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retexo_fl.run_log.json_form import OMITTED
+from retexo_fl.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenProfile:
+    """A set of keys that a run has where nobody chose others.
+
+    Attributes:
+        name: Of the profile.
+        why: Why it is that one, to follow the name.
+        fit: Which of its keys follow from the graph, and by what.
+        payload_at_most: Bytes of a run that left lean training, if no stage ends early; None where
+            they were not counted, or nothing was left.
+        lean_at_most: The same of lean training; None likewise.
+        advice: What a user can do about it.
+    """
+
+    name: str
+    why: str
+    fit: str = field(default="", metadata=OMITTED)
+    payload_at_most: int | None = field(default=None, metadata=OMITTED)
+    lean_at_most: int | None = field(default=None, metadata=OMITTED)
+    advice: str = field(default="", metadata=OMITTED)
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line."""
+        costs = ""
+        if self.payload_at_most is not None:
+            costs = f"at most {format_bytes(self.payload_at_most)}"
+            if self.lean_at_most is not None:
+                costs += f", where lean would move at most {format_bytes(self.lean_at_most)}"
+        told = "; ".join(part for part in (self.fit, costs, self.advice) if part)
+        return f"profile {self.name}, {self.why}" + (f": {told}" if told else "")
