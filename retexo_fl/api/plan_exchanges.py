@@ -13,6 +13,8 @@ from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.training.coded_size import sent_bytes
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.link_split import counts_by_use
+from retexo_fl.training.messages import Counts
 from retexo_fl.training.stage_model import ModelShape
 
 #: Payload bytes by (sender, receiver).
@@ -30,6 +32,10 @@ class PlannedParts:
         self.parts = parts
         self._plans: dict[str, list[BoundaryPlan]] = {}
         self._features: dict[tuple[str, ...], Payloads] = {}
+
+    def counts(self, config: RunConfig) -> Counts:
+        """Return how many nodes, or edges, of each use all clients have."""
+        return {part.client: counts_by_use(config, part) for part in self.parts}
 
     def plans(self, kind: str) -> Sequence[BoundaryPlan]:
         """Return the plans of one kind."""

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from retexo_fl.api.plan_exchanges import Payloads, PlannedParts, is_exact, stage_payloads
-from retexo_fl.api.plan_messages import Asked, training_messages
 from retexo_fl.config import RunConfig
 from retexo_fl.ledger import SERVER
 from retexo_fl.run_log.json_form import to_json
 from retexo_fl.simulation.deployment_time import (
     OPENED,
     FlowerMessage,
-    Record,
     acknowledgement_s,
     block_s,
     link_s,
@@ -23,6 +21,7 @@ from retexo_fl.simulation.deployment_time import (
 from retexo_fl.simulation.links import Links, read_links
 from retexo_fl.simulation.tcp_time import Path
 from retexo_fl.training.effective_plan import effective_plan
+from retexo_fl.training.messages import Asked, Record, training_messages
 from retexo_fl.training.stage_model import ModelShape
 
 
@@ -40,7 +39,9 @@ def network_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
     links = read_links(config.links, clients=len(parts))
     shape = ModelShape.of_part(config, parts[0])
     exchanges = [*_exchanges(config, shape, planned, links)]
-    messages = [_message(asked, links) for asked in training_messages(config, shape, parts)]
+    messages = [
+        _message(asked, links) for asked in training_messages(config, shape, planned.counts(config))
+    ]
     exchanges_s = sum(one["count"] * one["seconds"] for one in exchanges)
     messages_s = sum(one["count"] * message_s(one, OPENED[0]) for one in messages)
     return {

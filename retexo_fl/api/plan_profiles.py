@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from retexo_fl.api.plan_exchanges import PlannedParts, stage_payloads
-from retexo_fl.api.plan_messages import training_messages
 from retexo_fl.config import RunConfig
 from retexo_fl.training.effective_plan import effective_plan
-from retexo_fl.training.link_split import counts_by_use
+from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
 
@@ -25,7 +24,7 @@ def profile_facts(config: RunConfig, shape: ModelShape, planned: PlannedParts) -
         planned: All clients' parts.
     """
     parts = planned.parts
-    asked = training_messages(config, shape, parts)
+    asked = training_messages(config, shape, planned.counts(config))
     messages = max(sum(one.count for one in asked if part.client in one.clients) for part in parts)
     return {
         "rounds": sum(config.stage_rounds),
@@ -51,7 +50,7 @@ def _exchanged(config: RunConfig, shape: ModelShape, planned: PlannedParts) -> i
 def training_size(config: RunConfig, planned: PlannedParts, kind: str) -> TrainingSize:
     """Return what closed forms take of a training with a plan of one kind."""
     pairs = [peer.send.count for plan in planned.plans(kind) for peer in plan.peers]
-    counts = [counts_by_use(config, part) for part in planned.parts]
+    counts = planned.counts(config).values()
     # Clients of bns sample rows of boundary nodes; no sums.
     drawn = sampled_vectors(pairs, config.boundary_rate) if kind == "rows" else None
     return TrainingSize(

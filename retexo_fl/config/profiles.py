@@ -68,8 +68,9 @@ _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
 #: By key, the values that the default profile has on one graph or another.
 _OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
     {
-        key: (PROFILES[DEFAULT_PROFILE].get(key, value), _FEW_SUMS.get(key, value))
+        key: (own, _FEW_SUMS.get(key, own))
         for key, value in default_values().items()
+        for own in (PROFILES[DEFAULT_PROFILE].get(key, value),)
     }
 )
 

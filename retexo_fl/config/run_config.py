@@ -313,7 +313,7 @@ class RunConfig:
         "Loss, a sum over nodes; auto: cross-entropy, of a regression squared.",
         LOSS,
         metavar="SPEC",
-        lean=("cross-entropy",),
+        lean=("cross-entropy", "focal"),
     )
     class_weights: str = formed(
         "none",

@@ -45,6 +45,7 @@ from retexo_fl.federation.job_state import JobState
 from retexo_fl.federation.layer_files import LayerFacts
 from retexo_fl.federation.modelled import network_facts
 from retexo_fl.federation.outcome import TrainingOutcome, end_warnings, finish_run
+from retexo_fl.federation.profile_cost import with_costs
 from retexo_fl.federation.rounds.exchange import Exchanged
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.federation.run_directory import RunDirectory
@@ -106,6 +107,9 @@ class ServerLoop:
         what they held in memory; where they have not, nothing is sent again.
         """
         self.job.restore_weights(self._joined.schedule, self.run)
+        if self.job.profile is not None:
+            answers = self._joined.federation.answers
+            self.job.profile = with_costs(self.job.profile, self.config, answers)
         self.run.record(
             Started(
                 attempt=self.job.attempt,

@@ -34,8 +34,8 @@ class ChosenProfile:
         """All of it in one line."""
         costs = ""
         if self.payload_at_most is not None:
-            costs = f"at most {format_bytes(self.payload_at_most)}"
+            costs = f"up to about {format_bytes(self.payload_at_most)}"
             if self.lean_at_most is not None:
-                costs += f", where lean would move at most {format_bytes(self.lean_at_most)}"
+                costs += f", where lean would move up to {format_bytes(self.lean_at_most)}"
         told = "; ".join(part for part in (self.fit, costs, self.advice) if part)
         return f"profile {self.name}, {self.why}" + (f": {told}" if told else "")

@@ -14,6 +14,7 @@ from itertools import permutations
 from typing import Final
 
 from retexo_fl.simulation.tcp_time import Path, connect_s, request_s, transfer_s, with_tls
+from retexo_fl.training.messages import Record
 
 #: TLS between two agents, EC P-256 certificates of both, measured: ClientHello; ServerHello to
 #: Finished of the end that accepts; Certificate to Finished of the end that connects.
@@ -88,24 +89,6 @@ def acknowledgement_s(path: Path) -> float:
 
 
 # ---- Flower's messages --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One record of a message: its settings or metrics, which are few bytes, and maybe an array.
-
-    Attributes:
-        coded_bytes: Of an array in few bits, which is one of its values.
-        array_bytes: Of an array beside it; None if there is none.
-    """
-
-    coded_bytes: int = 0
-    array_bytes: int | None = None
-
-    @property
-    def more_bytes(self) -> int:
-        """Bytes of its array."""
-        return self.coded_bytes + (self.array_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from retexo_fl.federation import records
 from retexo_fl.simulation.deployment_time import (
     OPENED,
     FlowerMessage,
-    Record,
     acknowledgement_s,
     block_s,
     link_s,
@@ -36,6 +35,7 @@ from retexo_fl.simulation.deployment_time import (
 )
 from retexo_fl.simulation.links import Link, parse_link
 from retexo_fl.simulation.tcp_time import Path
+from retexo_fl.training.messages import Record
 
 DELAY = parse_link("delay:100ms")
 FAR = Path(there=DELAY, back=DELAY)

@@ -6,23 +6,23 @@ round and all vectors have arrived when they are first looked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from retexo_fl.config import RunConfig
-from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.keys import KEY_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.shamir import SHARE_BYTES
-from retexo_fl.simulation.deployment_time import Record
 from retexo_fl.training.basis import masked_sum_bits
-from retexo_fl.training.link_split import counts_by_use
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import MaskedQuestion, masked_update_bytes, stage_parameters
+
+#: By client, how many nodes, or with task ``links`` edges, it has of each use.
+Counts: TypeAlias = Mapping[int, Mapping[str, int]]
 
 #: Of an array in few bits: its head, and values that share a step of one byte.
 _HEAD_BYTES: Final = 8
@@ -31,6 +31,26 @@ _STEP_VALUES: Final = 256
 _MEAN_BYTES: Final = 2
 #: What is answered by sums, which may be masked.
 _SUMMED: Final = ("labels", "basis", "gram", "train", "validate", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of a message: its settings or metrics, which are few bytes, and maybe an array.
+
+    Attributes:
+        coded_bytes: Of an array in few bits, which is one of its values.
+        array_bytes: Of an array beside it; None if there is none.
+    """
+
+    coded_bytes: int = 0
+    array_bytes: int | None = None
+
+    @property
+    def more_bytes(self) -> int:
+        """Bytes of its array."""
+        return self.coded_bytes + (self.array_bytes or 0)
+
+
 #: What names weights that clients hold.
 _NAME: Final = Record(coded_bytes=8)
 #: Without an array.
@@ -73,28 +93,23 @@ class Asked:
         return self.count * (down + sum(record.more_bytes for record in up))
 
 
-def training_messages(
-    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
-) -> list[Asked]:
+def training_messages(config: RunConfig, shape: ModelShape, counts: Counts) -> list[Asked]:
     """Return the messages of a training in their order.
 
     Args:
         config: Of the run.
         shape: Of its model.
-        parts: All clients' parts.
+        counts: Of all clients.
     """
-    return [*_Messages(config, shape, parts).all()]
+    return [*_Messages(config, shape, counts).all()]
 
 
 class _Messages:
-    def __init__(
-        self, config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
-    ) -> None:
+    def __init__(self, config: RunConfig, shape: ModelShape, counts: Counts) -> None:
         self._config, self._shape = config, shape
         self._item = np.dtype(config.dtype).itemsize
         together = config.traits.exchanges_in_rounds
-        self._everyone = tuple(range(len(parts)))
-        counts = {part.client: counts_by_use(config, part) for part in parts}
+        self._everyone = tuple(range(len(counts)))
         self._training = tuple(c for c, of in counts.items() if together or of["train"])
         self._validating = tuple(c for c, of in counts.items() if together or of["validation"])
         self._masked = config.secure_aggregation == "masked"

@@ -1,0 +1,58 @@
+"""What leaving lean training costs where the graph is with the clients: by their hellos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from retexo_fl.client.api import HelloAnswer
+from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_config, profile_values
+from retexo_fl.errors import ConfigurationError
+from retexo_fl.exchange.levels import level_bytes
+from retexo_fl.run_log.profile import ChosenProfile
+from retexo_fl.training.messages import training_messages
+from retexo_fl.training.stage_model import ModelShape
+
+
+def with_costs(
+    profile: ChosenProfile, config: RunConfig, answers: Sequence[HelloAnswer]
+) -> ChosenProfile:
+    """Return a profile with what it costs, where it is another than lean and nobody has counted.
+
+    Rows count as dense: how many of their values are zero, clients do not tell.
+    """
+    is_counted = profile.payload_at_most is not None or config.algorithm != "lazy"
+    if is_counted or profile.name == DEFAULT_PROFILE:
+        return profile
+    try:
+        lean = make_config({**config_values(config), **profile_values(DEFAULT_PROFILE)})
+    except ConfigurationError:
+        lean = None
+    return replace(
+        profile,
+        payload_at_most=_at_most(config, answers),
+        lean_at_most=None if lean is None else _at_most(lean, answers),
+    )
+
+
+def _at_most(config: RunConfig, answers: Sequence[HelloAnswer]) -> int:
+    first = answers[0]
+    shape = ModelShape.of(
+        config,
+        inputs=first.features,
+        classes=first.classes,
+        edge_features=first.edge_features,
+    )
+    counts = {one.client: {"train": one.train, "validation": one.validation} for one in answers}
+    vectors, item = sum(one.vectors_out for one in answers), np.dtype(config.dtype).itemsize
+    widths = [shape.exchange_width(stage) for stage in range(shape.stages)]
+    exchanged = (
+        vectors * width * item
+        if config.row_bits == 32
+        else level_bytes(vectors, width, config.row_bits)
+        for width in widths
+    )
+    asked = training_messages(config, shape, counts)
+    return sum(exchanged) + sum(one.payload_bytes for one in asked)
