@@ -29,8 +29,8 @@ Panels = Mapping[str, Iterable[str]]
 #: Of commands that take all keys.
 PROFILE_OPTION: Final = typer.Option(
     help=f"Set of keys that a file and options override ({', '.join(PROFILES)}). "
-    "Without it `retexo run` takes lean for gcn and sage of two layers, trained lazily on this "
-    "machine with no other choice of how; else retexo.",
+    "Without it lean for gcn and sage of two layers that learn classes, trained lazily on this "
+    "machine, unless a key says how one trains otherwise; then retexo. The run says which.",
     metavar="NAME",
 )
 #: Of commands that print what they found as one JSON value.

@@ -74,10 +74,10 @@ def test_default_run_in_an_empty_directory_ends_with_a_report(tmp_path: Path) ->
     assert run.name.startswith("digits-sage-")
     assert ended.out.splitlines()[-1] == f"report          {run / 'report.html'}"
     assert "\x1b" not in ended.out + ended.err
-    profile, memory, head = ended.err.splitlines()[:3]
-    assert profile.startswith("retexo: profile lean: ")
+    memory, head, profile = ended.err.splitlines()[:3]
     assert memory.startswith("retexo: memory: about 3")
     assert head == "digits, sage, 5 clients, engine inline"
+    assert profile.startswith("profile lean, by default: basis-rows sums, ")
     assert (run / "report.html").stat().st_size > 10_000
     assert result_of(run)["test_accuracy"] > 0.85
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -203,7 +203,7 @@ def test_plan_of_attention_keeps_rows(retexo: CommandLine) -> None:
 
 def test_plan_predicts_the_raw_bytes_of_the_run(retexo: CommandLine) -> None:
     keys = [word for word in KEYS if word != "--quiet"]
-    plan = json.loads(retexo.done("plan", *keys, "--json"))["plans"]["rows"]
+    plan = json.loads(retexo.done("plan", *keys, "--profile", "retexo", "--json"))["plans"]["rows"]
     predicted = plan["algorithms"]["lazy"]
     retexo.done("run", *KEYS, "--profile", "retexo", "--out", "run")
     measured = result_of(Path("run"))["bytes"]["raw"]

@@ -66,7 +66,7 @@ def test_what_was_chosen_is_not_fitted(retexo: CommandLine) -> None:
     assert written("one")["basis-blocks"] == 2
     ended = retexo("run", *tiny, "--basis-blocks", "3", "--basis-rows", "own", "--out", "two")
     assert (written("two")["basis-blocks"], written("two")["basis-rows"]) == (3, "own")
-    assert "profile lean: as it is (" in ended.err
+    assert "profile lean, as asked: as it is (" in ended.err
 
 
 def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine) -> None:
@@ -75,7 +75,7 @@ def test_the_profile_is_fitted_to_the_graph(retexo: CommandLine) -> None:
     ended = retexo("run", *tiny, "--profile", "lean", "--out", "run")
     assert ended.code == 0
     assert written("run")["basis-rows"] == "sums"
-    told = re.search(r"^retexo: profile lean: (.+?) \((.+)\)$", ended.err, re.MULTILINE)
+    told = re.search(r"^profile lean, as asked: (.+?) \((.+)\)$", ended.err, re.MULTILINE)
     assert told is not None
     assert told.groups() == (
         "basis-rows sums",
@@ -100,12 +100,12 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         (("--layers", "3"), "retexo"),
         (("--algorithm", "standard"), "retexo"),
         (("--learning-rate", "0.1"), "retexo"),
-        (("--update-bits", "8"), "retexo"),
-        (("--sampler", "none"), "retexo"),
+        # What lean training has itself, or where it leaves room.
+        (("--update-bits", "2", "--sampler", "none", "--optimizer", "lbfgs"), "lean"),
         (("--config", "keys.toml"), "retexo"),
     ],
 )
-def test_lean_is_the_default_where_nothing_else_of_it_is_chosen(
+def test_lean_is_the_default_where_all_keys_go_with_it(
     retexo: CommandLine, more: tuple[str, ...], profile: str
 ) -> None:
     Path("keys.toml").write_text("dropout = 0.1\n")
@@ -118,7 +118,7 @@ def test_lean_is_the_default_where_nothing_else_of_it_is_chosen(
 
 
 def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
-    dense = retexo.done("plan", "--json")
+    dense = retexo.done("plan", "--profile", "retexo", "--json")
     own = ("--profile", "lean", "--basis-blocks", "2")
     lean = retexo.done("plan", *own, "--basis-rows", "own", "--json")
     assert lean != dense

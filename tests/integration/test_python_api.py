@@ -119,7 +119,7 @@ def test_run_shows_what_a_pipe_gets(tmp_path: Path, capfd: pytest.CaptureFixture
     retexo_fl.run(out=tmp_path / "run", **{**SMALL, "quiet": False})
     told = capfd.readouterr()
     assert told.out == ""
-    assert "retexo: profile lean: " in told.err
+    assert "profile lean, by default: " in told.err
     assert "digits, sage, 3 clients, engine inline" in told.err
     assert "\ndone: test accuracy" in told.err
     retexo_fl.run(out=tmp_path / "quiet", **SMALL)
