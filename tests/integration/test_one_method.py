@@ -14,8 +14,19 @@ from typing import Any, Final
 import pytest
 
 import retexo_fl
-from retexo_fl.config import PROFILES, config_values, default_values, key_infos, leaving
-from retexo_fl.errors import InputError
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.config import (
+    PROFILES,
+    config_values,
+    default_values,
+    key_infos,
+    leaving,
+    make_config,
+)
+from retexo_fl.errors import InputError, Interrupted
+from retexo_fl.run_log.events import RoundClosed
+from retexo_fl.run_log.profile import ChosenProfile
+from retexo_fl.simulation.inline_engine import run_inline
 
 #: Small, but for enough bytes to compare.
 BASE: Final[Mapping[str, Any]] = MappingProxyType(
@@ -243,3 +254,39 @@ def test_what_lean_training_has_itself_keeps_it() -> None:
     assert leaving({"engine": "deployment", "rounds": 9, "optimizer": "adam"}) == (
         *("engine", "optimizer"),
     )
+
+
+def test_a_resumed_run_has_the_profile_that_it_began_with(base: retexo_fl.Run) -> None:
+    def stop(event: object) -> None:
+        if isinstance(event, RoundClosed) and event.round == 2:
+            raise KeyboardInterrupt
+
+    keys = {**BASE, "optimizer": "sgd", "out": "stopped", "quiet": True}
+    with pytest.raises(Interrupted):
+        retexo_fl.run(callbacks=[stop], **keys)
+    run = retexo_fl.Run.open("stopped").resume(quiet=True)
+    assert run.result.attempts == 2
+    assert run.result.profile is not None
+    assert run.result.profile.sentence.startswith(
+        "profile retexo, since optimizer = sgd was chosen: up to about "
+    )
+    assert run.result.profile.sentence in run.report().read_text()
+
+
+def test_a_server_without_the_graph_counts_what_the_paper_costs(base: retexo_fl.Run) -> None:
+    config = make_config({**BASE, "out": str(Path("deployed").absolute())})
+    why = "since engine = deployment was chosen"
+    run_inline(config, make_parts(config), profile=ChosenProfile(name="retexo", why=why))
+    profile = retexo_fl.Run.open("deployed").result.profile
+    assert profile is not None
+    own_rows = retexo_fl.run(out="own", quiet=True, basis_rows="own", basis_blocks=8, **BASE)
+    for bound, run in (
+        (profile.payload_at_most, retexo_fl.Run.open("deployed")),
+        (profile.lean_at_most, own_rows),
+    ):
+        payload = run.result.volumes["payload"]
+        arrays = moved(run) - (payload["control"] or 0)
+        assert bound is not None
+        # Features count as dense, of which most are zero.
+        assert 0.3 * bound < arrays < 1.01 * bound
+    assert profile.sentence.startswith(f"profile retexo, {why}: up to about ")

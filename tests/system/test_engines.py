@@ -72,6 +72,7 @@ def test_both_engines_train_a_graph_of_python_by_the_default_profile(tmp_path: P
     inline = retexo_fl.run(out=tmp_path / "inline", **keys)
     flower = retexo_fl.run(out=tmp_path / "flower", engine="flower", callbacks=[Rounds()], **keys)
     assert_same(inline.path, flower.path)
+    assert flower.result.profile == inline.result.profile is not None
     assert seen == [(stage, number) for stage in range(2) for number in (1, 2, 3)]
 
 
