@@ -19,11 +19,13 @@ from retexo_fl.config import (
     make_config,
     profile_values,
 )
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import InputError
 from retexo_fl.run_log.profile import ChosenProfile
 
 #: Keys that left the default, of which a sentence names so many.
 _MOST_NAMED: Final = 3
+#: Keys without which a training is no way to compare with.
+_OF_WHAT: Final = frozenset({"task", "model"})
 
 
 def chosen_profile(
@@ -40,18 +42,15 @@ def chosen_profile(
     profile = named_profile(asked)
     if profile.name == DEFAULT_PROFILE:
         return replace(profile, fit=fit)
-    lean = _as_lean(config, planned, asked)
+    lean = _lean_at_most(config, planned, asked)
     advice = ""
     if asked.left:
         advice = f"--profile {DEFAULT_PROFILE} keeps it"
         if lean is None:
             advice = f"{DEFAULT_PROFILE} does not go with it"
-            lean = _as_lean(config, planned, asked, without=asked.left)
+            lean = _lean_at_most(config, planned, asked, without=asked.left)
     return replace(
-        profile,
-        payload_at_most=_at_most(config, planned),
-        lean_at_most=None if lean is None else _at_most(lean, planned),
-        advice=advice,
+        profile, payload_at_most=_at_most(config, planned), lean_at_most=lean, advice=advice
     )
 
 
@@ -71,13 +70,12 @@ def named_profile(asked: Asked) -> ChosenProfile:
     return ChosenProfile(name=asked.profile, why=f"since {named} chosen")
 
 
-def _as_lean(
+def _lean_at_most(
     config: RunConfig, planned: PlannedParts, asked: Asked, *, without: Sequence[str] = ()
-) -> RunConfig | None:
-    """Return the configuration by the default profile, ``without`` some keys; None if none is."""
+) -> int | None:
+    """Return what the default profile moves, ``without`` some keys; None if it cannot be."""
     assert asked.profile is not None
-    if "task" in without:
-        # Another goal is no way to compare with.
+    if not _OF_WHAT.isdisjoint(without):
         return None
     chosen = {**asked.in_file, **asked.values}.keys() - {*without}
     unset = {*profile_values(asked.profile), *without} - chosen
@@ -90,8 +88,8 @@ def _as_lean(
     try:
         check_algorithm(values)
         of_lean = replace(asked, profile=DEFAULT_PROFILE)
-        return fitted(make_config(values), planned.parts, of_lean)[0]
-    except ConfigurationError:
+        return _at_most(fitted(make_config(values), planned.parts, of_lean)[0], planned)
+    except InputError:
         return None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_config, profile_values
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import InputError
 from retexo_fl.exchange.levels import level_bytes
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
@@ -26,15 +26,12 @@ def with_costs(
     is_counted = profile.payload_at_most is not None or config.algorithm != "lazy"
     if is_counted or profile.name == DEFAULT_PROFILE:
         return profile
+    values = {**config_values(config), **profile_values(DEFAULT_PROFILE)}
     try:
-        lean = make_config({**config_values(config), **profile_values(DEFAULT_PROFILE)})
-    except ConfigurationError:
+        lean = _at_most(make_config(values), answers)
+    except InputError:
         lean = None
-    return replace(
-        profile,
-        payload_at_most=_at_most(config, answers),
-        lean_at_most=None if lean is None else _at_most(lean, answers),
-    )
+    return replace(profile, payload_at_most=_at_most(config, answers), lean_at_most=lean)
 
 
 def _at_most(config: RunConfig, answers: Sequence[HelloAnswer]) -> int:
