@@ -9,7 +9,7 @@ from retexo_fl.api.plan_exchanges import PlannedParts
 from retexo_fl.api.plan_facts import plan_facts, profile_facts_of
 from retexo_fl.api.profile_choice import chosen_profile
 from retexo_fl.api.settling import Asked, fitted, settled
-from retexo_fl.config import PROFILES, RunConfig
+from retexo_fl.config import LAZY_PROFILES, RunConfig
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.named import layer_class
 from retexo_fl.progress.steps import Step
@@ -33,7 +33,9 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
         profile = chosen_profile(config, counted, asked, fit=fit)
         facts = {**plan_facts(config, counted), "profile": to_json(profile)}
         if config.algorithm == "lazy":
-            facts["profiles"] = {name: _profile_facts(asked, counted, name) for name in PROFILES}
+            facts["profiles"] = {
+                name: _profile_facts(asked, counted, name) for name in LAZY_PROFILES
+            }
     return config, facts, profile
 
 

@@ -50,7 +50,11 @@ def chosen_profile(
             advice = f"{DEFAULT_PROFILE} does not go with it"
             lean = _lean_at_most(config, planned, asked, without=asked.left)
     return replace(
-        profile, payload_at_most=_at_most(config, planned), lean_at_most=lean, advice=advice
+        profile,
+        fit=fit,
+        payload_at_most=_at_most(config, planned),
+        lean_at_most=lean,
+        advice=advice,
     )
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.config import (
     DATA_PATH_KEYS,
-    DEFAULT_PROFILE,
+    END_TO_END,
     FITTED,
     RunConfig,
     Scalar,
     config_values,
+    default_profile,
     fitted_values,
     free_keys,
     leaving,
@@ -78,8 +79,9 @@ class Asked:
         """Return it with a profile: where none is named the default, if all keys go with it."""
         if self.profile is not None or "resume" in self.values:
             return self
-        left = leaving({**self.in_file, **self.values})
-        return replace(self, profile="retexo" if left else DEFAULT_PROFILE, left=left)
+        chosen = {**self.in_file, **self.values}
+        left = leaving(chosen)
+        return replace(self, profile=default_profile(left, chosen.get("algorithm")), left=left)
 
     @property
     def in_file(self) -> Mapping[str, object]:
@@ -179,6 +181,9 @@ def fitted(
     """
     profile = asked.profile
     if profile is None or profile not in FITTED:
+        return config, ""
+    if profile == END_TO_END and config.task != "classes":
+        # What goes with few nodes was found for classes.
         return config, ""
     from retexo_fl.client.preparation import graph_facts
     from retexo_fl.layers.base import GraphLayer

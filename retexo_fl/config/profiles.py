@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config.keys import Lean, Scalar
 from retexo_fl.config.run_config import default_values, key_infos
 from retexo_fl.errors import ConfigurationError
 
+#: What algorithms have that train all layers together, if nothing else is asked for.
+END_TO_END: Final = "end-to-end"
 #: By name; ``retexo`` leaves every key at its default: a fixed number of Adam's rounds, and
 #: ``one-shot`` has none.
 PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
@@ -42,12 +45,15 @@ PROFILES: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
                 "weight-bits": 8,
             }
         ),
+        END_TO_END: MappingProxyType({"rounds": 200, "patience": 50}),
     }
 )
+#: Those of lazy training.
+LAZY_PROFILES: Final = tuple(name for name in PROFILES if name != END_TO_END)
 #: What `retexo run` trains by where nothing else is asked for.
 DEFAULT_PROFILE: Final = "lean"
 #: Profiles of which some keys follow from the graph.
-FITTED: Final = frozenset({"lean"})
+FITTED: Final = frozenset({"lean", END_TO_END})
 
 #: Rows are dense from this share of entries on; they say something in most of their directions.
 _DENSE: Final = 0.5
@@ -64,6 +70,10 @@ _LOW_DEGREE: Final = 10
 _SUMS: Final[Mapping[str, Scalar]] = MappingProxyType({"basis-rows": "sums"})
 _FEW_SUMS: Final[Mapping[str, Scalar]] = MappingProxyType(
     {**_SUMS, "basis-blocks": 3, "weight-decay": 0.05, "patience": 4, "update-bits": 4}
+)
+#: The same few, end to end: hidden layers fit them exactly, so they are held back.
+_FEW_END_TO_END: Final[Mapping[str, Scalar]] = MappingProxyType(
+    {"dropout": 0.8, "weight-decay": 0.02}
 )
 #: By key, the values that the default profile has on one graph or another.
 _OWN_VALUES: Final[Mapping[str, tuple[Scalar, ...]]] = MappingProxyType(
@@ -113,6 +123,19 @@ class GraphFacts:
         return self.entries_per_row * (1 if self.is_binary else 5)
 
 
+def default_profile(left: Collection[str], algorithm: object) -> str:
+    """Return the profile of a run that names none.
+
+    Args:
+        left: Keys that leave the default (:func:`leaving`).
+        algorithm: Of the run.
+    """
+    if not left:
+        return DEFAULT_PROFILE
+    known = ALGORITHMS.get(str(algorithm))
+    return END_TO_END if known is not None and known.end_to_end else "retexo"
+
+
 def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
     """Return which of the keys that were chosen leave the default profile, by their values.
 
@@ -148,7 +171,7 @@ def fitted_values(
 ) -> Mapping[str, Scalar]:
     """Return the keys of a profile of :data:`FITTED` that differ on a graph from its others.
 
-    Found on validation nodes (docs/lean-training.md).
+    Found on validation nodes (docs/lean-training.md, docs/algorithms.md).
 
     Args:
         name: Of the profile.
@@ -157,12 +180,16 @@ def fitted_values(
         is_linear: It is linear in them: few coordinates were too few for the MLP of ``gin``.
     """
     assert name in FITTED
+    few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
+    is_few = facts.train_nodes < few and facts.degree < _LOW_DEGREE
+    if name == END_TO_END:
+        is_dense = facts.entries_per_row >= _DENSE * facts.features
+        return _FEW_END_TO_END if is_few and not is_dense else {}
     if takes_sums and facts.degree >= _HIGH_DEGREE:
         return _SUMS
     if facts.entries_per_row >= _DENSE * facts.features:
         return _of_dense(facts, takes_sums=takes_sums)
-    few = min(_FEW_NODES, _NODES_PER_FEATURE * facts.features)
-    if is_linear and facts.train_nodes < few and facts.degree < _LOW_DEGREE:
+    if is_linear and is_few:
         return _FEW_SUMS
     coordinates_bytes = int(PROFILES[name]["basis-blocks"]) * facts.classes
     is_cheap = facts.row_bytes <= _ROWS_PER_COORDINATES * coordinates_bytes

@@ -98,7 +98,7 @@ def test_few_coordinates_are_not_for_gin(retexo: CommandLine) -> None:
         (("--model", "gcn", "--partitioner", "louvain", "--seed", "3"), "lean"),
         (("--model", "gat"), "retexo"),
         (("--layers", "3"), "retexo"),
-        (("--algorithm", "standard"), "retexo"),
+        (("--algorithm", "standard"), "end-to-end"),
         (("--learning-rate", "0.1"), "retexo"),
         # What lean training has itself, or where it leaves room.
         (("--update-bits", "2", "--sampler", "none", "--optimizer", "lbfgs"), "lean"),
@@ -133,7 +133,7 @@ def test_a_profile_is_planned_as_it_is_run(retexo: CommandLine) -> None:
 
 def test_what_is_no_profile_is_refused(retexo: CommandLine, tmp_path: Path) -> None:
     told = retexo.refused("run", "--profile", "thin", "--out", "run")
-    assert told == "profile: got 'thin'; expected one of retexo, lean, one-shot"
+    assert told == "profile: got 'thin'; expected one of retexo, lean, one-shot, end-to-end"
     assert list(tmp_path.iterdir()) == []
     retexo.refused("plan", "--profile", "")
 

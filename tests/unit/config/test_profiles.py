@@ -11,6 +11,7 @@ from retexo_fl.config import (
     PROFILES,
     GraphFacts,
     Scalar,
+    default_profile,
     fitted_values,
     make_config,
 )
@@ -80,6 +81,30 @@ def test_few_coordinates_are_for_layers_that_are_linear_in_their_sums() -> None:
     cheap = replace(USUAL, entries=10, train_nodes=9_000)
     assert fitted_values("lean", cheap, takes_sums=True, is_linear=True) == SUMS
     assert fitted_values("lean", cheap, takes_sums=True, is_linear=False) == {}
+
+
+def test_end_to_end_training_is_held_back_where_there_is_little_to_learn_from() -> None:
+    def fitted(facts: GraphFacts, *, linear: bool = False) -> object:
+        return fitted_values("end-to-end", facts, takes_sums=linear, is_linear=linear)
+
+    few = replace(USUAL, train_nodes=9, edges=3 * USUAL.nodes, entries=USUAL.nodes)
+    held = {"dropout": 0.8, "weight-decay": 0.02}
+    assert fitted(few) == fitted(few, linear=True) == held
+    dense = replace(few, entries=USUAL.nodes * USUAL.features)
+    for other in (dense, replace(few, train_nodes=5_000), replace(few, edges=5 * USUAL.nodes)):
+        assert fitted(other) == {}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "named"),
+    [("lazy", "retexo"), ("standard", "end-to-end"), ("central", "end-to-end")],
+)
+def test_a_run_that_leaves_the_default_has_its_algorithms_profile(
+    algorithm: str, named: str
+) -> None:
+    assert default_profile(("optimizer",), algorithm) == named
+    assert default_profile((), "lazy") == "lean"
+    assert default_profile(("algorithm",), "nothing") == "retexo"
 
 
 def test_what_is_fitted_is_a_profile() -> None:
