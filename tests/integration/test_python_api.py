@@ -299,7 +299,7 @@ def test_resume_moves_nothing_but_where_it_runs(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         retexo_fl.run(out=tmp_path / "run", callbacks=[Interrupter(5)], **SMALL)
     run = retexo_fl.Run.open(tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="rounds: cannot be given with --resume"):
+    with pytest.raises(ConfigurationError, match=r"rounds: cannot be given with resume\(\)"):
         run.resume(rounds=9)
     assert run.resume(message_timeout_s=60, quiet=True).is_finished
 
