@@ -7,23 +7,19 @@ nodes, F features, C classes, D width of an embedding.
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from retexo_fl.api.predicted_graph import predicted_graph
 from retexo_fl.client.edge_fit import as_read, check_edges
-from retexo_fl.client.preparation import edge_rules, whole_part
+from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_input import stage_input
 from retexo_fl.client.stage_rows import read_rows, with_coordinates
-from retexo_fl.errors import DatasetError
 from retexo_fl.exchange import Vectors
-from retexo_fl.graph import BoundaryPlan, Graph, GraphPartition, from_pyg, normalise_features
-from retexo_fl.graph.checks import ArrayChecks
-from retexo_fl.graph.labels import counted_from_zero, unknown_labels
-from retexo_fl.graph.recipes import FeatureRecipe
+from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis, BasisForm
@@ -32,10 +28,6 @@ from retexo_fl.training.stage_pass import chunks
 
 if TYPE_CHECKING:
     from retexo_fl.federation.trained_model import TrainedModel
-
-_LABELS: Final = "y"
-_MASKS: Final = ("train_mask", "val_mask", "test_mask")
-_OF_EDGES: Final = ("edge_weight", "edge_attr")
 
 
 class GraphModel(torch.nn.Module):
@@ -70,16 +62,16 @@ class GraphModel(torch.nn.Module):
         """Return what the last layer says of all nodes.
 
         Args:
-            graph: A :class:`~retexo_fl.graph.Graph`, or a PyG ``Data`` with ``x`` (N, F),
-                ``edge_index`` (2, E) and, where the layers read them, ``edge_weight`` (E,) and
-                ``edge_attr`` (E, A). Its labels are not read. Edges are read as in the training.
+            graph: What :func:`retexo_fl.run` takes as ``graph``, with the features (N, F) of the
+                training and, where the layers read them, weights and attributes of edges. Its
+                labels are not read, and it may have no edges, which are read as in the training.
 
         Raises:
             DatasetError: It is no graph that can be read.
             PartitionError: It has other features than the model was trained with, or edges that the
                 layers do not take.
         """
-        whole = graph_of(graph, self._trained, labels=False)
+        whole = predicted_graph(graph, self._trained, labels=False)
         part = whole_part(whole)
         found = self._outputs(part)
         order = torch.from_numpy(np.argsort(np.argsort(whole.node_keys, kind="stable")))
@@ -129,54 +121,6 @@ class GraphModel(torch.nn.Module):
         if not shape.basis_of_sums:
             return _input(part, plan, basis.coordinates(rows), config.model)
         return with_coordinates(basis, _input(part, plan, rows, config.model))
-
-
-def graph_of(graph: Any, trained: TrainedModel, *, labels: bool) -> Graph:
-    """Return a graph that was handed over as the model reads it.
-
-    Args:
-        graph: A :class:`Graph`, or a PyG ``Data``.
-        trained: The model.
-        labels: Read a ``Data``'s labels and split, where it has them.
-
-    Raises:
-        DatasetError: It is no such graph, or cannot be read.
-    """
-    classes = trained.numbered_classes()
-    if isinstance(graph, Graph):
-        return _in_classes(graph, classes) if classes else graph
-    if getattr(graph, "edge_index", None) is None or getattr(graph, "x", None) is None:
-        raise DatasetError(
-            f"graph: got {type(graph).__name__}; expected a retexo_fl.graph.Graph, or a PyG Data "
-            "with x and edge_index"
-        )
-    names = ["edge_index", "x", *_OF_EDGES, *((_LABELS, *_MASKS) if labels else ())]
-    held = {name: getattr(graph, name, None) for name in names}
-    if held.get(_LABELS) is None:
-        config, outputs = trained.config, trained.shape.classes
-        labels_of_none = unknown_labels(config.task, len(graph.x), outputs)
-        held |= {_LABELS: labels_of_none, **dict.fromkeys(_MASKS)}
-    return from_pyg(
-        SimpleNamespace(**held),
-        name="graph",
-        num_classes=trained.shape.classes,
-        classes=classes,
-        rules=replace(edge_rules(trained.config), before=None),
-        task=trained.config.task,
-    )
-
-
-def _in_classes(graph: Graph, classes: tuple[str, ...]) -> Graph:
-    """Return a graph whose classes are numbered as the model's are, by their names."""
-    if graph.recipe is not None and graph.recipe.columns:
-        return graph
-    checks = ArrayChecks(source=graph.name, error=DatasetError)
-    named = graph.labels
-    if graph.recipe is not None:
-        named = np.array([*map(int, graph.recipe.classes), -1])[graph.labels]
-    labels, _ = counted_from_zero(checks, "labels", named, known=classes)
-    recipe = FeatureRecipe(classes=classes)
-    return replace(graph, labels=labels, num_classes=len(classes), recipe=recipe)
 
 
 def _stage(trained: TrainedModel, layer: int) -> StageModel:

@@ -26,7 +26,7 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
     asked = asked.of_run()
     config = settled(asked)
     layer_class(config.model)
-    parts = asked.load(config)
+    config, parts = asked.load(config)
     config, fit = fitted(config, parts, asked)
     with Step("counting what each algorithm and profile would move"):
         counted = PlannedParts(parts)

@@ -10,10 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from retexo_fl.api.predicted_graph import OF_GRAPH, predicted_graph
 from retexo_fl.api.settling import Values
 from retexo_fl.api.training import named_end
-from retexo_fl.api.values import values_of
-from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
+from retexo_fl.api.values import values_of, with_frames
+from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
 
@@ -22,21 +23,15 @@ if TYPE_CHECKING:
     from retexo_fl.graph import GraphPartition
     from retexo_fl.simulation.prediction_set import Workshop
 
-#: How tables are read: as they were for the run, where nothing else is said.
-READING: Final = (
-    *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
-)
 #: Keys of a run that say what it was trained on, by whom.
 _OF_TRAINING: Final = frozenset(
-    {"dataset", "data-dir", "nodes", "edges", *READING}
-    | {"edges-before", "partitioner", "split", "links"}
+    OF_GRAPH
+    | {"partitioner", "split", "links"}
     | {"introductions", "relay", "min-clients", "round-deadline-s", "secure-aggregation"}
 )
 #: Of these, what a deployment predicts by, too.
 _OF_PEERS: Final = frozenset({"introductions", "relay", "secure-aggregation"})
 
-#: What takes the place of a folder of parts.
-OF_TABLES: Final = frozenset({"nodes", "edges", *READING, "edges-before"})
 #: Keys that an inference may choose for itself.
 POLICIES: Final = ("missing-peers", "exchange-deadline-s", "message-timeout-s")
 
@@ -72,7 +67,7 @@ class AskedPredictions:
 
     Attributes:
         run: Directory of a finished run.
-        values: Of :data:`POLICIES`, ``engine``, and instead of parts :data:`OF_TABLES`.
+        values: Of :data:`POLICIES`, ``engine``, and instead of parts :data:`OF_GRAPH`.
         partitions: Folder of parts; None for tables, or for ``parts``.
         parts: Makes all parts for the model, instead of a folder.
         out: Folder of the predictions, if not that of the parts.
@@ -139,9 +134,9 @@ def predict_asked(
 def _folder_of_parts(asked: AskedPredictions, model: TrainedModel) -> Iterator[Path]:
     """Yield a folder of parts; one that is made for the purpose is removed again."""
     if asked.partitions is not None:
-        if OF_TABLES & asked.values.keys():
+        if OF_GRAPH & asked.values.keys():
             raise ConfigurationError(
-                f"{min(OF_TABLES & asked.values.keys())}: cannot be given with partitions; "
+                f"{min(OF_GRAPH & asked.values.keys())}: cannot be given with partitions; "
                 "expected one of the two"
             )
         yield asked.partitions
@@ -150,11 +145,14 @@ def _folder_of_parts(asked: AskedPredictions, model: TrainedModel) -> Iterator[P
 
     with TemporaryDirectory(prefix="retexo-") as name:
         if asked.parts is None:
-            if not asked.values.get("nodes"):
-                raise ConfigurationError("partitions: missing; expected it, or --nodes and --edges")
-            _demand_out(asked, "tables")
-            folder = Path(name) / bare_name(Path(str(asked.values["nodes"])))
-            parts: Sequence[GraphPartition] = [_part_of_tables(asked.values, model)]
+            named = asked.values.get("nodes") or asked.values.get("dataset")
+            if not named:
+                raise ConfigurationError(
+                    "partitions: missing; expected it, or --nodes and --edges, or --dataset"
+                )
+            _demand_out(asked, "a whole graph")
+            folder = Path(name) / bare_name(Path(str(named)))
+            parts: Sequence[GraphPartition] = [_part_of(None, asked.values, model)]
         else:
             _demand_out(asked, "parts that are no folder")
             folder, parts = Path(name) / "parts", asked.parts(model)
@@ -167,30 +165,14 @@ def _demand_out(asked: AskedPredictions, what: str) -> None:
         raise ConfigurationError(f"out: missing; expected a folder for the predictions of {what}")
 
 
-def _part_of_tables(values: Values, model: TrainedModel) -> GraphPartition:
-    """Return the graph of two tables as one part.
+def _part_of(graph: object | None, values: Values, model: TrainedModel) -> GraphPartition:
+    """Return a whole graph as one part."""
+    from retexo_fl.client.preparation import whole_part
 
-    Its columns are used as those of the run were, by the recipe that the run directory holds.
-    """
-    from retexo_fl.client.preparation import make_whole_part
-    from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe
-
-    given = {key: value for key, value in values.items() if key in OF_TABLES}
-    kept = model.run / RECIPE_NAME
-    if model.recipe and given.get("features", AUTO_FEATURES) == AUTO_FEATURES:
-        if not kept.exists():
-            raise ConfigurationError(
-                f"features: missing; expected --features and the file of "
-                f"{named_recipe(model.recipe)}, which {model.run} does not hold"
-            )
-        given["features"] = str(kept)
-    trained = config_values(model.config)
-    given = {**{key: trained[key] for key in READING[1:]}, **given}
-    return make_whole_part(
-        make_config({**given, "clients": 1, "task": model.config.task}),
-        features=model.shape.features_before_basis or model.shape.inputs,
-        classes=model.shape.classes,
-    )
+    given = {key: value for key, value in values.items() if key in OF_GRAPH}
+    whole = predicted_graph(graph, model, values=given)
+    _, _, column = model.config.split.partition("published:")
+    return whole_part(whole, column=int(column or 0))
 
 
 def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> Inference:
@@ -221,7 +203,7 @@ def _checked(asked: AskedPredictions, model: TrainedModel, partitions: Path) -> 
     note_unused_edges(model.config.model, parts)
     trained = {k: v for k, v in config_values(model.config).items() if k not in _OF_TRAINING}
     places = {"partitions": str(partitions.absolute()), "clients": len(parts), "engine": "inline"}
-    policies = {key: value for key, value in values.items() if key not in OF_TABLES}
+    policies = {key: value for key, value in values.items() if key not in OF_GRAPH}
     config = make_config({**trained, **places, **policies})
     return Inference(
         model=replace(model, run=model.run.absolute()),
@@ -334,12 +316,13 @@ def predict_for(
     """Predict for a caller in Python; see :meth:`retexo_fl.Run.predict`."""
     from retexo_fl.client.prediction_files import check_form, predictions_name
 
+    keys, source = with_frames(dict(keys), source)
     values = values_of(keys)
     for key in values:
-        if key not in {*OF_TABLES, *POLICIES, "engine"}:
+        if key not in {*OF_GRAPH, *POLICIES, "engine"}:
             raise ConfigurationError(f"{key}: cannot be chosen of a prediction; expected no such")
     check_form(how["form"])
-    asked = AskedPredictions(run=run, values=values, **_source(source, values.get("nodes")), **how)
+    asked = AskedPredictions(run=run, values=values, **_source(source, values), **how)
     inference, summary = predict_asked(asked, again=lambda _: "the same call", tell=lambda _: None)
     names = [predictions_name(client, how["form"]) for client in range(summary["clients"])]
     return Predictions(
@@ -359,23 +342,19 @@ class How(TypedDict):
     quiet: bool
 
 
-def _source(source: object, nodes: object) -> dict[str, Any]:
-    """Return where parts are, or what makes them; nothing of tables, which are keys."""
+def _source(source: object, keys: Values) -> dict[str, Any]:
+    """Return where parts are, or what makes them; nothing of a graph that is named by keys."""
+    from retexo_fl.graph.sources.tables import tables_of
+
     if source is None:
-        if nodes is None:
+        if not {"nodes", "dataset"} & keys.keys():
             raise ConfigurationError(
                 "source: missing; expected parts or a graph, or nodes and edges"
             )
         return {}
     if isinstance(source, str | Path):
         return {"partitions": Path(source)}
-    if isinstance(source, Sequence):
+    if isinstance(source, list) and tables_of(source) is None:
         return {"parts": lambda _: list(source)}
 
-    def whole(model: TrainedModel) -> list[GraphPartition]:
-        from retexo_fl.api.graph_model import graph_of
-        from retexo_fl.client.preparation import whole_part
-
-        return [whole_part(graph_of(source, model, labels=True))]
-
-    return {"parts": whole}
+    return {"parts": lambda model: [_part_of(source, keys, model)]}

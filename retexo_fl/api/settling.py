@@ -48,6 +48,8 @@ _OF_PARTS = frozenset(
 _WHERE_GRAPHS_LIE: Final = dict.fromkeys(DATA_PATH_KEYS, "")
 #: What stands for the tables of a graph.
 _OF_TABLES = frozenset({"dataset", "data-dir"})
+#: What is recorded in the place of a table's path.
+_IN_MEMORY: Final = "DataFrame"
 #: What stands for a graph that is handed over.
 _PLACES: Final = frozenset({"nodes", "edges", "features", "partitions"})
 
@@ -61,8 +63,7 @@ class Asked:
         file: TOML file of keys.
         profile: Name of a set of keys that both override; None for ``retexo``.
         left: Keys whose values leave the default profile, where none is named.
-        graph: What takes the place of a named graph: a :class:`~retexo_fl.graph.Graph`, a PyG
-            ``Data`` or a NetworkX graph.
+        graph: What takes the place of a named graph, as :func:`.as_graph` has it.
         parts: What takes the place of a folder of parts.
         extend: Rounds by which a finished run's last stage is trained on; 0 for none.
     """
@@ -88,13 +89,18 @@ class Asked:
         """Keys of the file."""
         return read_config_file(self.file) if self.file else {}
 
-    def load(self, config: RunConfig, *, quiet: bool = False) -> list[GraphPartition]:
-        """Return all parts; ``quiet`` shows no progress of a download."""
-        from retexo_fl.client.preparation import check_parts, load_parts
+    def load(
+        self, config: RunConfig, *, quiet: bool = False
+    ) -> tuple[RunConfig, list[GraphPartition]]:
+        """Return the configuration with the split that was used, and all parts.
+
+        ``quiet`` shows no progress of a download.
+        """
+        from retexo_fl.client.preparation import check_parts, load_settled
 
         if self.parts is None:
-            return load_parts(config, graph=self.graph, quiet=quiet)
-        return check_parts(config, list(self.parts))
+            return load_settled(config, graph=self.graph, quiet=quiet)
+        return config, check_parts(config, list(self.parts))
 
 
 def settled(asked: Asked) -> RunConfig:
@@ -118,8 +124,7 @@ def settled(asked: Asked) -> RunConfig:
         _refuse(((_OF_PARTS | _PLACES) - later) & values.keys(), "parts, which are cut already")
         merged = {"clients": len(asked.parts), **merged, "dataset": "parts"}
     elif asked.graph is not None:
-        _refuse((_OF_TABLES | _PLACES) & values.keys(), "graph")
-        merged["dataset"] = _name_of(asked.graph)
+        merged |= _names_of(asked.graph, values)
     elif merged.get("partitions"):
         _refuse((_OF_PARTS - later) & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
@@ -158,6 +163,19 @@ def masked_if_possible(
         reason = str(error).removeprefix("secure-aggregation: ")
         return config, (f"secure-aggregation none: the server sees each client's {seen} ({reason})")
     return masked, MASKED
+
+
+def _names_of(graph: object, values: Values) -> dict[str, str]:
+    """Return what is recorded of a graph that was handed over, in the place of where one lies."""
+    from retexo_fl.graph.sources.tables import tables_of
+
+    tables = tables_of(graph)
+    of_tables = frozenset() if tables is None else frozenset({"features"})
+    _refuse(((_OF_TABLES | _PLACES) - of_tables) & values.keys(), "graph")
+    if tables is None:
+        return {"dataset": _name_of(graph)}
+    nodes, edges = (str(one) if isinstance(one, Path) else _IN_MEMORY for one in tables)
+    return {"nodes": nodes, "edges": edges}
 
 
 def _name_of(graph: object) -> str:

@@ -99,10 +99,10 @@ class Training:
         from retexo_fl.api.plan_exchanges import PlannedParts
         from retexo_fl.api.profile_choice import chosen_profile
 
-        parts = self.asked.load(self.config, quiet=self.quiet)
+        config, parts = self.asked.load(self.config, quiet=self.quiet)
         if self.config.resume:
             return self.config, parts, None
-        config, fit = fitted(self.config, parts, self.asked)
+        config, fit = fitted(config, parts, self.asked)
         return config, parts, chosen_profile(config, PlannedParts(parts), self.asked, fit=fit)
 
     def _tell_devices(self) -> None:

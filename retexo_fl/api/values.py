@@ -58,6 +58,7 @@ def asked_for(
     Raises:
         ConfigurationError: There is no such key, or it takes no such value.
     """
+    keys, graph = with_frames(dict(keys), graph)
     parts: Sequence[GraphPartition] | None = None
     if isinstance(partitions, str | Path):
         keys = {**keys, "partitions": partitions}
@@ -70,6 +71,24 @@ def asked_for(
         graph=graph,
         parts=parts,
     )
+
+
+def with_frames(
+    keys: dict[str, object], graph: object | None
+) -> tuple[dict[str, object], object | None]:
+    """Return ``nodes`` and ``edges`` as a graph, where one of them is a DataFrame.
+
+    Raises:
+        ConfigurationError: There is another graph beside them.
+    """
+    from retexo_fl.graph.sources.tables import is_frame
+
+    given = (keys.get("nodes"), keys.get("edges"))
+    if not any(map(is_frame, given)):
+        return keys, graph
+    if graph is not None:
+        raise ConfigurationError("nodes: cannot be given with graph; expected one of the two")
+    return {key: value for key, value in keys.items() if key not in ("nodes", "edges")}, given
 
 
 def check_importable(values: Mapping[str, Scalar], *, where: str) -> None:

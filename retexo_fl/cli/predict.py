@@ -12,10 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from retexo_fl.api.predicted_graph import OF_GRAPH, READING
 from retexo_fl.api.predicting import (
-    OF_TABLES,
     POLICIES,
-    READING,
     AskedPredictions,
     Inference,
     config_in_place,
@@ -54,11 +53,16 @@ _EXAMPLES = examples(
     "retexo predict runs/first --superlink 203.0.113.10:8000 --root-certificates ca.crt",
 )
 _PANELS = {
-    "Tables instead of parts": ("nodes", "edges", *READING, "edges-before"),
+    "A whole graph instead of parts": (
+        *("nodes", "edges", "dataset", "data-dir", *READING, "edges-before"),
+    ),
     "Faults and time": POLICIES,
     "Where it runs": ("engine",),
 }
-_DEFAULTS: Final = dict.fromkeys((*POLICIES, *READING), "as the run has it")
+_DEFAULTS: Final = {
+    **dict.fromkeys((*POLICIES, *READING), "as the run has it"),
+    "dataset": "none",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -171,7 +175,7 @@ def _predict_in_place(
     asked: AskedPredictions, address: Address, clients: int, *, as_json: bool
 ) -> None:
     """Have clients predict on their own parts, and say how that went."""
-    given = {*(() if asked.partitions is None else ("partitions",)), *OF_TABLES & {*asked.values}}
+    given = {*(() if asked.partitions is None else ("partitions",)), *OF_GRAPH & {*asked.values}}
     if given:
         raise ConfigurationError(
             f"{min(given)}: cannot be given with superlink; clients predict on their own parts"
@@ -281,7 +285,7 @@ def _figures(summary: Mapping[str, Any], use: str, *, counts_right: bool) -> lis
 def _command(inference: Inference, values: Values, *, overwrite: bool) -> str:
     """Return the command that makes these predictions."""
     words = ["retexo", "predict", str(inference.model.run)]
-    if not OF_TABLES & values.keys():
+    if not OF_GRAPH & values.keys():
         words += ["--partitions", str(inference.partitions)]
     out = None if inference.out == inference.partitions else inference.out
     options = _options(

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from retexo_fl.client.edge_fit import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
+from retexo_fl.config.goals import AUTO, split_name
 from retexo_fl.config.value_forms import OF_ONE_CLASS
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import write_whole
@@ -28,7 +29,8 @@ from retexo_fl.graph import (
     make_split,
     open_partition,
 )
-from retexo_fl.graph.labels import LINKS, REGRESSION, check_task, labelled, unknown_labels
+from retexo_fl.graph.labels import LINKS, REGRESSION, check_task, unknown_labels
+from retexo_fl.graph.masks import published_split
 from retexo_fl.graph.parts.storage import part_name
 from retexo_fl.graph.recipes import (
     RECIPE_NAME,
@@ -42,10 +44,18 @@ from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.named.obtain import kept_path
 from retexo_fl.graph.sources.named.table import NAMED
-from retexo_fl.graph.sources.plugin_graph import as_graph
+from retexo_fl.graph.sources.plugin_graph import GRAPHS, as_graph
+from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.table_graph import count_table_values, read_table_graph
-from retexo_fl.graph.sources.tables import ColumnChoice, NodeColumns, summarise_table
-from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN, SPLIT_COLUMN
+from retexo_fl.graph.sources.tables import (
+    AnyTable,
+    ColumnChoice,
+    NodeColumns,
+    summarise_table,
+    tables_of,
+)
+from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
+from retexo_fl.graph.splits import PUBLISHED, own_split
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
 from retexo_fl.units import counted, format_counted
@@ -60,8 +70,7 @@ def make_parts(
 
     Args:
         config: Names the graph, and how to cut it.
-        graph: Takes the place of the named one: a :class:`Graph`, a PyG ``Data`` or a NetworkX
-            graph.
+        graph: Takes the place of the named one: what :func:`.as_graph` takes.
         quiet: Show no progress of a download.
 
     Raises:
@@ -69,21 +78,50 @@ def make_parts(
         TableError: Its tables cannot be read, or contradict each other.
         ConfigurationError: It cannot be split as asked.
     """
+    return settled_parts(config, graph=graph, quiet=quiet)[1]
+
+
+def settled_parts(
+    config: RunConfig, *, graph: object | None = None, quiet: bool = False
+) -> tuple[RunConfig, list[GraphPartition]]:
+    """Return what :func:`make_parts` does, and the configuration with the split that it was."""
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
-        whole = _load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
+        whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
     check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
+    config = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
         assignment = assign_nodes(
             whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
         )
         split = _node_split(whole, assignment, config)
         parts = cut_graph(whole, assignment, split)
-    if config.nodes and whole.published_split is not None and config.split_name != "published":
-        logger.warning(
-            "%s: column not used: %r (--split published uses it)", config.nodes, SPLIT_COLUMN
-        )
-    return parts
+    return config, parts
+
+
+def _with_own_split(config: RunConfig, graph: Graph) -> RunConfig:
+    """Choose the split that a graph brings where none is chosen, and say what it is."""
+    chosen = config.split
+    if config.task == LINKS or not graph.masks.columns:
+        return config
+    if chosen == AUTO:
+        config = replace(config, split=PUBLISHED if graph.masks.columns == 1 else f"{PUBLISHED}:0")
+    if config.split.partition(":")[0] != PUBLISHED:
+        return config
+    found = own_split(graph, config.split)
+    notes = list(found.notes)
+    if chosen == AUTO:
+        if graph.masks.columns > 1:
+            notes.append(f"column 0 of {graph.masks.columns}, {PUBLISHED}:1 is the next")
+        drawn = split_name(config.task, AUTO)
+        notes.append(f"no split was chosen, {drawn} would draw another")
+    elif not notes:
+        return config
+    logger.warning(
+        "%s: split %s: the graph's own masks, %s (%s)",
+        *(graph.name, config.split, found.counts, "; ".join(notes)),
+    )
+    return config
 
 
 def _may_download(config: RunConfig) -> bool:
@@ -100,29 +138,40 @@ def _cutting(graph: Graph, config: RunConfig, *, quiet: bool) -> Step:
     return Step(f"cutting {nodes} into {parts} by {config.partitioner}", quiet=quiet)
 
 
-def given_graph(graph: object, config: RunConfig) -> Graph:
+def given_graph(
+    graph: object, config: RunConfig, reading: Reading | None = None, name: str = "graph"
+) -> Graph:
     """Return a graph that was handed over as ours.
 
     Args:
-        graph: A :class:`Graph`, a PyG ``Data`` or a NetworkX graph.
-        config: Says how its edges are read, and what it is cut by.
+        graph: What :func:`.as_graph` takes.
+        config: Says how its edges and columns are read, and what it is cut by.
+        reading: How it is read; None to train on it.
+        name: What it is called.
 
     Raises:
-        DatasetError: It is none of these, or cannot be trained on.
+        DatasetError: It is nothing of that kind, or cannot be trained on.
     """
+    attributes = attribute_names(config.partitioner)
     made = as_graph(
         graph,
-        name="graph",
-        attributes=attribute_names(config.partitioner),
-        rules=edge_rules(config),
-        task=config.task,
+        name=name,
+        attributes=attributes,
+        reading=reading_of(config) if reading is None else reading,
+        columns=lambda nodes: _node_columns(config, attributes, nodes),
     )
     if made is None:
-        raise DatasetError(
-            f"graph: got {type(graph).__name__}; expected a retexo_fl.graph.Graph, a PyG Data or a "
-            "NetworkX graph"
-        )
+        raise DatasetError(f"graph: got {type(graph).__name__}; expected {GRAPHS}")
     return made
+
+
+def reading_of(config: RunConfig) -> Reading:
+    """Return how a graph is read to be trained on."""
+    return Reading(
+        rules=edge_rules(config),
+        task=config.task,
+        masks=config.split.partition(":")[0] in {AUTO, PUBLISHED},
+    )
 
 
 def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartition]:
@@ -141,7 +190,11 @@ def make_unlabelled_parts(config: RunConfig, outputs: int) -> list[GraphPartitio
     if config.task in {LINKS, REGRESSION} and outputs != 1:
         raise ConfigurationError(f"unlabelled: got {outputs}; expected 1 with task {config.task}")
     with Step(f"loading {config.graph_name}", quiet=_may_download(config)):
-        graph = _load_graph(replace(config, task=LINKS), quiet=False)
+        graph = load_graph(
+            config,
+            quiet=False,
+            reading=replace(reading_of(config), task=LINKS, masks=False, outputs=outputs),
+        )
     classes = () if graph.recipe is None else graph.recipe.classes
     if classes and len(classes) != outputs:
         raise ConfigurationError(
@@ -165,38 +218,26 @@ def _node_split(graph: Graph, assignment: np.ndarray, config: RunConfig) -> Spli
     return make_split(graph, assignment, split=config.split_name, seed=config.seed)
 
 
-def make_whole_part(config: RunConfig, *, features: int, classes: int) -> GraphPartition:
-    """Return the graph of two tables as one part that is predicted, and not trained on.
+def whole_part(graph: Graph, *, column: int = 0) -> GraphPartition:
+    """Return a graph as one part; its labelled nodes are test nodes if it brings no split.
 
     Args:
-        config: Names the tables, how their columns are used, and the task.
-        features: F of the model.
-        classes: C of the model.
-
-    Returns:
-        A part whose labelled nodes are all test nodes, if its table has no column ``split``.
-
-    Raises:
-        TableError: A table cannot be read, or they contradict each other.
-        DatasetError: The graph has other sizes than the model.
-        ConfigurationError: The recipe cannot be read, or the columns are named otherwise in it.
+        graph: The graph.
+        column: Which of several splits that it brings.
     """
-    graph = read_table_graph(
-        Path(config.nodes),
-        Path(config.edges),
-        _node_columns(config, ()),
-        widths=(features, classes),
-        task=config.task,
-        rules=edge_rules(config),
-    )
-    return whole_part(graph)
-
-
-def whole_part(graph: Graph) -> GraphPartition:
-    """Return a graph as one part; its labelled nodes are test nodes if it has no split."""
     none = np.zeros(graph.num_nodes, dtype=bool)
-    unsplit = Split(train=none, val=none, test=labelled(graph.labels))
-    split = unsplit if graph.published_split is None else graph.published_split
+    split = Split(train=none, val=none, test=graph.labelled)
+    if graph.masks.columns:
+        try:
+            split = published_split(
+                graph.name,
+                graph.masks,
+                keys=graph.node_keys,
+                labels=graph.labels,
+                column=min(column, graph.masks.columns - 1),
+            ).split
+        except DatasetError as problem:
+            logger.warning("%s; all labelled nodes count as test nodes", problem)
     return cut_graph(graph, none.astype(np.int32), split)[0]
 
 
@@ -213,6 +254,9 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
     """
     if config.partitions or not (names := attribute_names(config.partitioner)):
         return None
+    tables = tables_of(graph)
+    if tables is not None:
+        return count_table_values(tables[0], names[0])
     if graph is not None:
         return len(np.unique(given_graph(graph, config).attributes[names[0]]))
     if config.nodes:
@@ -231,27 +275,21 @@ def edge_rules(config: RunConfig) -> EdgeRules:
     )
 
 
-def _load_graph(config: RunConfig, *, quiet: bool) -> Graph:
+def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None) -> Graph:
+    """Return the graph that a configuration names; ``reading`` of None is to train on it."""
     attributes = attribute_names(config.partitioner)
-    rules = edge_rules(config)
+    reading = reading_of(config) if reading is None else reading
     if config.nodes:
-        columns = _node_columns(config, attributes)
         nodes, edges = Path(config.nodes), Path(config.edges)
-        return read_table_graph(
-            nodes, edges, columns, attributes=attributes, task=config.task, rules=rules
-        )
+        columns = _node_columns(config, attributes, nodes)
+        return read_table_graph(nodes, edges, columns, attributes=attributes, reading=reading)
     with _found_in(config) as data_dir:
         return load_dataset(
-            config.dataset,
-            data_dir=data_dir,
-            attributes=attributes,
-            rules=rules,
-            quiet=quiet,
-            task=config.task,
+            config.dataset, data_dir=data_dir, attributes=attributes, reading=reading, quiet=quiet
         )
 
 
-def _node_columns(config: RunConfig, attributes: Sequence[str]) -> NodeColumns:
+def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable) -> NodeColumns:
     """Return how the table of nodes is read; a recipe that is made of it is made here.
 
     What the graph is cut by is the same on all nodes of a client, and no feature.
@@ -262,7 +300,7 @@ def _node_columns(config: RunConfig, attributes: Sequence[str]) -> NodeColumns:
         choice = ColumnChoice(
             key=key or KEY_COLUMN, label=label or LABEL_COLUMN, drop=tuple(attributes)
         )
-        recipe, told = fit_recipe(summarise_table(Path(config.nodes), choice))
+        recipe, told = fit_recipe(summarise_table(nodes, choice))
         for sentence in told:
             logger.warning("features: %s", sentence)
     elif config.features:
@@ -333,9 +371,17 @@ def load_parts(
             node, or the model cannot take its edges.
         ConfigurationError: ``clients`` contradicts the folder.
     """
+    return load_settled(config, graph=graph, quiet=quiet)[1]
+
+
+def load_settled(
+    config: RunConfig, *, graph: object | None = None, quiet: bool = False
+) -> tuple[RunConfig, list[GraphPartition]]:
+    """Return what :func:`load_parts` does, and the configuration with the split that it was."""
     if config.partitions:
-        return check_parts(config, open_parts(Path(config.partitions)))
-    return _with_checked_edges(config, make_parts(config, graph=graph, quiet=quiet))
+        return config, check_parts(config, open_parts(Path(config.partitions)))
+    config, parts = settled_parts(config, graph=graph, quiet=quiet)
+    return config, _with_checked_edges(config, parts)
 
 
 def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:

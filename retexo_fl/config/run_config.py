@@ -124,8 +124,8 @@ class RunConfig:
     partitioner: str = formed("random", "How nodes are assigned to clients.", PARTITIONER, lean=ANY)
     split: str = formed(
         "auto",
-        "Train, validation and test nodes; auto: random:0.2/0.1/0.7. Of links, the edges; auto: "
-        "random:0.85/0.05/0.1.",
+        "Train, validation and test nodes; published: the graph's own masks, and auto, where it "
+        "brings some, else random:0.2/0.1/0.7. Of links, the edges; auto: random:0.85/0.05/0.1.",
         SPLIT,
         metavar="SPEC",
         lean=ANY,

@@ -56,14 +56,15 @@ MOMENT: Final = ValueForm(
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 SPLIT: Final = ValueForm(
     pattern=re.compile(
-        rf"auto|published|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
+        rf"auto|published(:\d{{1,4}})?|(random|random-unstratified|per-client-class):{_SHARE}/{_SHARE}/{_SHARE}",
         re.ASCII,
     ),
     names=frozenset({"auto", "published", "random"}),
-    expected="one of auto, published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
+    expected="one of auto, published, published:COLUMN (one of several, from 0), "
+    "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
     "per-client-class:TRAIN/VAL/TEST with three shares such as 0.2/0.1/0.7, or module:attribute",
-    brief="auto, published, random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, "
-    "per-client-class:TRAIN/VAL/TEST, or module:attribute",
+    brief="auto, published, published:COLUMN, random:TRAIN/VAL/TEST, "
+    "random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, or module:attribute",
 )
 
 #: Above 0 and below one half.

@@ -103,8 +103,8 @@ class TrainedModel:
             digest = chain_digest(digest, weights)
         return Ticket(job=job, attempt=1, stage=stage, weights_digest=digest)
 
-    def numbered_classes(self) -> tuple[str, ...]:
-        """Return the names of classes that do not count from 0, where a recipe names them alone.
+    def named_classes(self) -> tuple[str, ...]:
+        """Return the names of classes, where a recipe names them alone.
 
         Raises:
             ConfigurationError: The run directory does not hold that recipe.

@@ -1,8 +1,9 @@
 """Graphs, their partitions, and what neighbouring clients exchange."""
 
 from retexo_fl.graph.features import Features, normalise_features
-from retexo_fl.graph.graph import Graph, Split
+from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.keys import hash_keys
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.partitioners import assign_nodes
 from retexo_fl.graph.parts.agreement import PartitionsReport, PartReport, check_partitions
 from retexo_fl.graph.parts.cutting import cut_graph

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -15,13 +15,18 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, decimal_keys
 from retexo_fl.graph.labels import (
+    CLASSES,
+    LINKS,
+    MULTI_LABEL,
     check_labels,
     count_outputs,
     counted_from_zero,
     labelled,
     stored_labels,
     task_of,
+    unknown_labels,
 )
+from retexo_fl.graph.masks import Masks, Split, published_split
 from retexo_fl.graph.neighbours import (
     IN,
     OUT,
@@ -32,6 +37,7 @@ from retexo_fl.graph.neighbours import (
 )
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
+from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels, as_numbers
 from retexo_fl.units import format_count
 
 logger = logging.getLogger(__name__)
@@ -39,25 +45,6 @@ logger = logging.getLogger(__name__)
 _NO_ATTRIBUTES: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
 #: Edges turned into columns in one go, so that scratch arrays stay small. Chosen; not tuned.
 _CHUNK_EDGES: Final = 2**22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
-    """Which nodes train, which choose the best model, which test it.
-
-    Attributes:
-        train: [N] bool.
-        val: [N] bool.
-        test: [N] bool; the three are disjoint and leave out unlabelled nodes.
-    """
-
-    train: np.ndarray
-    val: np.ndarray
-    test: np.ndarray
-
-    def named(self) -> dict[str, np.ndarray]:
-        """Return the masks by the names they have in files."""
-        return {"train_mask": self.train, "val_mask": self.val, "test_mask": self.test}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,28 +67,33 @@ class EdgeListGraph:
         name: Name of the data set.
         edges: [2, E] integers, each edge once, in any order; from source to target of a directed
             graph.
-        features: [N, F] float32.
-        labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
+        features: [N, F] numbers, dense or a SciPy matrix of any format.
+        labels: What :func:`.as_labels` takes for ``task``; not read of ``links``. None where they
+            are not known, with ``num_classes``.
+        task: What labels are for; None for what their form says.
         num_classes: C, or None for the classes that are there; not read of other labels.
         node_keys: [N] bytes, or None for the decimal node indices.
-        split: The published split, or None.
+        split: The split that it brings, or None.
         attributes: [N] text or integers by name, which a graph may be cut by.
         recipe: What made features and labels of columns; None where nothing did.
-        classes: Names of the classes, where the numbers that labels hold are these.
+        classes: Names of the classes, where the numbers, or texts, that labels hold are these.
+        may_lack_edges: There may be no edge at all: of a graph that is predicted.
     """
 
     name: str
     edges: np.ndarray
-    features: Features
-    labels: np.ndarray
+    features: Any
+    labels: Any
+    task: str | None = None
     num_classes: int | None = None
     node_keys: np.ndarray | None = None
-    split: Split | None = None
+    split: Split | Masks | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_ATTRIBUTES)
     recipe: FeatureRecipe | None = None
     classes: tuple[str, ...] = ()
     edge_values: EdgeValues = PLAIN
     directed: bool = False
+    may_lack_edges: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +111,8 @@ class Graph:
         features: [N, F] float32, dense or CSR.
         labels: [N] int64 classes, [N, L] int8 labels or [N] float64 numbers.
         num_classes: Outputs of a model: C classes, L labels, or one number.
-        train_mask: [N] bool of the published split, or None.
+        train_mask: Of the split that it brings, as it brings it (:class:`.Masks`), or None;
+            :attr:`published_split` is what it stands for.
         val_mask: As ``train_mask``.
         test_mask: As ``train_mask``.
         attributes: [N] non-empty bytes by name: what a graph may be cut by. A source gives only
@@ -152,7 +145,7 @@ class Graph:
         labels: np.ndarray,
         num_classes: int | None = None,
         node_keys: np.ndarray | None = None,
-        split: Split | None = None,
+        split: Split | Masks | None = None,
         attributes: Mapping[str, np.ndarray] = _NO_ATTRIBUTES,
         edge_weights: np.ndarray | None = None,
         edge_attributes: np.ndarray | None = None,
@@ -164,12 +157,12 @@ class Graph:
             edges: [2, E] integers below N, each edge once, in any order; undirected ones in any
                 orientation, directed ones from source to target.
             name: Name of the data set.
-            features: [N, F] float32, dense or CSR with sorted columns.
-            labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`.
-            num_classes: C; None for the classes that are there, which keep their numbers as names
-                where they do not count from 0; not read of other labels.
+            features: [N, F] numbers, rounded to float32; dense, or a SciPy matrix of any format.
+            labels: Of one of the forms of :mod:`~retexo_fl.graph.labels`, or [N] text.
+            num_classes: C; None for the classes that are there, which keep their numbers, or texts,
+                as names where they do not count from 0; not read of other labels.
             node_keys: [N] unique, non-empty bytes; None for the decimal node indices.
-            split: The published split, if there is one.
+            split: The split that comes with it, if there is one; it is looked at when it is used.
             attributes: [N] text or integers by name, which the graph may be cut by.
             edge_weights: [E] numbers, rounded to float32; None for 1 each.
             edge_attributes: [E, A] numbers, likewise; None for none.
@@ -195,11 +188,12 @@ class Graph:
     @classmethod
     def build(cls, given: EdgeListGraph, names: ArrayNames) -> Self:
         """Check a graph as it was read and build it; see :meth:`from_edges`."""
-        given = _with_named_classes(given, names)
+        given = _with_named_classes(_converted(given, names), names)
         num_classes, keys = _check(given, names)
         num_nodes = len(keys)
         lists = _neighbours(given, num_nodes)
-        masks = {} if given.split is None else given.split.named()
+        split = given.split or Masks()
+        masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
         return cls(
             name=given.name,
             node_keys=keys,
@@ -250,17 +244,58 @@ class Graph:
         return np.diff(self.indptr)
 
     @property
+    def masks(self) -> Masks:
+        """The split that it brings, as it brings it."""
+        return Masks(train=self.train_mask, val=self.val_mask, test=self.test_mask)
+
+    @property
     def published_split(self) -> Split | None:
-        """The split that came with the data set."""
-        if self.train_mask is None or self.val_mask is None or self.test_mask is None:
+        """The split that it brings, the first of several.
+
+        Raises:
+            DatasetError: Its masks are none.
+        """
+        if not self.masks.columns:
             return None
-        return Split(train=self.train_mask, val=self.val_mask, test=self.test_mask)
+        found = published_split(self.name, self.masks, keys=self.node_keys, labels=self.labels)
+        return found.split
 
     def edge_list(self) -> np.ndarray:
         """Return the [2, E] edges, each once, smaller index first, sorted."""
         rows = np.repeat(np.arange(self.num_nodes), self.degrees)
         once = rows < self.indices
         return np.stack((rows[once], self.indices[once]))
+
+
+def _converted(given: EdgeListGraph, names: ArrayNames) -> EdgeListGraph:
+    """Return arrays in the types that a graph has, and the names of classes in its recipe."""
+    checks = ArrayChecks(source=names.source, error=DatasetError)
+    features = as_features(checks, names.features, given.features)
+    weights, attributes = given.edge_values.weights, given.edge_values.attributes
+    given = replace(
+        given,
+        features=features,
+        edge_values=EdgeValues(
+            weights=None if weights is None else as_numbers(checks, names.edge_weights, weights),
+            attributes=None
+            if attributes is None
+            else as_numbers(checks, names.edge_attributes, attributes),
+        ),
+    )
+    if given.task == LINKS or given.labels is None:
+        if given.task is None or (given.task != LINKS and given.num_classes is None):
+            checks.fail(names.labels, f"missing; expected it, or task {LINKS}")
+        outputs = given.num_classes or 1
+        labels = unknown_labels(given.task, len(features), outputs)
+        return replace(given, labels=labels, num_classes=outputs)
+    labels = as_array(given.labels)
+    if given.task is not None:
+        labels = as_labels(checks, names.labels, labels, given.task)
+    elif labels.dtype.kind in "bOUS":
+        labels = as_labels(
+            checks, names.labels, labels, CLASSES if labels.ndim == 1 else MULTI_LABEL
+        )
+    return replace(given, labels=labels)
 
 
 def _with_named_classes(given: EdgeListGraph, names: ArrayNames) -> EdgeListGraph:
@@ -270,16 +305,16 @@ def _with_named_classes(given: EdgeListGraph, names: ArrayNames) -> EdgeListGrap
     """
     labels = given.labels
     is_free = given.num_classes is None and (given.recipe is None or not given.recipe.classes)
-    if labels.dtype.kind not in "iu" or labels.ndim != 1 or not (given.classes or is_free):
+    if labels.dtype.kind not in "iuU" or labels.ndim != 1 or not (given.classes or is_free):
         return given
     checks = ArrayChecks(source=names.source, error=DatasetError)
     numbers, classes = counted_from_zero(checks, names.labels, labels, known=given.classes)
     if not classes:
-        return given
+        return replace(given, labels=numbers)
     if not given.classes:
         told = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
         logger.warning(
-            "%s: %s: %s classes, which keep their numbers as names: %s",
+            "%s: %s: %s classes, which keep their names: %s",
             *(names.source, names.labels, format_count(len(classes)), told),
         )
     recipe = FeatureRecipe(classes=()) if given.recipe is None else given.recipe
@@ -292,15 +327,19 @@ def _check(given: EdgeListGraph, names: ArrayNames) -> tuple[int, np.ndarray]:
     num_classes = count_outputs(checks, names.labels, given.labels, num_classes=given.num_classes)
     num_nodes = len(given.labels)
     check_labels(checks, names.labels, given.labels, outputs=num_classes)
-    checks.edges(names.edges, given.edges, num_nodes=num_nodes, directed=given.directed)
+    checks.edges(
+        names.edges,
+        given.edges,
+        num_nodes=num_nodes,
+        directed=given.directed,
+        may_lack=given.may_lack_edges,
+    )
     num_edges = given.edges.shape[1]
     checks.edge_values(names.edge_weights, given.edge_values.weights, num_edges=num_edges, ndim=1)
     checks.edge_values(
         names.edge_attributes, given.edge_values.attributes, num_edges=num_edges, ndim=2
     )
     checks.features(names.features, given.features, num_nodes=num_nodes)
-    if given.split is not None:
-        checks.masks(given.split.named(), labelled(given.labels))
     keys = decimal_keys(num_nodes) if given.node_keys is None else given.node_keys
     check_keys(checks, "node_keys", keys, num_nodes=num_nodes)
     return num_classes, keys

@@ -13,6 +13,7 @@ Of several labels a node's may be known in part: -1 where one is not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -36,6 +37,8 @@ KINDS: Final = {
 MOST_LABEL: Final = 2**31 - 1
 #: More numbers than this that do not count from 0 are taken for something else than classes.
 MOST_NAMED: Final = 1000
+#: No more digits than 64 bits hold.
+_NUMERAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 #: Labels of one node; a model has an output for each.
 _MOST_LABELS: Final = 65_536
 _FORMS: Final = {
@@ -113,8 +116,8 @@ def count_outputs(
     check_label_form(checks, name, labels)
     task = task_of(labels)
     if num_classes is None and not labelled(labels).any():
-        told = "expected classes from 0" if task == CLASSES else f"expected {_FORMS[task]}"
-        checks.fail(name, f"no node is labelled; {told}")
+        told = "classes from 0" if task == CLASSES else _FORMS[task]
+        checks.fail(name, f"no node is labelled; expected {told}, or task {LINKS}")
     if task != CLASSES:
         return 1 if task == REGRESSION else int(labels.shape[1])
     largest = largest_label(labels)
@@ -146,20 +149,27 @@ def counted_from_zero(
     Args:
         checks: Names the source in errors.
         name: Of the labels.
-        labels: [N] integers, -1 for unlabelled.
-        known: Names of the classes by class, each a whole number; empty to find them.
+        labels: [N] integers, -1 for unlabelled; or text, empty for unlabelled.
+        known: Names of the classes by class; empty to find them.
 
     Returns:
         [N] integers, and the names; as they are and none, where they count from 0.
     """
+    is_text = labels.dtype.kind == "U"
+    if is_text and all(_NUMERAL.fullmatch(text) for text in np.unique(labels).tolist() if text):
+        numerals = [int(text.partition(".")[0]) if text else -1 for text in labels.tolist()]
+        labels, is_text = np.array(numerals, np.int64), False
+    if not len(labels):
+        return labels, ()
     there = np.unique(labels)
+    if is_text and not known:
+        known = tuple(text for text in there.tolist() if text)
     if known:
-        odd = sorted({*there.tolist()} - {*map(int, known), -1})
-        if odd:
+        place = {text: number for number, text in enumerate(known)} | {"": -1, "-1": -1}
+        if odd := [label for label in there.tolist() if str(label) not in place]:
             row = int(np.flatnonzero(labels == odd[0])[0])
             checks.fail(name, f"row {row} is {odd[0]}; expected a class: {', '.join(known[:12])}")
-        place = {int(name): number for number, name in enumerate(known)}
-        return np.array([place.get(label, -1) for label in labels.tolist()], np.int64), known
+        return np.array([place[str(label)] for label in labels.tolist()], np.int64), known
     names = class_names(there.tolist())
     if not names:
         return labels, ()

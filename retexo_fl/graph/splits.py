@@ -10,12 +10,15 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph.checks import ArrayChecks
-from retexo_fl.graph.graph import Graph, Split
+from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.labels import CLASSES, KINDS
+from retexo_fl.graph.masks import Published, Split, published_split
 from retexo_fl.graph.seeding import seeded_generator
 from retexo_fl.plugins import is_plugin, load_callable, named_plugin_errors
 from retexo_fl.units import counted
 
+#: What a graph's own split is called.
+PUBLISHED: Final = "published"
 _FORMS: Final = (
     "random:TRAIN/VAL/TEST, random-unstratified:TRAIN/VAL/TEST, per-client-class:TRAIN/VAL/TEST, "
     "or module:attribute"
@@ -52,7 +55,8 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     Args:
         graph: The whole graph.
         assignment: [N] client of each node; only ``per-client-class`` looks at it.
-        split: ``published``: the data set's own. ``random:TRAIN/VAL/TEST``: shares of the labelled
+        split: ``published``: the graph's own, or ``published:COLUMN`` of several
+            (:func:`.published_split`). ``random:TRAIN/VAL/TEST``: shares of the labelled
             nodes of each class, which depend on the seed alone, not on the partitioning; of all
             labelled nodes where labels are no classes.
             ``random-unstratified:TRAIN/VAL/TEST``: likewise, whatever the classes are.
@@ -73,13 +77,13 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     Source: OpenFGL 1.1.0's protocol, per client and class. Floors stand at cumulative shares, which
     fits the totals it gives for Cora.
     """
-    if split == "published":
-        return _published(graph)
+    if split.partition(":")[0] == PUBLISHED:
+        return own_split(graph, split).split
     kind, _, text = split.partition(":")
     if kind not in _DRAWS and is_plugin(split):
         return _of_plugin(graph, assignment, split, seed)
     if kind not in _DRAWS:
-        raise ConfigurationError(f"split: got {split!r}; expected published, {_FORMS}")
+        raise ConfigurationError(f"split: got {split!r}; expected {PUBLISHED}, {_FORMS}")
     shares = parse_shares(split, text)
     labelled = np.flatnonzero(graph.labelled)
     is_of_classes = graph.task == CLASSES
@@ -99,15 +103,36 @@ def make_split(graph: Graph, assignment: np.ndarray, *, split: str, seed: int) -
     return _split_cells(graph, labelled, cells, shares, generator, to_nearest=kind == "random")
 
 
-def _published(graph: Graph) -> Split:
-    published = graph.published_split
-    if published is None:
+def own_split(graph: Graph, split: str) -> Published:
+    """Return the split that a graph brings.
+
+    Args:
+        graph: The graph.
+        split: ``published``, or ``published:COLUMN``, from 0, of several.
+
+    Raises:
+        ConfigurationError: It brings none, or has no such column.
+        DatasetError: Its masks are none, or one is empty.
+    """
+    if not graph.masks.columns:
         raise ConfigurationError(
             f"split: data set {graph.name!r} has no published split; expected {_FORMS}"
         )
-    checks = ArrayChecks(source=graph.name, error=DatasetError)
-    checks.masks(published.named(), graph.labelled)
-    return published
+    _, colon, column = split.partition(":")
+    found = published_split(
+        graph.name,
+        graph.masks,
+        keys=graph.node_keys,
+        labels=graph.labels,
+        column=int(column) if colon else None,
+    )
+    for name, mask in found.split.named().items():
+        if not mask.any():
+            raise DatasetError(
+                f"{graph.name}: {name}: no node is in it; expected at least one, or another split, "
+                "such as random:0.2/0.1/0.7"
+            )
+    return found
 
 
 def _of_plugin(graph: Graph, assignment: np.ndarray, split: str, seed: int) -> Split:

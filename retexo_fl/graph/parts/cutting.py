@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.graph import Graph, Split
+from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.keys import hash_keys, narrow_keys
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.partition import GraphPartition
 from retexo_fl.graph.recipes.recipe import FeatureRecipe

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph.graph import Split
 from retexo_fl.graph.labels import labelled
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.splits import parse_shares
 
 _KIND: Final = "by-key"

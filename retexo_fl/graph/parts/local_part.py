@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import hash_keys, narrow_keys
 from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import (
     IN,
     OUT,

@@ -12,9 +12,9 @@ from scipy.sparse import csr_array
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.graph import Split
 from retexo_fl.graph.keys import check_keys, hash_keys
 from retexo_fl.graph.labels import CLASSES, check_labels, labelled, task_of
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
+from retexo_fl.graph.sources.edge_rules import check_direction
 from retexo_fl.graph.sources.named.obtain import obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
 from retexo_fl.graph.sources.npz_graph import count_npz_values, read_npz_graph
 from retexo_fl.graph.sources.plugin_graph import load_plugin_graph
+from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.synthetic import SYNTHETIC, is_synthetic, make_synthetic
 from retexo_fl.plugins import is_plugin
 
@@ -31,9 +31,8 @@ def load_dataset(
     *,
     data_dir: Path | None,
     attributes: Sequence[str] = (),
-    rules: EdgeRules = STRICT,
+    reading: Reading | None = None,
     quiet: bool = False,
-    task: str = CLASSES,
     named: Mapping[str, NamedDataset] = NAMED,
 ) -> Graph:
     """Load a data set.
@@ -44,9 +43,9 @@ def load_dataset(
             graph.
         data_dir: Folder of ``.npz`` files, where a download is put, too; None for none.
         attributes: Attributes of the nodes that the graph is to have: arrays [N] of the file.
-        rules: How edges are read.
+        reading: How it is read; None to train on it for classes, or for what the labels of a file
+            are.
         quiet: Show no progress of a download.
-        task: What labels of a graph of PyG or NetworkX are for.
         named: The public data sets, which are downloaded on their first use.
 
     Raises:
@@ -54,20 +53,21 @@ def load_dataset(
             file is not as documented.
         PluginError: The function cannot be imported or called, or returned no graph.
     """
+    rules = (reading or TRAINING).rules
     if is_synthetic(name):
         demand_attributes(f"data set {name!r}", {}, attributes)
         graph = make_synthetic(name)
         check_direction(f"data set {name!r}", graph, rules)
         return graph
     if is_plugin(name):
-        return load_plugin_graph(name, attributes=attributes, rules=rules, task=task)
+        return load_plugin_graph(name, attributes=attributes, reading=reading or TRAINING)
     if name == DIGITS:
         graph = load_digits_graph()
         demand_attributes(f"data set {name!r}", graph.attributes, attributes)
         check_direction(f"data set {name!r}", graph, rules)
         return graph
     path = _npz_path(name, data_dir, named, quiet=quiet)
-    graph = read_npz_graph(path, attributes=attributes, rules=rules)
+    graph = read_npz_graph(path, attributes=attributes, reading=reading)
     return _without_made_up_labels(graph) if name == "citeseer" else graph
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
-from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
-from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
+from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL
+from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.edge_rules import (
@@ -21,7 +23,8 @@ from retexo_fl.graph.sources.edge_rules import (
     early_edges,
     ruled_edges,
 )
-from retexo_fl.graph.sources.foreign import as_array, as_labels
+from retexo_fl.graph.sources.foreign import as_array, as_labels, is_absent
+from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -58,8 +61,9 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
             attributes, which every edge has if one has.
         name: Name of the graph.
         features: Attribute of every node: F numbers.
-        labels: Attribute of labelled nodes: a class from 0, a sequence of 0 and 1, or a number, as
-            ``task`` has it; nodes without it, with None, NaN or a class of -1 are unlabelled.
+        labels: Attribute of labelled nodes: a class (a whole number, a boolean or text), a sequence
+            of 0 and 1, or a number, as ``task`` has it; nodes without it, with None, NaN or a class
+            of -1 are unlabelled. Not read of ``links``.
         split: Attribute of nodes: ``train``, ``val`` or ``test``, nothing for other nodes. Where no
             node has it, ``train_mask``, ``val_mask`` and ``test_mask`` are taken, if nodes have
             them.
@@ -67,7 +71,7 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         attributes: Attributes of every node, text or whole numbers, that the graph may be cut by.
         rules: Whether edges have a direction; whether repeated ones are merged and self loops left
             out, or refused.
-        task: What labels are for: ``classes``, ``multi-label`` or ``regression``.
+        task: What labels are for: ``classes``, ``multi-label``, ``regression`` or ``links``.
 
     Returns:
         A graph whose nodes are in NetworkX's order. Features are rounded to float32.
@@ -76,7 +80,38 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         DatasetError: The graph is of a kind that the rules refuse, or a node lacks something or
             has a name that is no key; the message names the node.
     """
+    return read_networkx(
+        graph,
+        name=name,
+        names=NodeNames(features=features, labels=labels, split=split),
+        num_classes=num_classes,
+        attributes=attributes,
+        reading=Reading(rules=rules, task=task),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNames:
+    """Names of attributes of nodes."""
+
+    features: str = "x"
+    labels: str = "y"
+    split: str = "split"
+
+
+def read_networkx(
+    graph: Any,
+    *,
+    name: str,
+    attributes: Sequence[str],
+    reading: Reading,
+    names: NodeNames | None = None,
+    num_classes: int | None = None,
+) -> Graph:
+    """Turn a NetworkX graph into ours, as :func:`from_networkx` does."""
+    names = names or NodeNames()
     checks = ArrayChecks(source=name, error=DatasetError)
+    rules = reading.rules
     _check_kind(name, graph, rules)
     nodes: list[_Node] = list(graph.nodes(data=True))
     for key in attributes:
@@ -89,14 +124,17 @@ def from_networkx(  # noqa: PLR0913 - a node has so many attributes
         edges=edges.ends,
         edge_values=edges.values,
         directed=rules.directed,
-        features=_features(checks, nodes, features),
-        labels=_labels(checks, nodes, labels, task),
-        num_classes=num_classes,
+        features=_features(checks, nodes, names.features),
+        labels=_labels(checks, nodes, names.labels, reading),
+        task=reading.task,
+        classes=reading.classes,
+        num_classes=num_classes if reading.outputs is None else reading.outputs,
         node_keys=_keys(checks, nodes),
-        split=_split(checks, nodes, split),
+        split=_masks(checks, nodes, names.split) if reading.masks else None,
         attributes={key: _values(checks, nodes, key) for key in attributes},
+        may_lack_edges=reading.may_lack_edges,
     )
-    return Graph.build(given, ArrayNames(source=name, features=features, labels=labels))
+    return Graph.build(given, ArrayNames(source=name, features=names.features, labels=names.labels))
 
 
 def _check_kind(name: str, graph: Any, rules: EdgeRules) -> None:
@@ -175,10 +213,10 @@ def _key(checks: ArrayChecks, node: Any) -> bytes:
 def _features(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
     rows: list[np.ndarray] = []
     for node, there in nodes:
-        try:
-            row = np.asarray(as_array(there[name]), dtype=np.float64).reshape(-1)
-        except KeyError:
+        if name not in there:
             checks.fail(name, f"node {node!r:.60} has none; expected numbers for each node")
+        try:
+            row = np.asarray(_real(there[name]), dtype=np.float64).reshape(-1)
         except (TypeError, ValueError):
             checks.fail(name, f"node {node!r:.60} has {there[name]!r:.60}; expected numbers")
         if rows and len(row) != len(rows[0]):
@@ -192,63 +230,75 @@ def _features(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
     return np.stack(rows) if rows else np.empty((0, 1), dtype=np.float32)
 
 
-def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, task: str) -> np.ndarray:
-    if task == CLASSES:
-        return np.array([_label(checks, node, name) for node in nodes], dtype=np.int64)
-    given = [as_array(there.get(name)) for _, there in nodes]
-    length = max((values.size for values in given if values.dtype.kind in "iufb"), default=1)
-    rows = np.full((len(nodes), length if task == MULTI_LABEL else 1), np.nan)
-    for row, values in enumerate(given):
-        if values.dtype.kind == "O" and values.shape == () and values.item() is None:
+def _real(value: Any) -> np.ndarray:
+    """Return an array of anything but what NumPy would make numbers of by leaving something out.
+
+    Raises:
+        TypeError: It holds complex numbers, dates or durations.
+    """
+    array = as_array(value)
+    if array.dtype.kind in "cmM":
+        raise TypeError(array.dtype)
+    return array
+
+
+def _labels(checks: ArrayChecks, nodes: list[_Node], name: str, reading: Reading) -> Any:
+    """Return labels of one form for all nodes; None where there are none, and none are needed."""
+    given = [there.get(name) for _, there in nodes]
+    if reading.task == LINKS:
+        return None
+    if reading.outputs is not None and all(map(is_absent, given)):
+        return None
+
+    def place(row: int) -> str:
+        return f"node {nodes[row][0]!r:.60}"
+
+    if reading.task != MULTI_LABEL:
+        alone = np.empty(len(given), dtype=object)
+        for row, value in enumerate(given):
+            alone[row] = _alone(value)
+        return as_labels(checks, name, alone, reading.task, place=place)
+    arrays = [None if is_absent(value) else as_array(value) for value in given]
+    length = max((values.size for values in arrays if values is not None), default=1)
+    rows = np.full((len(nodes), length), np.nan)
+    for row, values in enumerate(arrays):
+        if values is None:
             continue
-        if values.dtype.kind not in "iufb" or values.size != rows.shape[1]:
-            node, there = nodes[row]
-            expected = f"{counted(rows.shape[1], 'number')}, or nothing"
-            checks.fail(name, f"node {node!r:.60} has {there[name]!r:.60}; expected {expected}")
+        if values.dtype.kind not in "iufb" or values.size != length:
+            expected = f"{counted(length, 'number')}, or nothing"
+            checks.fail(name, f"{place(row)} has {given[row]!r:.60}; expected {expected}")
         rows[row] = values.reshape(-1)
-    return as_labels(checks, name, rows, task)
+    return as_labels(checks, name, rows, reading.task, place=place)
 
 
-def _label(checks: ArrayChecks, node: _Node, name: str) -> int:
-    value = node[1].get(name)
-    if value is None:
-        return -1
-    label = as_array(value)
-    if label.shape == () and label.dtype.kind == "f" and np.isnan(label):
-        return -1
-    if label.shape != () or label.dtype.kind not in "iuf" or label != np.trunc(label):
-        checks.fail(
-            name, f"node {node[0]!r:.60} has {value!r:.60}; expected a class from 0, or nothing"
-        )
-    return int(label)
+def _alone(value: Any) -> Any:
+    """Return the one value of an array or tensor, and anything else as it is."""
+    if not hasattr(value, "shape"):
+        return value
+    array = as_array(value)
+    return array.reshape(-1)[0] if array.size == 1 else value
 
 
-def _split(checks: ArrayChecks, nodes: list[_Node], name: str) -> Split | None:
+def _masks(checks: ArrayChecks, nodes: list[_Node], name: str) -> Masks:
+    """Return the split that nodes name."""
+    masks = {}
     if any(name in there for _, there in nodes):
         for node, there in nodes:
-            if there.get(name) not in (*_SPLIT_WORDS, "", None):
+            if not is_absent(there.get(name)) and there[name] not in (*_SPLIT_WORDS, ""):
                 checks.fail(
                     name,
                     f"node {node!r:.60} has {there[name]!r:.60}; expected train, val, test or "
                     "nothing",
                 )
-        masks = {
+        named = {
             word: np.array([there.get(name) == word for _, there in nodes]) for word in _SPLIT_WORDS
         }
-        return Split(**masks)
-    if not any(f"{word}_mask" in there for _, there in nodes for word in _SPLIT_WORDS):
-        return None
-    return Split(**{word: _mask(checks, nodes, f"{word}_mask") for word in _SPLIT_WORDS})
-
-
-def _mask(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:
-    values = []
-    for node, there in nodes:
-        value = as_array(there.get(name))
-        if value.shape != () or value.dtype.kind != "b":
-            checks.fail(name, f"node {node!r:.60} has {there.get(name)!r:.60}; expected a boolean")
-        values.append(bool(value))
-    return np.array(values, dtype=bool)
+        return Masks.of(Split(**named))
+    for word in _SPLIT_WORDS:
+        key = f"{word}_mask"
+        if any(key in there for _, there in nodes):
+            masks[word] = as_array([as_array(there.get(key, False)) for _, there in nodes])
+    return Masks(**masks)
 
 
 def _values(checks: ArrayChecks, nodes: list[_Node], name: str) -> np.ndarray:

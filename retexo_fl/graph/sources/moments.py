@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -68,6 +68,13 @@ def _number(value: Any) -> float:
     return number
 
 
+def date_text(value: Any) -> str | None:
+    """Return a date as ISO 8601 writes it; None for what is no date."""
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(np.datetime_as_string(value))
+    return value.isoformat() if isinstance(value, date) else None
+
+
 def _seconds(text: Any) -> float:
-    date = datetime.fromisoformat(text)
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    moment = datetime.fromisoformat(date_text(text) or text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
-from retexo_fl.graph.features import Features
-from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph, Split
-from retexo_fl.graph.labels import CLASSES, check_label_form, class_names, task_of
-from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.graph import Graph
+from retexo_fl.graph.labels import LINKS, class_names, task_of
 from retexo_fl.graph.npy import ArrayHeader, NpzArchive, open_npz
 from retexo_fl.graph.sources.attributes import count_values
-from retexo_fl.graph.sources.edge_rules import (
-    STRICT,
-    EdgeList,
-    EdgeRules,
-    early_edges,
-    ruled_edges,
+from retexo_fl.graph.sources.edge_rules import EdgeRules
+from retexo_fl.graph.sources.foreign import as_numbers
+from retexo_fl.graph.sources.from_arrays import (
+    ADJACENCY,
+    ATTRIBUTES,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    TIME,
+    TRANSPOSED,
+    WEIGHT,
+    from_arrays,
 )
+from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.units import counted
 
-_MASKS: Final = ("train_mask", "val_mask", "test_mask")
-_WEIGHT: Final = "edge_weight"
-_ATTRIBUTES: Final = "edge_attr"
-_TIME: Final = "edge_time"
+#: What may be stored as the parts of a CSR matrix.
+_MATRICES: Final = (FEATURES, ADJACENCY, TRANSPOSED)
 _SPARSE: Final = ("indptr", "indices", "data")
-
-
 #: Labels of a file whose list line says classes and split; a longer array is not read for it.
 _MOST_LISTED_BYTES: Final = 2**26
 
@@ -47,50 +50,71 @@ class NpzSummary(TypedDict):
 
 
 def read_npz_graph(
-    path: Path, *, attributes: Sequence[str] = (), rules: EdgeRules = STRICT
+    path: Path, *, attributes: Sequence[str] = (), reading: Reading | None = None
 ) -> Graph:
     """Read and check a graph.
 
     Args:
         path: A ``.npz`` file.
         attributes: Arrays [N] of text or integers to be read as attributes of the nodes.
-        rules: How edges are read.
+        reading: How it is read; None to train for what the form of ``y`` says.
 
     Raises:
         DatasetError: The file is damaged, or an array is missing or not as documented.
     """
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
-        archive.check_memory(*_checked_headers(archive, checks, attributes, rules))
-        edges = _edges(archive)
-        times = archive.read(_TIME) if rules.before and _TIME in archive.names else None
-        if (early := early_edges(str(path), _TIME, times, rules)) is not None:
-            checks.form(_TIME, early, kinds="b", shape=(edges.ends.shape[1],))
-            edges = edges.taken(early)
-        if not rules.is_strict:
-            count = archive.header("y").shape[0]
-            edges = ruled_edges(
-                checks, "edge_index", edges, num_nodes=count, rules=rules, has_order=True
-            )
-        given = EdgeListGraph(
-            name=path.stem,
-            edges=edges.ends,
-            edge_values=edges.values,
-            directed=rules.directed,
-            features=_features(archive, checks),
-            labels=archive.read("y"),
-            split=_split(archive, checks),
-            attributes={name: archive.read(name) for name in attributes},
-        )
-    names = ArrayNames(
-        source=str(path),
-        edges="edge_index",
-        features="x",
-        labels="y",
-        edge_weights=_WEIGHT,
-        edge_attributes=_ATTRIBUTES,
+        reading = reading or Reading(task=task_of(archive.header(LABELS)))
+        has_matrix = any(f"{name}_indptr" in archive.names for name in (ADJACENCY, TRANSPOSED))
+        if not has_matrix and not {ADJACENCY, TRANSPOSED} & archive.names:
+            _ = reading.may_lack_edges or archive.header(EDGES)
+        _ = not reading.needs_labels or archive.header(LABELS)
+        wanted = [name for name in _wanted(reading) if name in archive.names]
+        sparse = [name for name in _MATRICES if _is_sparse(archive, checks, name)]
+        parts = [f"{name}_{part}" for name in sparse for part in (*_SPARSE, "shape")]
+        headers = [archive.header(name) for name in (*wanted, *parts, *attributes)]
+        archive.check_memory(*headers)
+        _check_sizes(archive, checks, reading)
+        values: dict[str, Any] = {name: archive.read(name) for name in wanted}
+        values |= {name: _sparse_matrix(archive, checks, name) for name in sparse}
+        values |= {name: archive.read(name) for name in attributes}
+    return from_arrays(
+        values, name=path.stem, source=str(path), attributes=attributes, reading=reading
     )
-    return Graph.build(given, names)
+
+
+def _wanted(reading: Reading) -> list[str]:
+    """Return the names of the arrays that are read where they are there."""
+    names = [EDGES, *_MATRICES, WEIGHT, ATTRIBUTES]
+    names += [LABELS] if reading.task != LINKS else []
+    names += MASKS if reading.masks else []
+    return names + ([TIME] if reading.rules.before else [])
+
+
+def _check_sizes(archive: NpzArchive, checks: ArrayChecks, reading: Reading) -> None:
+    """Check that what is about to be read can be a graph, since a file may claim any size."""
+    shape = _features_shape(archive, checks)
+    num_nodes = archive.header(LABELS).shape[0] if LABELS in archive.names else shape[0]
+    wanted = {*_wanted(reading)} & archive.names
+    for name in (name for name in (LABELS, *MASKS) if name in wanted):
+        form = archive.header(name)
+        if len(form.shape) not in (1, 2) or form.shape[0] != num_nodes:
+            checks.fail(
+                name,
+                f"got {form.dtype} of shape {form.shape}; expected ({num_nodes}), or "
+                f"({num_nodes}, columns)",
+            )
+    if shape[0] != num_nodes:
+        checks.fail(FEATURES, f"got shape {shape}; expected ({num_nodes}, F) with F at least 1")
+    if EDGES not in archive.names:
+        return
+    edges = archive.header(EDGES)
+    checks.form(EDGES, edges, kinds="iu", shape=(2, None))
+    # Each may stand there in both directions.
+    most = num_nodes * (num_nodes - 1)
+    if reading.rules.is_strict and edges.shape[1] > most:
+        pairs = counted(most // 2, "pair")
+        checks.fail(EDGES, f"has {counted(edges.shape[1], 'edge')} for {pairs} of nodes")
 
 
 def count_npz_values(path: Path, attribute: str) -> int:
@@ -115,112 +139,88 @@ def describe_npz_graph(path: Path) -> NpzSummary:
     with open_npz(path, error=DatasetError) as archive:
         checks = ArrayChecks(source=str(path), error=DatasetError)
         # Whatever the rules are that it will be read by.
-        labels, edges, *_ = _checked_headers(archive, checks, (), EdgeRules(merge="max"))
-        sparse = _is_sparse(archive, checks)
-        width = _sparse_shape(archive, checks)[1] if sparse else archive.header("x").shape[1]
-        masks = _masks_there(archive, checks)
-        listed = labels.data_bytes <= _MOST_LISTED_BYTES
+        _check_sizes(archive, checks, Reading(rules=EdgeRules(merge="max")))
+        num_nodes, width = _features_shape(archive, checks)
+        labels = archive.header(LABELS) if LABELS in archive.names else None
+        edges = _edge_count(archive)
+        masks = [name for name in MASKS if name in archive.names]
+        listed = labels is not None and labels.data_bytes <= _MOST_LISTED_BYTES
         return NpzSummary(
-            nodes=labels.shape[0],
-            edges=edges.shape[1],
+            nodes=num_nodes,
+            edges=edges,
             features=width,
-            classes=_count_classes(archive, labels) if listed else None,
+            classes=_count_classes(archive, labels) if labels is not None and listed else None,
             split=_count_split(archive, masks) if listed else "-" if masks else "none",
         )
 
 
-def _count_classes(archive: NpzArchive, labels: ArrayHeader) -> int:
-    """Return how many classes, or labels, there are; 1 of numbers."""
-    if task_of(labels) != CLASSES:
-        return labels.shape[1] if len(labels.shape) == 2 else 1
-    there = {label for part in archive.chunks("y") for label in np.unique(part).tolist()}
+def _edge_count(archive: NpzArchive) -> int:
+    """Return how many edges are listed, or entries of a matrix are stored."""
+    if EDGES in archive.names:
+        return archive.header(EDGES).shape[1]
+    found = [f"{name}_indices" for name in (ADJACENCY, TRANSPOSED)]
+    return next((archive.header(name).shape[0] for name in found if name in archive.names), 0)
+
+
+def _count_classes(archive: NpzArchive, labels: ArrayHeader) -> int | None:
+    """Return how many classes, or labels, there are; 1 of numbers; None of what is no number."""
+    several = len(labels.shape) == 2 and labels.shape[1] > 1
+    if several or labels.dtype.kind == "f":
+        return labels.shape[1] if several else 1
+    if labels.dtype.kind not in "iub":
+        return None
+    there = {int(label) for part in archive.chunks(LABELS) for label in np.unique(part).tolist()}
     return len(class_names(there)) or max(there, default=-1) + 1
 
 
 def _count_split(archive: NpzArchive, masks: Sequence[str]) -> str:
-    counts = (sum(map(np.count_nonzero, archive.chunks(name))) for name in masks)
+    if any(len(archive.header(name).shape) > 1 for name in masks):
+        return "several"
+    counts = [sum(map(np.count_nonzero, archive.chunks(name))) for name in masks]
     return "/".join(map(str, counts)) or "none"
 
 
-def _checked_headers(
-    archive: NpzArchive, checks: ArrayChecks, attributes: Sequence[str], rules: EdgeRules
-) -> list[ArrayHeader]:
-    """Check the forms of arrays before one is read, since a file may claim any size.
-
-    Returns:
-        The headers of labels, of edges, and of everything else that a graph is read from.
-    """
-    labels, edges = archive.header("y"), archive.header("edge_index")
-    check_label_form(checks, "y", labels)
-    num_nodes = labels.shape[0]
-    checks.form("edge_index", edges, kinds="iu", shape=(2, None))
-    most = num_nodes * (num_nodes - 1) // (1 if rules.directed else 2)
-    if rules.is_strict and edges.shape[1] > most:
-        pairs = counted(most, "pair")
-        checks.fail("edge_index", f"has {counted(edges.shape[1], 'edge')} for {pairs} of nodes")
-    masks = {name: archive.header(name) for name in _masks_there(archive, checks)}
-    for name, mask in masks.items():
-        checks.form(name, mask, kinds="b", shape=(num_nodes,))
-    if _is_sparse(archive, checks):
-        features = [archive.header(f"x_{part}") for part in _SPARSE]
-        checks.form("x_shape", archive.header("x_shape"), kinds="iu", shape=(2,))
-    else:
-        features = [archive.header("x")]
-        checks.feature_form("x", features[0], num_nodes=num_nodes)
-    named = [archive.header(name) for name in attributes]
-    named += [
-        archive.header(name) for name in (_WEIGHT, _ATTRIBUTES, _TIME) if name in archive.names
-    ]
-    return [labels, edges, *masks.values(), *features, *named]
-
-
-def _edges(archive: NpzArchive) -> EdgeList:
-    weights, attributes = (
-        archive.read(name) if name in archive.names else None for name in (_WEIGHT, _ATTRIBUTES)
-    )
-    if attributes is not None and attributes.ndim == 1:
-        attributes = attributes[:, None]
-    values = EdgeValues(weights=weights, attributes=attributes)
-    return EdgeList(ends=archive.read("edge_index"), values=values)
-
-
-def _masks_there(archive: NpzArchive, checks: ArrayChecks) -> Sequence[str]:
-    """Return the names of all three masks, or none."""
-    there = [name for name in _MASKS if name in archive.names]
-    missing = [name for name in _MASKS if name not in there]
-    if there and missing:
-        checks.fail(missing[0], f"missing; expected it beside {there[0]}")
-    return there
-
-
-def _is_sparse(archive: NpzArchive, checks: ArrayChecks) -> bool:
-    sparse = any(f"x_{part}" in archive.names for part in (*_SPARSE, "shape"))
-    if sparse and "x" in archive.names:
-        checks.fail("x", "found together with x_indptr, ...; expected dense or sparse features")
+def _is_sparse(archive: NpzArchive, checks: ArrayChecks, name: str) -> bool:
+    sparse = any(f"{name}_{part}" in archive.names for part in (*_SPARSE, "shape"))
+    if sparse and name in archive.names:
+        checks.fail(
+            name, f"found together with {name}_indptr, ...; expected a dense or a sparse matrix"
+        )
     return sparse
 
 
-def _sparse_shape(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
-    shape = archive.read("x_shape")
-    checks.form("x_shape", shape, kinds="iu", shape=(2,))
+def _features_shape(archive: NpzArchive, checks: ArrayChecks) -> tuple[int, int]:
+    if _is_sparse(archive, checks, FEATURES):
+        return _sparse_shape(archive, checks, FEATURES)
+    shape = archive.header(FEATURES).shape
+    if len(shape) != 2 or not shape[1]:
+        checks.fail(FEATURES, f"got shape {shape}; expected (N, F) with F at least 1")
+    return shape[0], shape[1]
+
+
+def _sparse_shape(archive: NpzArchive, checks: ArrayChecks, name: str) -> tuple[int, int]:
+    shape = archive.read(f"{name}_shape")
+    checks.form(f"{name}_shape", shape, kinds="iu", shape=(2,))
     if shape.min() < 1 or shape.max() >= 2**31:
-        checks.fail("x_shape", f"got {shape.tolist()}; expected numbers of nodes and features")
+        checks.fail(f"{name}_shape", f"got {shape.tolist()}; expected numbers of rows and columns")
     return int(shape[0]), int(shape[1])
 
 
-def _features(archive: NpzArchive, checks: ArrayChecks) -> Features:
-    if not _is_sparse(archive, checks):
-        return np.ascontiguousarray(archive.read("x"))
-    shape = _sparse_shape(archive, checks)
-    parts = {part: archive.read(f"x_{part}") for part in _SPARSE}
-    features = checks.sparse_features("x", parts, num_columns=shape[1], any_order=True)
-    if features.shape != shape:
-        checks.fail("x_shape", f"got {shape}; expected {features.shape} by x_indptr")
-    return features
-
-
-def _split(archive: NpzArchive, checks: ArrayChecks) -> Split | None:
-    masks = {name: archive.read(name) for name in _masks_there(archive, checks)}
-    if not masks:
-        return None
-    return Split(train=masks["train_mask"], val=masks["val_mask"], test=masks["test_mask"])
+def _sparse_matrix(archive: NpzArchive, checks: ArrayChecks, name: str) -> csr_array:
+    shape = _sparse_shape(archive, checks, name)
+    parts = {part: archive.read(f"{name}_{part}") for part in _SPARSE}
+    with np.errstate(over="ignore"):
+        values = as_numbers(checks, f"{name}_data", parts["data"]).astype(np.float32)
+    offsets, columns = (
+        parts[part].astype(parts[part].dtype.newbyteorder("="), copy=False)
+        for part in ("indptr", "indices")
+    )
+    matrix = checks.sparse_features(
+        name,
+        {"data": values, "indptr": offsets, "indices": columns},
+        num_columns=shape[1],
+        any_order=True,
+    )
+    if matrix.shape != shape:
+        checks.fail(f"{name}_shape", f"got {shape}; expected {matrix.shape} by {name}_indptr")
+    return matrix

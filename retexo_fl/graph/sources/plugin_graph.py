@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from retexo_fl.errors import PluginError
 from retexo_fl.graph.graph import Graph
-from retexo_fl.graph.labels import CLASSES
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules, check_direction
-from retexo_fl.graph.sources.from_networkx import from_networkx
-from retexo_fl.graph.sources.from_pyg import from_pyg
+from retexo_fl.graph.sources.edge_rules import check_direction
+from retexo_fl.graph.sources.from_arrays import ADJACENCY, FEATURES, LABELS, from_arrays
+from retexo_fl.graph.sources.from_networkx import read_networkx
+from retexo_fl.graph.sources.from_pyg import read_pyg
+from retexo_fl.graph.sources.reading import TRAINING, Reading
+from retexo_fl.graph.sources.table_graph import read_table_graph
+from retexo_fl.graph.sources.tables import AnyTable, NodeColumns, tables_of
 from retexo_fl.plugins import load_callable, named_plugin_errors
+
+#: What a graph may be that is handed over.
+GRAPHS: Final = (
+    "a retexo_fl.Graph, a PyG Data, a NetworkX graph, (adj, x, y), a dict of arrays, or tables of "
+    "nodes and edges"
+)
+_ARRAYS: Final = (ADJACENCY, FEATURES, LABELS)
 
 
 def load_plugin_graph(
     text: str,
     *,
     attributes: Sequence[str] = (),
-    rules: EdgeRules = STRICT,
-    task: str = CLASSES,
+    reading: Reading = TRAINING,
 ) -> Graph:
     """Call a user's function without arguments and return the graph that it makes.
 
     Args:
-        text: ``module:attribute``; what it returns is a :class:`Graph`, a PyG ``Data`` or a
-            NetworkX graph.
+        text: ``module:attribute``; what it returns is what :func:`as_graph` takes.
         attributes: Attributes of the nodes that the graph must have.
-        rules: How the edges of what is no :class:`Graph` are read; a :class:`Graph` must be as
-            directed as they say.
-        task: What labels are for, where the graph is not ours yet.
+        reading: How what is no :class:`Graph` is read; a :class:`Graph` must be as directed as it
+            says.
 
     Raises:
         PluginError: It cannot be imported or called, or returned something else.
@@ -38,29 +46,47 @@ def load_plugin_graph(
     function = load_callable("dataset", text)
     with named_plugin_errors(PluginError):
         made = function()
-    graph = as_graph(made, name=text, attributes=attributes, rules=rules, task=task)
+    graph = as_graph(made, name=text, attributes=attributes, reading=reading)
     if graph is None:
-        raise PluginError(
-            f"dataset {text!r}: returned {type(made).__name__}; expected a retexo_fl.graph.Graph, "
-            "a PyG Data or a NetworkX graph"
-        )
+        raise PluginError(f"dataset {text!r}: returned {type(made).__name__}; expected {GRAPHS}")
     return graph
 
 
 def as_graph(
-    made: object, *, name: str, attributes: Sequence[str], rules: EdgeRules, task: str
+    made: object,
+    *,
+    name: str,
+    attributes: Sequence[str],
+    reading: Reading,
+    columns: Callable[[AnyTable], NodeColumns] | None = None,
 ) -> Graph | None:
-    """Return an object as a graph, as :func:`load_plugin_graph` does; None for one of no such kind.
+    """Return an object as a graph; None for one of no such kind.
 
-    ``name`` is what a graph is called that is not ours yet, and what errors name.
+    Args:
+        made: A :class:`Graph`; a PyG ``Data``; a NetworkX graph; a mapping of arrays as
+            :func:`.from_arrays` takes, or a tuple of ``adj``, ``x`` and maybe ``y``; or a pair of
+            tables: DataFrames, or paths, of nodes and of edges.
+        name: What a graph is called that is not ours yet, and what errors name.
+        attributes: Attributes of the nodes that the graph must have.
+        reading: How it is read.
+        columns: How a table of nodes is read; None for columns as they are documented.
     """
     if isinstance(made, Graph):
         demand_attributes(f"dataset {name!r}", made.attributes, attributes)
-        check_direction(f"dataset {name!r}", made, rules)
+        check_direction(f"dataset {name!r}", made, reading.rules)
         return made
-    if hasattr(made, "edge_index"):
-        return from_pyg(made, name=name, attributes=attributes, rules=rules, task=task)
+    if (tables := tables_of(made)) is not None:
+        of_nodes = None if columns is None else columns(tables[0])
+        return read_table_graph(
+            *tables, of_nodes, name=name, attributes=attributes, reading=reading
+        )
+    if isinstance(made, tuple) and 2 <= len(made) <= len(_ARRAYS):
+        made = dict(zip(_ARRAYS, made, strict=False))
+    if isinstance(made, Mapping):
+        return from_arrays(made, name=name, attributes=attributes, reading=reading)
     # A heterogeneous PyG graph says whether it is directed, too.
     if hasattr(made, "is_multigraph"):
-        return from_networkx(made, name=name, attributes=attributes, rules=rules, task=task)
+        return read_networkx(made, name=name, attributes=attributes, reading=reading)
+    if hasattr(made, "edge_index") or hasattr(made, "adj_t"):
+        return read_pyg(made, name=name, attributes=attributes, reading=reading)
     return None

@@ -9,10 +9,13 @@ import numpy as np
 
 from retexo_fl.files import bare_name
 from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
-from retexo_fl.graph.labels import CLASSES, LINKS
+from retexo_fl.graph.labels import LINKS
+from retexo_fl.graph.masks import Masks
 from retexo_fl.graph.sources.attributes import count_values
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
+from retexo_fl.graph.sources.edge_rules import EdgeList
+from retexo_fl.graph.sources.reading import TRAINING, Reading
 from retexo_fl.graph.sources.tables import (
+    AnyTable,
     NodeColumns,
     edge_rows,
     read_edge_table,
@@ -22,60 +25,67 @@ from retexo_fl.graph.sources.tables import (
 
 
 def read_table_graph(
-    nodes: Path,
-    edges: Path,
+    nodes: AnyTable,
+    edges: AnyTable | None,
     columns: NodeColumns | None = None,
     *,
+    name: str = "",
     attributes: Sequence[str] = (),
-    rules: EdgeRules = STRICT,
-    widths: tuple[int, int] | None = None,
-    task: str = CLASSES,
+    reading: Reading = TRAINING,
 ) -> Graph:
     """Read a graph; its nodes keep the order of the table.
 
     Args:
         nodes: Table of keys, labels, features and, if there is one, the split.
-        edges: Table of edges, in any order.
+        edges: Table of edges, in any order; None for none, where the graph is predicted.
         columns: How the columns of the nodes are named and used; None for the documented ones.
+        name: Of the graph; that of the file of nodes where it is empty.
         attributes: Text or integer columns of the nodes that the graph may be cut by.
-        rules: How edges are read.
-        widths: How many features and classes (or labels) there must be; None for as many as the
-            table has.
-        task: What labels are for, as :func:`.read_node_table` has it.
+        reading: How it is read.
 
     Raises:
         TableError: A table cannot be read, or its rows contradict each other.
         DatasetError: The tables make no graph that can be trained on.
         ConfigurationError: Columns are named otherwise than in the recipe.
     """
-    features, classes = (None, None) if widths is None else widths
     table = read_node_table(
         nodes,
         columns,
-        num_features=features,
+        num_features=reading.num_features,
         infer_features=True,
         attributes=attributes,
-        task=task,
+        task=reading.task,
+        masks=reading.masks,
+        outputs=reading.outputs,
     )
     names = () if table.recipe is None else table.recipe.classes
-    listed = edge_rows(table, read_edge_table(edges, rules=rules), rules)
+    listed, source = EdgeList(ends=np.zeros((2, 0), dtype=np.int64)), table.source
+    if edges is not None:
+        of_edges = read_edge_table(edges, rules=reading.rules)
+        listed, source = (
+            edge_rows(table, of_edges, reading.rules),
+            f"{source} and {of_edges.source}",
+        )
+    split = table.split
     given = EdgeListGraph(
-        name=bare_name(nodes),
+        name=name or bare_name(Path(table.source)),
         edges=listed.ends,
         edge_values=listed.values,
-        directed=rules.directed,
+        directed=reading.rules.directed,
         features=table.features,
         labels=table.labels,
-        num_classes=len(names) or (1 if task == LINKS else classes),
+        task=LINKS if reading.task == LINKS else None,
+        num_classes=len(names) or reading.outputs,
         node_keys=table.keys,
-        split=table.split,
+        split=None if split is None else Masks.of(split),
         attributes=table.attributes,
         recipe=table.recipe,
+        may_lack_edges=reading.may_lack_edges,
     )
-    return Graph.build(given, ArrayNames(source=f"{nodes} and {edges}", features="x"))
+    return Graph.build(given, ArrayNames(source=source, features="x"))
 
 
-def count_table_values(nodes: Path, attribute: str) -> int:
+def count_table_values(nodes: AnyTable, attribute: str) -> int:
     """Return how many different values a column of the nodes has; reads nothing else.
 
     Raises:
@@ -83,4 +93,4 @@ def count_table_values(nodes: Path, attribute: str) -> int:
         DatasetError: A node has no value.
     """
     values: np.ndarray = read_text_column(nodes, attribute)
-    return count_values(str(nodes), attribute, values)
+    return count_values(str(nodes if isinstance(nodes, Path) else nodes.path), attribute, values)

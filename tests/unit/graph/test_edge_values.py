@@ -73,7 +73,7 @@ def test_a_graph_keeps_what_its_edges_have() -> None:
         ({"edge_weights": WEIGHTS[:4]}, "edge_weights: got shape (4,); expected (5,)"),
         ({"edge_weights": WEIGHTS * np.nan}, "edge_weights: row 0 holds NaN or infinity"),
         ({"edge_weights": WEIGHTS * 1e300}, "edge_weights: row 0 holds NaN or infinity"),
-        ({"edge_weights": np.array(list("abcde"))}, "edge_weights: got <U1; expected numbers"),
+        ({"edge_weights": np.array(list("abcde"))}, "edge_weights: got text (<U1); expected"),
         ({"edge_attributes": WEIGHTS}, "edge_attributes: got shape (5,); expected (5, A) with A"),
         ({"edge_attributes": WEIGHTS[:, None][:, :0]}, "edge_attributes: got shape (5, 0)"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from retexo_fl.errors import DatasetError
-from retexo_fl.graph import Graph, Split
+from retexo_fl.graph import Graph, Split, make_split
 from tests.unit.graph.graphs import SMALL_LABELS, SMALL_SPLIT, mask, small_graph
 
 
@@ -69,7 +69,7 @@ def _features(*, rows: int = 6, value: float = 1.0, dtype: str = "float32") -> n
         ({"features": _features(rows=5)}, "features: got shape (5, 2); expected (6, F)"),
         ({"features": _features()[:, :0]}, "features: got shape (6, 0)"),
         ({"features": _features()[:, 0]}, "features: got shape (6,)"),
-        ({"features": _features(dtype="float64")}, "features: got float64; expected float32"),
+        ({"features": _features() * 1j}, "features: got complex numbers (complex64); expected"),
         ({"labels": np.array([0, 1, 0, -2, 0, 1])}, "labels: row 3 is -2; expected -1"),
         ({"num_classes": 1}, "labels: row 1 is 1; expected -1 (unlabelled) to 0"),
         ({"labels": np.array([0, 1, 0, 6, 0, 1])}, "labels: row 3 is 6; expected fewer classes"),
@@ -78,7 +78,6 @@ def _features(*, rows: int = 6, value: float = 1.0, dtype: str = "float32") -> n
             {"labels": np.zeros((6, 1, 1), dtype=int)},
             "labels: got int64 of shape (6, 1, 1); expected",
         ),
-        ({"labels": np.zeros(6, dtype=bool)}, "labels: got bool of shape (6,); expected integers"),
         ({"node_keys": np.array([b"a"] * 6)}, "node_keys: rows 0 and 1 are both b'a'"),
         ({"node_keys": np.array([b"a", b"", b"b", b"c", b"d", b"e"])}, "node_keys: row 1 is empty"),
         ({"node_keys": np.arange(6)}, "node_keys: got int64; expected bytes"),
@@ -91,11 +90,16 @@ def test_from_edges_refuses_by_array_and_row(changes: dict[str, Any], sentence: 
     assert sentence in str(caught.value)
 
 
-def test_from_edges_refuses_unsorted_sparse_features() -> None:
+def test_from_edges_sorts_sparse_features() -> None:
     features = csr_array(_features())
-    features.indices[2:4] = [1, 0]
-    with pytest.raises(DatasetError, match="features: row 1 has columns out of order or twice"):
-        small_graph(features=features)
+    expected = features.toarray()
+    start, end = features.indptr[1:3]
+    for array in (features.indices, features.data):
+        array[start:end] = array[start:end][::-1].copy()
+    found = small_graph(features=features).features
+    assert isinstance(found, csr_array)
+    assert found.has_sorted_indices
+    np.testing.assert_array_equal(found.toarray(), expected)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +108,12 @@ def test_from_edges_refuses_unsorted_sparse_features() -> None:
         (Split(train=mask(6, 0), val=mask(6, 1), test=mask(6, 1)), "test_mask: row 1 is in anothe"),
         (Split(train=mask(6, 4), val=mask(6, 1), test=mask(6, 2)), "train_mask: row 4 is unlabel"),
         (Split(train=mask(5, 0), val=mask(6, 1), test=mask(6, 2)), "train_mask: got shape (5,)"),
-        (Split(train=mask(6, 0), val=SMALL_LABELS, test=mask(6, 2)), "val_mask: got int64; expect"),
+        (Split(train=mask(6, 0), val=SMALL_LABELS, test=mask(6, 2)), "val_mask: row 4 is -1; expe"),
     ],
 )
-def test_from_edges_refuses_a_split_that_cannot_be(split: Split, sentence: str) -> None:
+def test_a_split_that_cannot_be_is_refused_where_it_is_used(split: Split, sentence: str) -> None:
+    graph, owners = small_graph(split=split), np.zeros(6, dtype=np.int32)
+    make_split(graph, owners, split="random-unstratified:0.4/0.3/0.3", seed=0)
     with pytest.raises(DatasetError) as caught:
-        small_graph(split=split)
+        make_split(graph, owners, split="published", seed=0)
     assert sentence in str(caught.value)

@@ -28,6 +28,7 @@ from retexo_fl.graph.parts.peers import peers_of, read_peers
 from retexo_fl.graph.sources.from_networkx import from_networkx
 from retexo_fl.graph.sources.from_pyg import from_pyg
 from retexo_fl.graph.sources.npz_graph import describe_npz_graph
+from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
 from retexo_fl.graph.sources.tables import read_edge_table, read_node_table
 from tests.support.goals import NODES, goal_arrays, write_goals
@@ -94,7 +95,7 @@ def test_tables_hold_numbers_and_several_labels(tmp_path: Path, task: str, endin
     nodes, edges = tmp_path / f"nodes.{ending}", tmp_path / "edges.csv"
     _write_nodes(nodes, task)
     edges.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in EDGES.T))
-    graph = read_table_graph(nodes, edges, task=task)
+    graph = read_table_graph(nodes, edges, reading=Reading(task=task))
     assert graph.task == task
     np.testing.assert_array_equal(graph.labels, OF[task])
 
@@ -158,7 +159,6 @@ def test_pyg_and_networkx_give_labels_of_every_task(task: str) -> None:
         (np.zeros((NODES, 0), int), r"labels: got int64 of shape \(60, 0\); expected integers"),
         (np.zeros((NODES, 2, 2), int), r"labels: got int64 of shape \(60, 2, 2\); expected"),
         (np.zeros((NODES, 2)), r"labels: got float64 of shape \(60, 2\); expected integers, one"),
-        (np.zeros(NODES, bool), r"labels: got bool of shape \(60,\); expected integers, one for"),
     ],
 )
 def test_labels_that_are_none_are_refused(labels: np.ndarray, told: str) -> None:

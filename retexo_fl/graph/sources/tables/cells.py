@@ -22,6 +22,11 @@ MOST_TEXT: Final = 256
 _WHOLE: Final = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 #: Stands for a cell that has been reported.
 _REPORTED: Final = -2
+_BOOLEANS: Final = {
+    word: digit
+    for word, digit in (("true", "1"), ("false", "0"))
+    for word in (word, word.capitalize(), word.upper())
+}
 _DIRECTIONS: Final = {"in": 0, "out": 1}
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
@@ -75,7 +80,7 @@ def label_array(column: Column) -> np.ndarray:
         TableError: A cell is no whole number from -1.
     """
     cells = column.cells
-    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "iufUS" and len(cells):
+    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "iufbUS" and len(cells):
         column.fail_form("whole numbers")
     return _by_value(
         column,
@@ -195,6 +200,11 @@ def only_plain(texts: Iterable[str]) -> bool:
     return joined.isascii() and "_" not in joined
 
 
+def without_booleans(texts: Iterable[str]) -> list[str]:
+    """Return texts with 1 and 0 for what libraries write of booleans."""
+    return [_BOOLEANS.get(text, text) for text in texts]
+
+
 def whole_number(text: str) -> int | None:
     """Return the whole number that a text is, such as ``3`` or ``3.0``; None for another text."""
     found = _WHOLE.fullmatch(text)
@@ -290,12 +300,14 @@ def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: st
 
 
 def _label_of(cell: Any) -> int | None:
+    if isinstance(cell, float) and math.isnan(cell):
+        return -1
     if isinstance(cell, float):
         if not cell.is_integer():
             return None
         cell = int(cell)
     text = _as_text(cell)
-    label = whole_number(text) if text else -1
+    label = whole_number(_BOOLEANS.get(text, text)) if text else -1
     return label if label is not None and -1 <= label < MOST_LABEL else None
 
 
@@ -306,6 +318,8 @@ def _as_text(cell: Any) -> str:
 
 
 def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
+    if isinstance(cells[0], str) and cells[0] in _BOOLEANS:
+        cells = [_BOOLEANS.get(cell, cell) for cell in cells]
     try:
         values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
         readable = isinstance(cells[0], float) or only_plain(cells)

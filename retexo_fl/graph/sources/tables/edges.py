@@ -22,6 +22,7 @@ from retexo_fl.graph.sources.tables.cells import (
     text_array,
 )
 from retexo_fl.graph.sources.tables.features import in_order, side_by_side
+from retexo_fl.graph.sources.tables.frame_source import AnyTable, FrameSource
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
     Column,
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 _Reader = Callable[[Column], np.ndarray]
 
 
-def read_edge_table(path: Path, *, rules: EdgeRules = STRICT) -> EdgeTable:
+def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
@@ -56,7 +57,7 @@ def read_edge_table(path: Path, *, rules: EdgeRules = STRICT) -> EdgeTable:
     readers = {"source": key_array, "target": key_array}
     place, columns, values = _read(path, readers, rules=rules)
     table = EdgeTable(
-        source=str(path),
+        source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
         left=columns["source"],
         right=columns["target"],
@@ -169,7 +170,7 @@ def check_pairs_once(table: Table, codes: np.ndarray, sentence: Callable[[int, i
 
 
 def _read(
-    path: Path,
+    path: AnyTable,
     readers: Mapping[str, _Reader],
     *,
     optional: Mapping[str, _Reader] | None = None,

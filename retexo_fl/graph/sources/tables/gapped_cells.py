@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.graph.recipes.summary import MISSING_WORDS
-from retexo_fl.graph.sources.tables.cells import is_number, only_plain
+from retexo_fl.graph.sources.tables.cells import is_number, only_plain, without_booleans
 from retexo_fl.graph.sources.tables.source import Column, shown
 
 _MISSING: Final = frozenset(("", *MISSING_WORDS))
@@ -60,7 +60,7 @@ def texts_of(column: Column) -> list[str]:
 
 def numbers_in(texts: list[str]) -> np.ndarray | None:
     """Return texts as [n] float64, NaN for missing ones; None where one is no number."""
-    given = ["nan" if text in _MISSING else text for text in texts]
+    given = ["nan" if text in _MISSING else text for text in without_booleans(texts)]
     try:
         values = np.fromiter(map(float, given), dtype=np.float64, count=len(given))
     except ValueError:

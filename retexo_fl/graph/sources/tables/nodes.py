@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, TableError
-from retexo_fl.graph.graph import Split
-from retexo_fl.graph.labels import CLASSES, LINKS, MULTI_LABEL, REGRESSION, labelled
+from retexo_fl.graph.labels import (
+    CLASSES,
+    LINKS,
+    MULTI_LABEL,
+    REGRESSION,
+    labelled,
+    unknown_labels,
+)
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.graph.sources.tables.cells import (
     flag_array,
@@ -24,6 +30,7 @@ from retexo_fl.graph.sources.tables.cells import (
     text_array,
 )
 from retexo_fl.graph.sources.tables.features import FeatureReader
+from retexo_fl.graph.sources.tables.frame_source import AnyTable
 from retexo_fl.graph.sources.tables.npz_source import SPARSE_ARRAYS
 from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.recipe_features import RecipeReader, class_labels
@@ -81,20 +88,22 @@ class NodeColumns:
         return told
 
 
-def read_node_table(
-    path: Path,
+def read_node_table(  # noqa: PLR0913 - so much may be chosen
+    path: AnyTable,
     columns: NodeColumns | None = None,
     *,
     num_features: int | None = None,
     infer_features: bool = False,
     attributes: Sequence[str] = (),
     task: str = CLASSES,
+    masks: bool = True,
+    outputs: int | None = None,
 ) -> NodeTable:
     """Read nodes with features and labels; columns that have no use are logged.
 
     Args:
-        path: A ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``), ``.parquet`` or ``.npz``
-            file; the room's README documents its columns.
+        path: A DataFrame, or a ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``),
+            ``.parquet`` or ``.npz`` file; the room's README documents its columns.
         columns: Names of columns, and a recipe for the others; None for the documented ones.
         num_features: F that the file must have; sparse text needs it, other forms have their own.
         infer_features: Take it from sparse text, too, by its largest index: for a graph that is
@@ -104,6 +113,8 @@ def read_node_table(
             ``regression``; ``links`` reads none; for ``multi-label`` the columns ``label_0``,
             ``label_1``, ..., or so numbered by the name of the column of labels, hold 0, 1 or
             nothing.
+        masks: Read the column ``split``, where there is one.
+        outputs: Of the model that predicts the nodes, which need no labels; None to train on them.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, a cell is not what
@@ -116,6 +127,8 @@ def read_node_table(
     source = open_table(path)
     key, _ = columns.names
     labels_of = _label_columns(source, columns, task)
+    if outputs is not None and not {*labels_of} <= {*source.names}:
+        labels_of = ()
     require_columns(source, (key, *labels_of, *attributes))
     complaints = Complaints(source.path, source.place)
     if columns.recipe is not None and columns.recipe.columns:
@@ -129,22 +142,23 @@ def read_node_table(
             complaints=complaints,
         )
     readers_of = {name: _label_reader(columns.recipe, task) for name in labels_of}
-    readers = _readers(source, key, readers_of, attributes)
+    readers = _readers(source, key, readers_of, attributes, masks=masks)
     found = _read(source, features, readers, complaints)
     if not len(found["key"]):
-        raise TableError(f"{path}: has no rows; expected at least one node")
+        raise TableError(f"{source.path}: has no rows; expected at least one node")
     _check_unique(source, found["key"], complaints, name=key)
     each = [found[f"label {name}"] for name in labels_of]
-    if task == LINKS:
-        labels = np.full(len(found["key"]), -1)
+    if not each:
+        labels = unknown_labels(task, len(found["key"]), outputs or 1)
     else:
         labels = np.stack(each, axis=1) if task == MULTI_LABEL else each[0]
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
-    tell_unused(source, used | {name for _, name, _ in readers})
+    told = {} if masks else {SPLIT_COLUMN: "--split published"}
+    tell_unused(source, used | {name for _, name, _ in readers}, told)
     return NodeTable(
-        source=str(path),
+        source=str(source.path),
         place=source.place,
         keys=found["key"],
         features=features.finish(num_nodes=len(found["key"])),
@@ -155,7 +169,7 @@ def read_node_table(
     )
 
 
-def read_text_column(path: Path, name: str) -> np.ndarray:
+def read_text_column(path: AnyTable, name: str) -> np.ndarray:
     """Read one column of text or whole numbers; what is absent is the empty text.
 
     Returns:
@@ -209,6 +223,8 @@ def _readers(
     key: str,
     labels: Mapping[str, Callable[[Column], np.ndarray]],
     attributes: Sequence[str],
+    *,
+    masks: bool,
 ) -> list[_Reader]:
     """Return how ``key``, ``split`` and, as ``label NAME`` and ``text NAME``, the rest are read."""
     readers: list[_Reader] = [
@@ -216,7 +232,7 @@ def _readers(
         *((f"label {name}", name, reader) for name, reader in labels.items()),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
-    if labels and SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
+    if masks and labels and SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
         readers.append(("split", SPLIT_COLUMN, split_codes))
     return readers
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.npy import open_npz
+from retexo_fl.graph.sources.tables.plain import plain_array
 from retexo_fl.graph.sources.tables.source import Cells
 from retexo_fl.units import counted
 
@@ -27,7 +28,7 @@ class NpzSource:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Mapping[str, Cells]]:
         """Yield all rows of some columns at once."""
-        arrays = self.arrays(columns)
+        arrays = {name: plain_array(array) for name, array in self.arrays(columns).items()}
         rows = None
         for name, array in arrays.items():
             if array.ndim not in (1, 2):

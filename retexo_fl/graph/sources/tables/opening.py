@@ -7,16 +7,19 @@ from pathlib import Path
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.sources.tables.csv_source import CsvSource
+from retexo_fl.graph.sources.tables.frame_source import AnyTable, FrameSource
 from retexo_fl.graph.sources.tables.npz_source import NpzSource
 from retexo_fl.graph.sources.tables.source import Source
 
 
-def open_table(path: Path) -> Source:
-    """Open a table in the format that its name ends with.
+def open_table(path: AnyTable) -> Source:
+    """Open a table in the format that its name ends with; a DataFrame is one already.
 
     Raises:
         TableError: It cannot be read, is damaged, or ends in none of the known names.
     """
+    if isinstance(path, FrameSource):
+        return path
     _check_file(path)
     name = path.name.lower()
     if name.endswith(".npz"):

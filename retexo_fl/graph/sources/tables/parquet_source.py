@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.errors import TableError
+from retexo_fl.graph.sources.tables.plain import plain_cells_of
 from retexo_fl.graph.sources.tables.source import Cells, Column, check_names
 from retexo_fl.units import counted
 
@@ -53,6 +54,11 @@ class ParquetSource:
             kind = array.type
         if _is_list(kind):
             return self._lists(name, first_row, array)
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
+            if pa.types.is_timestamp(kind) and kind.unit == "ns":
+                # Python's dates have microseconds.
+                array = array.cast(pa.timestamp("us", kind.tz), safe=False)
+            return plain_cells_of(array.to_pylist())
         plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         if plain and array.null_count == 0:
             values: np.ndarray = array.to_numpy(zero_copy_only=False)
@@ -61,7 +67,7 @@ class ParquetSource:
             cells: list[Any] = array.to_pylist()
             return cells
         raise TableError(
-            f"{self.path}: {name}: got {kind}; expected text, numbers or lists of them"
+            f"{self.path}: {name}: got {kind}; expected text, numbers, dates or lists of numbers"
         )
 
     def _lists(self, name: str, first_row: int, array: Any) -> np.ndarray:

@@ -20,7 +20,8 @@ from retexo_fl.graph.recipes.summary import (
     LabelSummary,
     TableSummary,
 )
-from retexo_fl.graph.sources.tables.cells import MOST_TEXT, is_number
+from retexo_fl.graph.sources.tables.cells import MOST_TEXT, is_number, without_booleans
+from retexo_fl.graph.sources.tables.frame_source import AnyTable
 from retexo_fl.graph.sources.tables.gapped_cells import (
     checked_range,
     is_in_range,
@@ -66,12 +67,12 @@ class ColumnChoice:
     categorical: tuple[str, ...] = ()
 
 
-def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
+def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
     """Read a table of nodes and return its counts, moments and vocabularies.
 
     Args:
-        path: A ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``), ``.parquet`` or ``.npz``
-            file; none of its columns needs a particular name.
+        path: A DataFrame, or a ``.csv``, ``.tsv`` (both also with ``.gz`` or ``.zip``),
+            ``.parquet`` or ``.npz`` file; none of its columns needs a particular name.
         choice: Of its columns.
 
     Raises:
@@ -103,13 +104,13 @@ def summarise_table(path: Path, choice: ColumnChoice) -> TableSummary:
     columns = {name: tally.finish() for name, tally in tallies.items()}
     complaints.check()
     if not rows:
-        raise TableError(f"{path}: has no rows; expected at least one node")
+        raise TableError(f"{source.path}: has no rows; expected at least one node")
     return TableSummary(
-        source=str(path),
+        source=str(source.path),
         key_column=choice.key,
         label_column=choice.label,
         rows=rows,
-        label=label.finish(path, choice.label),
+        label=label.finish(source.path, choice.label),
         columns=columns,
     )
 
@@ -224,8 +225,9 @@ class _LabelTally:
         Raises:
             TableError: There are more texts than there could be classes.
         """
-        if all(map(is_number, self._texts)):
-            self._note(map(float, self._texts))
+        numerals = without_booleans(self._texts)
+        if all(map(is_number, numerals)):
+            self._note(map(float, numerals))
             return LabelSummary(
                 numbers=self._numbers or bool(self._texts), whole=frozenset(self._whole or ())
             )

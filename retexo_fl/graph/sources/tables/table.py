@@ -11,8 +11,8 @@ import numpy as np
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
-from retexo_fl.graph.graph import Split
 from retexo_fl.graph.labels import unknown_labels
+from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.tables.source import Complaints

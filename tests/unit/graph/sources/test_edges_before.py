@@ -14,6 +14,7 @@ from retexo_fl.errors import ConfigurationError, DatasetError, TableError
 from retexo_fl.graph import EdgeRules, Graph, from_networkx, from_pyg
 from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.npz_graph import read_npz_graph
+from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
 from retexo_fl.graph.sources.tables import read_boundary_table
 from tests.unit.graph.sources.test_from_pyg import small_data
@@ -40,15 +41,21 @@ def write_tables(folder: Path, times: tuple[str, ...]) -> tuple[Path, Path]:
 
 def test_edges_of_tables_are_cut_by_date(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tables = write_tables(tmp_path, DATES)
-    assert edges_of(read_table_graph(*tables, rules=rules("2024-02-01"))) == {(0, 1), (3, 4)}
+    assert edges_of(read_table_graph(*tables, reading=Reading(rules=rules("2024-02-01")))) == {
+        (0, 1),
+        (3, 4),
+    }
     assert caplog.messages == [f"{tables[1]}: edges not before 2024-02-01 left out: 2"]
-    later = read_table_graph(*tables, rules=rules("2024-02-01T00:00:01"))
+    later = read_table_graph(*tables, reading=Reading(rules=rules("2024-02-01T00:00:01")))
     assert edges_of(later) == {(0, 1), (1, 2), (3, 4)}
 
 
 def test_edges_of_tables_are_cut_by_number(tmp_path: Path) -> None:
     tables = write_tables(tmp_path, ("1", "2.5", "-3", "10"))
-    assert edges_of(read_table_graph(*tables, rules=rules("2.5"))) == {(0, 1), (2, 3)}
+    assert edges_of(read_table_graph(*tables, reading=Reading(rules=rules("2.5")))) == {
+        (0, 1),
+        (2, 3),
+    }
 
 
 def test_lines_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
@@ -57,7 +64,7 @@ def test_lines_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(
         TableError, match="edges.csv: line 5: the edge of '1' and '2' is already in l"
     ):
-        read_table_graph(nodes, edges, rules=rules("5"))
+        read_table_graph(nodes, edges, reading=Reading(rules=rules("5")))
 
 
 @pytest.mark.parametrize(
@@ -73,14 +80,14 @@ def test_times_of_another_kind_are_refused(
     tmp_path: Path, before: str, times: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(TableError, match=told):
-        read_table_graph(*write_tables(tmp_path, times), rules=rules(before))
+        read_table_graph(*write_tables(tmp_path, times), reading=Reading(rules=rules(before)))
 
 
 def test_a_table_without_times_is_refused(tmp_path: Path) -> None:
     nodes, edges = write_tables(tmp_path, DATES)
     edges.write_text(edges.read_text().replace("time", "when"))
     with pytest.raises(TableError, match="edges.csv: column 'time' is missing"):
-        read_table_graph(nodes, edges, rules=rules("2024-02-01"))
+        read_table_graph(nodes, edges, reading=Reading(rules=rules("2024-02-01")))
 
 
 def test_edges_to_peers_are_cut_too(tmp_path: Path) -> None:
@@ -112,7 +119,7 @@ def test_arrays_and_objects_are_cut_too(tmp_path: Path) -> None:
         x=data.x.numpy(),
         y=data.y.numpy(),
     )
-    assert edges_of(read_npz_graph(tmp_path / "g.npz", rules=rules("5"))) == early
+    assert edges_of(read_npz_graph(tmp_path / "g.npz", reading=Reading(rules=rules("5")))) == early
     graph = nx.Graph()
     graph.add_nodes_from((n, {"x": [1.0], "y": n % 2}) for n in range(6))
     for (one, other), time in zip(data.edge_index.T.tolist(), times.tolist(), strict=True):

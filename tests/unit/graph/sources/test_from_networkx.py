@@ -60,9 +60,9 @@ def test_split_may_be_three_booleans() -> None:
     for name, mask in SMALL_SPLIT.named().items():
         nx.set_node_attributes(graph, dict(zip(NAMES, mask.tolist(), strict=True)), name)
     assert_same(from_networkx(graph), small_graph())
-    del graph.nodes["a"]["val_mask"]
-    with pytest.raises(DatasetError, match="networkx: val_mask: node 'a' has None; expected a bo"):
-        from_networkx(graph)
+    graph.nodes["a"]["val_mask"] = "yes"
+    with pytest.raises(DatasetError, match="networkx: val_mask: got .*; expected booleans, or 0"):
+        _ = from_networkx(graph).published_split
 
 
 def test_other_names_of_attributes_are_taken() -> None:
@@ -208,9 +208,11 @@ def test_a_multigraph_is_merged() -> None:
         ({"x": "red"}, "x: node 'd' has 'red'; expected numbers"),
         ({"x": [1.0, 2.0, 3.0]}, "x: node 'a' has 2 values; expected 3 as others"),
         ({"x": [1.0, float("nan")]}, "x: row 0 holds NaN or infinity"),
-        ({"y": "Mr. Hi"}, "y: node 'd' has 'Mr. Hi'; expected a class from 0, or nothing"),
-        ({"y": 0.5}, "y: node 'd' has 0.5; expected a class"),
-        ({"y": [0]}, "y: node 'd' has [0]; expected a class"),
+        ({"y": "Mr. Hi"}, "y: node 'a' is 1; expected text in all rows, or none"),
+        ({"y": 0.5}, "y: node 'd' is 0.5; expected whole numbers, or task regression"),
+        ({"y": [0]}, "y: node 'd' is [0]; expected numbers"),
+        ({"y": 1j}, "y: node 'd' is 1j; expected numbers"),
+        ({"x": [1.0, 2.0 + 1j]}, "x: node 'd' has [1.0, (2+1j)]; expected numbers"),
         ({"y": -2}, "y: row 0 is -2; expected -1"),
         ({"split": "validation"}, "split: node 'd' has 'validation'; expected train, val, test"),
     ],

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from retexo_fl.errors import DatasetError
-from retexo_fl.graph import EdgeRules, from_pyg
+from retexo_fl.errors import ConfigurationError, DatasetError
+from retexo_fl.graph import EdgeRules, from_pyg, make_split
 from tests.unit.graph.graphs import SMALL_EDGES, SMALL_FEATURES, SMALL_SPLIT, small_graph
 
 with warnings.catch_warnings():
@@ -115,10 +115,12 @@ def test_labels_may_be_a_column_or_floats_with_nan(labels: torch.Tensor) -> None
 
 def test_one_of_several_splits_is_chosen() -> None:
     several = {name: torch.stack((~mask, mask), dim=1) for name, mask in masks().items()}
-    assert_same(from_pyg(small_data(**several), mask_column=1), small_graph(node_keys=None))
-    for column in (None, 2):
-        with pytest.raises(DatasetError, match="pyg: train_mask: holds 2 splits; expected mask_co"):
-            from_pyg(small_data(**several), mask_column=column)
+    graph, owners = from_pyg(small_data(**several)), np.zeros(6, dtype=np.int32)
+    found = make_split(graph, owners, split="published:1", seed=0)
+    for name, mask in masks().items():
+        np.testing.assert_array_equal(found.named()[name], mask.numpy())
+    with pytest.raises(ConfigurationError, match="got published:2; expected published:0 to publis"):
+        make_split(graph, owners, split="published:2", seed=0)
 
 
 def test_attributes_are_tensors_or_lists() -> None:
@@ -181,17 +183,19 @@ def test_rules_take_what_is_no_simple_graph(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"edge_index": None}, "edge_index: Data has none; expected a PyG Data with edge_index"),
-        ({"x": None}, "x: Data has none; expected a PyG Data"),
-        ({"y": None}, "y: Data has none"),
+        ({"edge_index": None}, "edge_index: missing; expected edge_index; there is: x, y"),
+        ({"x": None}, "x: missing; expected x; there is: edge_index, y"),
+        ({"y": None}, "y: missing; expected y, or task links; there is: edge_index, x"),
         ({"y": torch.zeros(6, 3)}, "y: got shape (6, 3); expected one class for each node"),
         ({"y": torch.tensor([0, 1, 0.5, 1, 0, 0])}, "y: row 2 is 0.5; expected whole numbers"),
         ({"y": torch.tensor([0, 1])}, "edge_index: column 1 is (1, 2); expected nodes 0..1"),
-        ({"x": torch.zeros(6, 2, dtype=torch.complex64)}, "x: got complex64; expected numbers"),
+        (
+            {"x": torch.zeros(6, 2, dtype=torch.complex64)},
+            "x: got complex numbers (complex64); expected",
+        ),
         ({"x": torch.full((6, 2), torch.inf)}, "x: row 0 holds NaN or infinity"),
         ({"x": torch.full((6, 2), 1e300, dtype=torch.float64)}, "x: row 0 holds NaN or infinity"),
         ({"x": torch.zeros(5, 2)}, "x: got shape (5, 2); expected (6, F)"),
-        ({"train_mask": torch.zeros(6, dtype=torch.bool)}, "val_mask: missing; expected it beside"),
         ({"edge_index": torch.zeros(3, 4, dtype=torch.int64)}, "edge_index: got shape (3, 4)"),
         ({"edge_index": torch.zeros(2, 0, dtype=torch.int64)}, "edge_index: there are no edges"),
         ({"edge_index": torch.zeros(2, 4)}, "edge_index: got float32; expected integers"),
@@ -204,7 +208,7 @@ def test_data_that_is_no_graph_for_us_is_refused(changes: dict[str, Any], senten
 
 
 def test_a_heterogeneous_graph_is_refused() -> None:
-    with pytest.raises(DatasetError, match="pyg: edge_index: HeteroData has none; expected a PyG"):
+    with pytest.raises(DatasetError, match="pyg: x: missing; expected x; there is: nothing"):
         from_pyg(HeteroData())
 
 

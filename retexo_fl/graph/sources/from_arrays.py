@@ -1,0 +1,186 @@
+"""A whole graph from arrays by name: a PyG ``Data``, a mapping, SciPy matrices, a ``.npz`` file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from retexo_fl.errors import DatasetError
+from retexo_fl.graph.checks import ArrayChecks
+from retexo_fl.graph.graph import ArrayNames, EdgeListGraph, Graph
+from retexo_fl.graph.labels import LINKS
+from retexo_fl.graph.masks import Masks
+from retexo_fl.graph.neighbours import EdgeValues
+from retexo_fl.graph.sources.attributes import demand_attributes
+from retexo_fl.graph.sources.edge_rules import EdgeList, early_edges, ruled_edges
+from retexo_fl.graph.sources.foreign import as_array, as_csr, as_features, as_numbers
+from retexo_fl.graph.sources.reading import TRAINING, Reading
+
+logger = logging.getLogger(__name__)
+
+EDGES: Final = "edge_index"
+FEATURES: Final = "x"
+LABELS: Final = "y"
+MASKS: Final = ("train_mask", "val_mask", "test_mask")
+#: Numbers of edges: their weights, their attributes, and when they came.
+WEIGHT: Final = "edge_weight"
+ATTRIBUTES: Final = "edge_attr"
+TIME: Final = "edge_time"
+#: Sparse matrices in the place of :data:`EDGES`: entry (u, v) is an edge from u to v, and from v to
+#: u.
+ADJACENCY: Final = "adj"
+TRANSPOSED: Final = "adj_t"
+NAMES: Final = frozenset(
+    (EDGES, ADJACENCY, TRANSPOSED, FEATURES, LABELS, *MASKS, WEIGHT, ATTRIBUTES, TIME)
+)
+
+
+def from_arrays(
+    values: Mapping[str, Any],
+    *,
+    name: str = "graph",
+    source: str = "",
+    num_classes: int | None = None,
+    attributes: Sequence[str] = (),
+    reading: Reading = TRAINING,
+    tells_direction: bool = False,
+) -> Graph:
+    """Turn arrays into a graph.
+
+    Args:
+        values: ``x`` [N, F], dense or sparse; ``edge_index`` [2, E], or a sparse matrix [N, N] as
+            ``adj`` (rows are sources) or ``adj_t`` (columns are), whose values are weights where
+            one is not 1; ``y`` [N]. Maybe ``train_mask``, ``val_mask`` and ``test_mask``
+            (:class:`.Masks`), ``edge_weight`` [E], ``edge_attr`` [E] or [E, A], ``edge_time`` [E].
+            What is None is not there. Of undirected edges every one may stand in both directions,
+            or every one once.
+        name: Name of the graph.
+        source: What errors name; the name where it is empty.
+        num_classes: C; None for the largest label plus one.
+        attributes: Names of [N] integers or text that the graph may be cut by.
+        reading: How it is read.
+        tells_direction: Say that edges which stand in one direction each lose it.
+
+    Returns:
+        A graph whose node keys are the decimal node indices. Values of ``x`` are rounded to
+        float32.
+
+    Raises:
+        DatasetError: Something is missing or not as described; the message names it.
+    """
+    source = source or name
+    checks = ArrayChecks(source=source, error=DatasetError)
+    there = {key: value for key, value in values.items() if value is not None}
+    features = as_features(checks, FEATURES, _demanded(checks, there, FEATURES, reading))
+    if reading.needs_labels:
+        _demanded(checks, there, LABELS, reading)
+    demand_attributes(source, there, attributes)
+    edges_name, listed = _listed(checks, there, reading)
+    times = there.get(TIME)
+    rules = reading.rules
+    early = early_edges(source, TIME, None if times is None else as_array(times), rules)
+    if early is not None:
+        checks.form(TIME, early, kinds="b", shape=(listed.ends.shape[1],))
+        listed = listed.taken(early)
+    num_nodes = int(features.shape[0])
+    edges = ruled_edges(
+        checks, edges_name, listed, num_nodes=num_nodes, rules=rules, has_order=True
+    )
+    one_way = listed.ends.size and edges.ends.shape == listed.ends.shape
+    if tells_direction and one_way and not rules.directed and reading.outputs is None:
+        logger.warning(
+            "%s: %s: edges stand in one direction each, which is not used (edges-are directed "
+            "uses it)",
+            *(source, edges_name),
+        )
+    masked = there if reading.masks else {}
+    train, val, test = (as_array(masked[key]) if key in masked else None for key in MASKS)
+    given = EdgeListGraph(
+        name=name,
+        edges=edges.ends,
+        edge_values=edges.values,
+        directed=rules.directed,
+        features=features,
+        labels=there.get(LABELS),
+        task=reading.task,
+        classes=reading.classes,
+        num_classes=num_classes if reading.outputs is None else reading.outputs,
+        split=Masks(train=train, val=val, test=test),
+        attributes={key: as_array(there[key]) for key in attributes},
+        may_lack_edges=reading.may_lack_edges,
+    )
+    names = ArrayNames(
+        source=source,
+        edges=edges_name,
+        features=FEATURES,
+        labels=LABELS,
+        edge_weights=WEIGHT,
+        edge_attributes=ATTRIBUTES,
+    )
+    return Graph.build(given, names)
+
+
+def _demanded(checks: ArrayChecks, there: Mapping[str, Any], key: str, reading: Reading) -> Any:
+    if key not in there:
+        wanted = f"{LABELS}, or task {LINKS}" if key == LABELS else key
+        found = ", ".join(sorted(map(str, there))[:12]) or "nothing"
+        checks.fail(key, f"missing; expected {wanted}; there is: {found}")
+    return there[key]
+
+
+def _listed(
+    checks: ArrayChecks, there: Mapping[str, Any], reading: Reading
+) -> tuple[str, EdgeList]:
+    """Return what the edges are called, and the edges as they stand there."""
+    name = next((key for key in (EDGES, ADJACENCY, TRANSPOSED) if key in there), EDGES)
+    matrix = as_csr(there.get(name))
+    if matrix is None and name in there and name != EDGES:
+        dense = as_numbers(checks, name, there[name])
+        checks.form(name, dense, kinds="fiub", shape=(None, None))
+        matrix = csr_array(dense)
+    if matrix is None:
+        if name not in there and reading.may_lack_edges:
+            return name, EdgeList(ends=np.zeros((2, 0), dtype=np.int64))
+        ends = as_array(_demanded(checks, there, EDGES, reading))
+        if not ends.size and ends.dtype.kind == "f":
+            ends = ends.astype(np.int64)
+        return name, EdgeList(ends=ends, values=_edge_values(checks, there))
+    num_nodes = int(there[FEATURES].shape[0])
+    if matrix.shape != (num_nodes, num_nodes):
+        checks.fail(name, f"got shape {matrix.shape}; expected ({num_nodes}, {num_nodes})")
+    if found := [key for key in (WEIGHT, ATTRIBUTES, TIME) if key in there]:
+        checks.fail(
+            found[0],
+            f"cannot be given with {name}, a matrix, whose entries have no such order; expected "
+            f"{EDGES}",
+        )
+    weights = as_numbers(checks, name, matrix.data)
+    entries = weights != 0
+    placed = matrix.tocoo()
+    sources, targets = placed.row, placed.col
+    if name == TRANSPOSED:
+        sources, targets = targets, sources
+    # An entry that is 0 is no edge.
+    ends = np.stack((sources, targets)).astype(np.int64)[:, entries]
+    # In order of sources, whatever the matrix was; what stands in both directions has both.
+    order = np.lexsort((ends[1], ends[0]))
+    weights = weights[entries][order]
+    values = EdgeValues(weights=None if (weights == 1).all() else weights)
+    return name, EdgeList(ends=ends[:, order], values=values)
+
+
+def _edge_values(checks: ArrayChecks, there: Mapping[str, Any]) -> EdgeValues:
+    weights, carried = (
+        as_numbers(checks, key, there[key]) if key in there else None
+        for key in (WEIGHT, ATTRIBUTES)
+    )
+    if weights is not None and weights.ndim == 2 and weights.shape[1] == 1:
+        weights = weights[:, 0]
+    return EdgeValues(
+        weights=weights,
+        attributes=carried[:, None] if carried is not None and carried.ndim == 1 else carried,
+    )

@@ -1,0 +1,45 @@
+"""How a graph is read: its edges, its labels, and whether it is trained on or predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from retexo_fl.graph.labels import CLASSES, LINKS
+from retexo_fl.graph.sources.edge_rules import STRICT, EdgeRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a graph is read.
+
+    Attributes:
+        rules: How its edges are read.
+        task: What labels are for; ``links`` reads none.
+        masks: Whether a split that it brings is used; else it is not looked at.
+        outputs: Of the model that predicts the graph, which then needs neither labels nor edges;
+            None to train on it.
+        classes: Names of the model's classes, where they have names.
+        num_features: F of the model, which sparse text does not say; None where it is free.
+    """
+
+    rules: EdgeRules = STRICT
+    task: str = CLASSES
+    masks: bool = True
+    outputs: int | None = None
+    classes: tuple[str, ...] = ()
+    num_features: int | None = None
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a graph without labels is refused."""
+        return self.outputs is None and self.task != LINKS
+
+    @property
+    def may_lack_edges(self) -> bool:
+        """Whether a graph without edges is taken."""
+        return self.outputs is not None
+
+
+#: Undirected edges, each once, and classes.
+TRAINING: Final = Reading()
