@@ -66,7 +66,7 @@ def named_profile(asked: Asked) -> ChosenProfile:
     if not asked.left:
         return ChosenProfile(name=asked.profile, why="by default")
     chosen = {**asked.in_file, **asked.values}
-    keys = [f"{key} = {_text(chosen[key])}" for key in asked.left[:_MOST_NAMED]]
+    keys = [f"{key} = {_text(key, chosen[key])}" for key in asked.left[:_MOST_NAMED]]
     more = len(asked.left) - len(keys)
     keys += [f"{more} more"] if more else []
     *first, last = keys
@@ -102,5 +102,7 @@ def _at_most(config: RunConfig, planned: PlannedParts) -> int:
     return payload
 
 
-def _text(value: object) -> str:
+def _text(key: str, value: object) -> str:
+    if isinstance(default_values()[key], float) and isinstance(value, int):
+        value = float(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

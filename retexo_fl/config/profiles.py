@@ -137,12 +137,14 @@ def default_profile(left: Collection[str], algorithm: object) -> str:
 
 
 def leaving(chosen: Mapping[str, object]) -> tuple[str, ...]:
-    """Return which of the keys that were chosen leave the default profile, by their values.
+    """Return which of the keys that were chosen leave the default profile, in their order.
 
     Each key says so where it is declared (:attr:`~retexo_fl.config.keys.KeyInfo.lean`): it was
     found to be as accurate as 100 rounds of Adam for each of two layers with the others.
     """
-    return tuple(key for key, value in chosen.items() if not _goes_with_default(key, value))
+    return tuple(
+        key for key in key_infos() if key in chosen and not _goes_with_default(key, chosen[key])
+    )
 
 
 def _goes_with_default(key: str, value: object) -> bool:
