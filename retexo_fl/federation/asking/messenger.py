@@ -224,7 +224,7 @@ class Messenger:
             is_quiet = not came
             if is_quiet:
                 so_far = _so_far(purpose, len(known), answers, count)
-                self._check_time(wait, purpose, so_far, missing())
+                self._check_time(wait, purpose, so_far, missing)
                 wait.pause()
             self.waited_s += self._clock.now_s() - looked_s
             for delivery, reply in came:
@@ -372,15 +372,19 @@ class Messenger:
             raise RoundIncomplete(f"no answer from {question.silent()} {within}")
         return came
 
-    def _check_time(self, wait: Wait, purpose: str, so_far: str, missing: str) -> None:
-        who = f"; missing: {missing}" if missing else ""
-        if wait.is_over:
+    def _check_time(
+        self, wait: Wait, purpose: str, so_far: str, missing: Callable[[], str]
+    ) -> None:
+        is_over = wait.is_over
+        if not (is_over or wait.is_report_due()):
+            return
+        who = f"; missing: {missing()}" if missing() else ""
+        if is_over:
             raise RoundIncomplete(
                 f"{so_far} after {self._policy.timeout_s:g} s (message-timeout-s); start the "
                 f"others, or lower clients{who}"
             )
-        if wait.is_report_due():
-            logger.warning("waiting for %s: %s so far%s", purpose, so_far, who)
+        logger.warning("waiting for %s: %s so far%s", purpose, so_far, who)
 
     def _take(self, delivery: Delivery, reply: Message, asked: Question) -> None:
         """Count an answer whose turn has come."""
