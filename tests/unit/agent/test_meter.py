@@ -78,7 +78,8 @@ def test_no_more_connections_are_forwarded_than_may_be(monkeypatch: pytest.Monke
         for expected in (b"xx", b"xx", b""):
             reader, writer = await asyncio.open_connection("127.0.0.1", here)
             writer.write(b"x" if expected else b"")
-            assert await reader.read(2) == expected
+            async with asyncio.timeout(30):
+                assert await reader.read(2) == expected
             streams.append(writer)
         for writer in streams:
             writer.close()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retexo_fl.api.values import values_of
+from retexo_fl.api.values import check_importable, values_of
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.layers.sage import SageLayer
 
@@ -37,6 +37,12 @@ def test_values_are_those_of_a_configuration() -> None:
         "dropout": 0,
     }
     assert all(type(value) in {bool, int, float, str} for value in found.values())
+
+
+def test_what_this_process_alone_knows_is_refused_to_others() -> None:
+    check_importable({"model": "gcn", "loss": "mine:loss", "rounds": 3}, where="a sweep")
+    with pytest.raises(ConfigurationError, match="loss: own is known to this process alone, and a"):
+        check_importable({"model": "gcn", "loss": "__main__:own"}, where="a sweep")
 
 
 @pytest.mark.parametrize(

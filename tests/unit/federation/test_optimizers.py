@@ -99,9 +99,16 @@ def test_adaptive_steps_are_flowers_where_its_second_moment_begins_as_ours(
         np.testing.assert_allclose(ours.weights, arrays["weights"].numpy(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"])
-def test_a_restored_optimizer_goes_on_with_the_same_bits(name: str) -> None:
-    config = make_config({"optimizer": name})
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *({"optimizer": n} for n in ("adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs")),
+        *({"local-steps": 2, "server-optimizer": n} for n in ("mean", "momentum", "yogi")),
+    ],
+    ids=lambda keys: " ".join(map(str, keys.values())),
+)
+def test_a_restored_optimizer_goes_on_with_the_same_bits(keys: dict[str, Any]) -> None:
+    config = make_config(keys)
     rng = np.random.default_rng(0)
     one = make_optimizer(config, rng.normal(size=5))
     for gradient in rng.normal(size=(3, 5)):
