@@ -13,7 +13,7 @@ import pytest
 import retexo_fl
 from retexo_fl.api import sweeps
 from retexo_fl.api.sweeps import SweepRow, expanded, sweep_in
-from retexo_fl.errors import Interrupted
+from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.federation.file_lock import lock_run
 
 #: Takes the place of Python: notes what it is asked for, and ends as a run that failed does.
@@ -126,6 +126,25 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path, log: Pa
     assert "another process is using the run" in again.error
     assert (row.path / "config.toml").is_file()
     assert started(log) == []
+
+
+def test_a_directory_is_found_again_by_its_keys_alone(tmp_path: Path, log: Path) -> None:
+    out = tmp_path / "sweep"
+    (row,) = retexo_fl.sweep([{"seed": 3, "hidden": 8}], out=out, quiet=True)
+    row.path.mkdir()
+    # In another order, and beside a run from which it now differs in a key.
+    more = [{"hidden": 8, "seed": 3}, {"hidden": 8, "seed": 4}]
+    first, second = retexo_fl.sweep(more, out=out, quiet=True)
+    assert first.path == row.path != second.path
+    assert second.path.name.startswith("seed-4-")
+    assert len(started(log)) == 3
+
+
+@pytest.mark.parametrize("key", ["out", "resume"])
+def test_where_runs_are_is_the_sweeps_to_choose(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: is the sweep's to choose"):
+        retexo_fl.sweep([{key: "runs"}], out=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_what_is_under_way_is_told_of_an_interruption(

@@ -144,8 +144,8 @@ def test_a_budget_is_no_more_than_there_is(
     monkeypatch: pytest.MonkeyPatch, budget: str, expected: float
 ) -> None:
     monkeypatch.setattr(run_memory, "available_bytes", lambda: 8e9)
-    assert budget_bytes(configured(memory_budget=budget)) == pytest.approx(expected, rel=0.08)
-    assert budget_bytes(configured(memory_budget=budget)) <= 8e9
+    # Of a budget a part is left to what estimates miss.
+    assert 0.75 * expected <= budget_bytes(configured(memory_budget=budget)) <= expected
 
 
 def test_sentence_names_the_phase_that_takes_most(monkeypatch: pytest.MonkeyPatch) -> None:

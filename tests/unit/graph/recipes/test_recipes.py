@@ -73,7 +73,7 @@ def test_recipe_of_a_table_is_what_its_columns_say(tmp_path: Path) -> None:
 def test_that_a_cell_is_missing_tells_something_of_a_column_that_is_else_constant(
     tmp_path: Path,
 ) -> None:
-    lines = [f"k{row},no,{'' if row % 3 else 7},5,{'DE' if row % 2 else ''}" for row in range(12)]
+    lines = [f"k{row},no,{'NA' if row % 3 else 7},5,{'' if row > 9 else 'DE'}" for row in range(12)]
     summary = _summary(tmp_path / "n.csv", lines, head="id,fraud,age,flag,country")
     recipe, told = fit_recipe(replace(summary, label_column="", label=LabelSummary()))
     assert recipe.numbers == (
@@ -81,7 +81,7 @@ def test_that_a_cell_is_missing_tells_something_of_a_column_that_is_else_constan
             column="age", logarithm=False, mean=7.0, deviation=1.0, missing=None, indicator=True
         ),
     )
-    assert recipe.categories == (CategoryColumn(column="country", values=(), indicator=True),)
+    assert recipe.categories == (CategoryColumn(column="country", values=("DE",), indicator=True),)
     assert told[-1] == "flag: left out, as all rows have the same number"
 
 
