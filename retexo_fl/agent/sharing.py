@@ -177,13 +177,15 @@ def check_recipe_fits(recipe: FeatureRecipe, summary: TableSummary) -> None:
             )
     kinds = {**dict.fromkeys((c.column for c in recipe.numbers), "numbers")}
     kinds |= dict.fromkeys((c.column for c in recipe.categories), "texts")
+    kinds |= dict.fromkeys((c.column for c in recipe.dates), "dates")
     for name, kind in kinds.items():
         column = summary.columns.get(name)
         if column is None:
             raise ConfigurationError(
                 f"{_SOURCE}: {name[:60]!r} is no column of {summary.source}; expected its columns"
             )
-        if column.has_texts if kind == "numbers" else column.numbers.count:
+        is_other = column.numbers.count if kind == "texts" else column.has_texts
+        if is_other or (column.numbers.count and column.are_dates != (kind == "dates")):
             raise ConfigurationError(
                 f"{_SOURCE}: {name[:60]!r} is a column of {kind}; expected what it is in "
                 f"{summary.source}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
+from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.errors import ConfigurationError, DatasetError
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 #: How a graph is read: as it was for the run, where nothing else is said.
 READING: Final = (
-    *("features", "key-column", "label-column", "edges-are", "merge-edges", "self-loops"),
+    *OF_TABLES,
+    *("edges-are", "merge-edges", "self-loops", "unknown-nodes"),
 )
 #: What names a graph, and says how it is read.
 OF_GRAPH: Final = frozenset({"nodes", "edges", "dataset", "data-dir", *READING, "edges-before"})
@@ -78,7 +80,7 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
 
     trained = config_values(model.config)
     given = dict(values)
-    columns = {key for key in READING if key == "features" or key.endswith("-column")}
+    columns = {*OF_TABLES}
     kept = model.run / RECIPE_NAME
     if is_table:
         given |= {"nodes": _NO_FILE, "edges": _NO_FILE}

@@ -23,6 +23,7 @@ from retexo_fl.config import (
     profile_values,
     read_config_file,
 )
+from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from retexo_fl.masking import MASKED
 from retexo_fl.units import counted
@@ -40,8 +41,9 @@ _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
 #: What parts on disk were made with.
 _OF_PARTS = frozenset(
     {
-        *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
+        *("dataset", "data-dir", "nodes", "edges", *OF_TABLES),
         *("partitioner", "split", "edges-are", "merge-edges", "self-loops", "edges-before"),
+        "unknown-nodes",
     }
 )
 #: Keys with a graph's place; a deployment's clients have their own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,7 +10,7 @@ import typer
 
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.options import Values
+from retexo_fl.cli.options import Decimal, Delimiter, Encoding, UnlabelledValues, Values
 from retexo_fl.cli.sentences import complain, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -85,7 +85,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="features")
 
 
-def _summarise(
+def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     table: Annotated[Path, typer.Argument(help="A client's nodes.", metavar="TABLE")],
     *,
     key_column: _Key = "",
@@ -93,6 +93,10 @@ def _summarise(
     columns: _Columns = "",
     drop: _Drop = "",
     categorical: _Categorical = "",
+    unlabelled_values: UnlabelledValues = "",
+    delimiter: Delimiter = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
     out: Annotated[Path, typer.Option(help="New file for the summary (JSON).", metavar="FILE")],
 ) -> None:
     """Write what a recipe needs to know of one client's nodes, without any of its rows.
@@ -101,12 +105,21 @@ def _summarise(
     squares, also of their logarithms; for each column of texts how often each text is there; the
     texts of labels; no keys.
     """
+    from retexo_fl.graph.recipes.fitting import unlabelled_words
     from retexo_fl.graph.sources.tables import summarise_table
+    from retexo_fl.graph.sources.tables.nodes import words_of
+    from retexo_fl.graph.sources.text_form import TextForm
 
     _check_new(out)
-    choice = _choice(key_column, label_column, columns, drop, categorical)
+    choice = replace(
+        _choice(key_column, label_column, columns, drop, categorical),
+        unlabelled=words_of(unlabelled_values),
+        form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
+    )
     summary = summarise_table(table, choice)
     write_whole(out, [summary.to_json().encode()])
+    for sentence in unlabelled_words(summary.label_column, summary.label.classes):
+        complain(sentence)
     for name, column in sorted(summary.columns.items()):
         tell(f"{name}: {_kind(column)}")
     tell(f"{format_counted(summary.rows, 'node')} in {out}")
@@ -178,6 +191,10 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     columns: _Columns = "",
     drop: _Drop = "",
     categorical: _Categorical = "",
+    unlabelled_values: UnlabelledValues = "",
+    delimiter: Delimiter = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
     log: Annotated[
         str, typer.Option(help="Columns of numbers taken as logarithms.", metavar="A,B")
     ] = "",
@@ -232,6 +249,8 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     texts become a feature for each category, text labels become classes.
     """
     from retexo_fl.graph.recipes import FitOptions, fit_recipe, merge_summaries
+    from retexo_fl.graph.sources.tables.nodes import words_of
+    from retexo_fl.graph.sources.text_form import TextForm
 
     _check_new(out)
     options = FitOptions(
@@ -248,6 +267,10 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             label_column=label_column,
             columns=columns,
             categorical=categorical,
+            unlabelled_values=unlabelled_values,
+            delimiter=delimiter,
+            decimal=decimal,
+            encoding=encoding,
         )
         values: dict[str, Scalar] = {"clients": clients, "message-timeout-s": wait_s}
         if secure_aggregation:
@@ -258,7 +281,11 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
         raise ConfigurationError("secure-aggregation: expected only with --superlink HOST:PORT")
     if not inputs:
         raise ConfigurationError("FILE: missing; expected summaries or tables, or --superlink")
-    choice = _choice(key_column, label_column, columns, drop, categorical)
+    choice = replace(
+        _choice(key_column, label_column, columns, drop, categorical),
+        unlabelled=words_of(unlabelled_values),
+        form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
+    )
     summary = merge_summaries(_summaries(inputs, choice, key_column, label_column))
     recipe, told = fit_recipe(summary, options)
     write_whole(out, [recipe.to_toml().encode()])
@@ -336,7 +363,8 @@ def _kind(column: ColumnSummary, *, rare: int = 0, is_masked: bool = False) -> s
         few = sum(count < rare for count in column.texts.values())
         return f"{told}; fewer than {rare} nodes have {format_count(few)} of them" if few else told
     if column.numbers.count:
-        return f"sums of {format_counted(column.numbers.count, 'number')}"
+        what = "date" if column.are_dates else "number"
+        return f"sums of {format_counted(column.numbers.count, what)}"
     return "no values"
 
 
@@ -377,10 +405,10 @@ def _summaries(
 def _choice(key: str, label: str, columns: str, drop: str, categorical: str) -> ColumnChoice:
     from retexo_fl.graph.sources.tables import ColumnChoice
 
-    named = {name: value for name, value in (("key", key), ("label", label)) if value}
-    return ColumnChoice(
-        **named, columns=_names(columns), drop=_names(drop), categorical=_names(categorical)
+    choice = ColumnChoice(
+        columns=_names(columns), drop=_names(drop), categorical=_names(categorical)
     )
+    return replace(choice, key=key or choice.key, label=label or choice.label)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -413,9 +441,10 @@ def _sentence(recipe: FeatureRecipe, summary: TableSummary | None, out: Path) ->
     if recipe.classes:
         named = ", ".join(recipe.classes[:12]) + (", ..." if len(recipe.classes) > 12 else "")
         classes = f"; {format_count(len(recipe.classes))} classes: {named}"
+    dates = f", {format_counted(len(recipe.dates), 'column')} of dates" if recipe.dates else ""
     return (
         f"recipe {recipe.digest[:16]}: {format_counted(recipe.num_features, 'feature')} of "
-        f"{format_counted(len(recipe.numbers), 'column')} of numbers and "
+        f"{format_counted(len(recipe.numbers), 'column')} of numbers{dates} and "
         f"{format_counted(len(recipe.categories), 'column')} of categories"
         f"{of_nodes}{classes}\nin {out}\n"
         f"peers.toml: {_peers_keys(recipe)}"

@@ -36,6 +36,34 @@ PROFILE_OPTION: Final = typer.Option(
 )
 #: Of commands that print what they found as one JSON value.
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+#: Of commands that read a client's own tables, which have no configuration.
+UnlabelledValues: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Words in the column of labels that stand for an unlabelled node, beside nothing.",
+        metavar="A,B",
+    ),
+]
+Delimiter: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if "
+        "not given.",
+        metavar="MARK",
+    ),
+]
+Decimal: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Decimal mark of CSV tables: point or comma; found if not given.", metavar="MARK"
+    ),
+]
+Encoding: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Encoding of CSV tables, such as windows-1252; found if not given.", metavar="NAME"
+    ),
+]
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 _TYPE_METAVARS: Final[Mapping[type, str]] = MappingProxyType(
     {bool: "true|false", int: "N", float: "X", str: "NAME"}

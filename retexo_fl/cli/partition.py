@@ -20,7 +20,9 @@ from retexo_fl.units import format_count, format_counted
 _PANELS = {
     "Graph": (
         *("dataset", "data-dir", "nodes", "edges", "features", "key-column", "label-column"),
-        *("edges-are", "merge-edges", "self-loops", "edges-before"),
+        *("unlabelled-values", "repeated-nodes", "source-column", "target-column"),
+        *("weight-column", "time-column", "delimiter", "decimal", "encoding"),
+        *("edges-are", "merge-edges", "self-loops", "unknown-nodes", "edges-before"),
         *("clients", "partitioner", "split", "task", "seed"),
     )
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.cli.help_text import examples, styled
+from retexo_fl.cli.options import Decimal, Delimiter, Encoding, UnlabelledValues
 from retexo_fl.cli.sentences import tell
 from retexo_fl.config import AUTO_FEATURES
 from retexo_fl.errors import ConfigurationError
@@ -78,6 +79,34 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     label_column: Annotated[
         str, typer.Option(help="Column of labels, if not 'label'.", metavar="NAME")
     ] = "",
+    unlabelled_values: UnlabelledValues = "",
+    repeated_nodes: Annotated[
+        str,
+        typer.Option(
+            help="Rows of nodes with the key of another row: refuse them, or take the first or "
+            "last.",
+            metavar="RULE",
+        ),
+    ] = "refuse",
+    source_column: Annotated[
+        str, typer.Option(help="Column of sources of edges, if not 'source'.", metavar="NAME")
+    ] = "",
+    target_column: Annotated[
+        str, typer.Option(help="Column of targets of edges, if not 'target'.", metavar="NAME")
+    ] = "",
+    weight_column: Annotated[
+        str,
+        typer.Option(
+            help="Column of weights of edges and boundary, if not 'weight'.", metavar="NAME"
+        ),
+    ] = "",
+    time_column: Annotated[
+        str,
+        typer.Option(help="Column of times of edges and boundary, if not 'time'.", metavar="NAME"),
+    ] = "",
+    delimiter: Delimiter = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
     split: Annotated[
         str,
         typer.Option(
@@ -107,6 +136,13 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         str,
         typer.Option(help="An edge from a node to itself: refuse or drop it.", metavar="RULE"),
     ] = "refuse",
+    unknown_nodes: Annotated[
+        str,
+        typer.Option(
+            help="An edge of an own node that is not in --nodes: refuse or drop it.",
+            metavar="RULE",
+        ),
+    ] = "refuse",
     edges_before: Annotated[
         str,
         typer.Option(
@@ -122,6 +158,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
     from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
+    from retexo_fl.graph.sources.edge_rules import EdgeColumns
     from retexo_fl.graph.sources.moments import Moment
     from retexo_fl.graph.sources.tables import (
         NodeColumns,
@@ -129,13 +166,26 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         read_edge_table,
         read_node_table,
     )
+    from retexo_fl.graph.sources.tables.nodes import words_of
+    from retexo_fl.graph.sources.text_form import TextForm
 
     if unlabelled and (label_column or split):
         raise ConfigurationError(
             f"{'label-column' if label_column else 'split'}: cannot be given with unlabelled; "
             "expected one of the two"
         )
-    rules = EdgeRules(before=Moment.of(edges_before) if edges_before else None)
+    form = TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding)
+    rules = EdgeRules(
+        before=Moment.of(edges_before) if edges_before else None,
+        unknown=unknown_nodes,
+        columns=EdgeColumns.of(
+            source=source_column,
+            target=target_column,
+            weight=weight_column,
+            time=time_column,
+            form=form,
+        ),
+    )
     agreed = read_peers(peers)
     client = agreed.index_of(name)
     folder = out / part_name(client)
@@ -144,7 +194,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     agreed.check_recipe(recipe)
     table = read_node_table(
         nodes,
-        NodeColumns(key=key_column, label=label_column, recipe=recipe),
+        NodeColumns(
+            key=key_column,
+            label=label_column,
+            recipe=recipe,
+            unlabelled=words_of(unlabelled_values),
+            repeated=repeated_nodes,
+            form=form,
+        ),
         num_features=agreed.num_features,
         task=LINKS if unlabelled else agreed.task,
     )
@@ -154,7 +211,14 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         boundary=None if boundary is None else read_boundary_table(boundary, rules=rules),
     )
     part = make_local_part(
-        tables, agreed, client, split=split, seed=seed, merge=merge_edges, self_loops=self_loops
+        tables,
+        agreed,
+        client,
+        split=split,
+        seed=seed,
+        merge=merge_edges,
+        self_loops=self_loops,
+        unknown=unknown_nodes,
     )
     write_partition(part, folder)
     cut = part.num_cut_edges

@@ -39,8 +39,10 @@ from retexo_fl.graph.recipes import (
     read_recipe,
 )
 from retexo_fl.graph.recipes.recipe import named_recipe
+from retexo_fl.graph.scale import tell_scale
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
+from retexo_fl.graph.sources.edge_rules import EdgeColumns
 from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.named.obtain import kept_path
 from retexo_fl.graph.sources.named.table import NAMED
@@ -54,7 +56,10 @@ from retexo_fl.graph.sources.tables import (
     summarise_table,
     tables_of,
 )
+from retexo_fl.graph.sources.tables.nodes import words_of
+from retexo_fl.graph.sources.tables.opening import found_form
 from retexo_fl.graph.sources.tables.source import KEY_COLUMN, LABEL_COLUMN
+from retexo_fl.graph.sources.text_form import TextForm
 from retexo_fl.graph.splits import PUBLISHED, own_split
 from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
@@ -89,6 +94,7 @@ def settled_parts(
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
         whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
     check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
+    tell_scale(whole.name, [whole.features], whole.recipe)
     config = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
         assignment = assign_nodes(
@@ -260,7 +266,7 @@ def count_attribute_clients(config: RunConfig, *, graph: object | None = None) -
     if graph is not None:
         return len(np.unique(given_graph(graph, config).attributes[names[0]]))
     if config.nodes:
-        return count_table_values(Path(config.nodes), names[0])
+        return count_table_values(Path(config.nodes), names[0], text_form(config))
     with _found_in(config) as data_dir:
         return count_dataset_values(config.dataset, names[0], data_dir=data_dir)
 
@@ -272,7 +278,20 @@ def edge_rules(config: RunConfig) -> EdgeRules:
         merge=config.merge_edges,
         self_loops=config.self_loops,
         before=Moment.of(config.edges_before) if config.edges_before else None,
+        unknown=config.unknown_nodes,
+        columns=EdgeColumns.of(
+            source=config.source_column,
+            target=config.target_column,
+            weight=config.weight_column,
+            time=config.time_column,
+            form=text_form(config),
+        ),
     )
+
+
+def text_form(config: RunConfig) -> TextForm:
+    """Return what is chosen of the form of text tables."""
+    return TextForm.of(delimiter=config.delimiter, decimal=config.decimal, encoding=config.encoding)
 
 
 def load_graph(config: RunConfig, *, quiet: bool, reading: Reading | None = None) -> Graph:
@@ -295,17 +314,30 @@ def _node_columns(config: RunConfig, attributes: Sequence[str], nodes: AnyTable)
     What the graph is cut by is the same on all nodes of a client, and no feature.
     """
     key, label = config.key_column, config.label_column
+    form, unlabelled = text_form(config), words_of(config.unlabelled_values)
     recipe = None
     if config.features == AUTO_FEATURES:
+        form = found_form(nodes, form)
         choice = ColumnChoice(
-            key=key or KEY_COLUMN, label=label or LABEL_COLUMN, drop=tuple(attributes)
+            key=key or KEY_COLUMN,
+            label=label or LABEL_COLUMN,
+            drop=tuple(attributes),
+            unlabelled=unlabelled,
+            form=form,
         )
         recipe, told = fit_recipe(summarise_table(nodes, choice))
         for sentence in told:
             logger.warning("features: %s", sentence)
     elif config.features:
         recipe = read_recipe(Path(config.features))
-    return NodeColumns(key=key, label=label, recipe=recipe)
+    return NodeColumns(
+        key=key,
+        label=label,
+        recipe=recipe,
+        unlabelled=unlabelled,
+        repeated=config.repeated_nodes,
+        form=form,
+    )
 
 
 def keep_recipe(recipe: FeatureRecipe | None, run_path: Path) -> None:
@@ -398,6 +430,7 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPar
         )
     for part in parts:
         check_task(part.labels, config.task, source=f"{source}/{part_name(part.client)}")
+    tell_scale(source, [part.features for part in parts], parts[0].recipe)
     if config.task != LINKS and not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{source}: no part has a train node; expected at least one")
     return _with_checked_edges(config, parts)

@@ -16,8 +16,12 @@ from retexo_fl.units import counted
 DATA_PATH_KEYS: Final = ("partitions", "nodes", "edges", "data-dir", "features")
 #: Value of ``features`` that makes a recipe of the table itself.
 AUTO_FEATURES: Final = "auto"
-#: What says how a table of nodes is read.
-_OF_NODES: Final = ("features", "key-column", "label-column")
+#: What says how tables of nodes and edges are read, and what stands for nothing of it.
+OF_TABLES: Final = (
+    *("features", "key-column", "label-column", "unlabelled-values"),
+    *("source-column", "target-column", "weight-column", "time-column"),
+    *("delimiter", "decimal", "encoding", "repeated-nodes"),
+)
 #: Models whose heads share the hidden width.
 _WITH_HEADS: Final = frozenset(
     {"gat", "dir-gat", "pyg:GATConv", "pyg:GATv2Conv", "pyg:TransformerConv"}
@@ -54,8 +58,9 @@ def check_together(values: Mapping[str, Any]) -> None:
     if bool(values["nodes"]) != bool(values["edges"]):
         absent, there = ("nodes", "edges") if values["edges"] else ("edges", "nodes")
         raise ConfigurationError(f"{absent}: missing; expected it beside {there}, or neither")
-    for key in _OF_NODES:
-        if values[key] and not values["nodes"] and values["engine"] != "deployment":
+    for key in OF_TABLES:
+        is_given = values[key] not in {"", "refuse"}
+        if is_given and not values["nodes"] and values["engine"] != "deployment":
             raise ConfigurationError(
                 f"{key}: {shown(values[key])} is for a table of nodes; expected --nodes beside it"
             )

@@ -89,6 +89,41 @@ class RunConfig:
     )
     key_column: str = text("", "Column of keys in --nodes, if not 'key'.", lean=ANY)
     label_column: str = text("", "Column of labels in --nodes, if not 'label'.", lean=ANY)
+    unlabelled_values: str = text(
+        "",
+        "Words in the column of labels that stand for an unlabelled node, beside nothing.",
+        metavar="A,B",
+        lean=ANY,
+    )
+    repeated_nodes: str = one_of(
+        "refuse",
+        "Rows of --nodes with the key of another row: refused, or the first or last is taken.",
+        *("refuse", "first", "last"),
+        lean=ANY,
+    )
+    source_column: str = text("", "Column of sources in --edges, if not 'source'.", lean=ANY)
+    target_column: str = text("", "Column of targets in --edges, if not 'target'.", lean=ANY)
+    weight_column: str = text("", "Column of weights in --edges, if not 'weight'.", lean=ANY)
+    time_column: str = text("", "Column of times in --edges, if not 'time'.", lean=ANY)
+    delimiter: str = text(
+        "",
+        "What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not "
+        "given.",
+        metavar="MARK",
+        lean=ANY,
+    )
+    decimal: str = text(
+        "",
+        "Decimal mark of CSV tables: point or comma; found if not given.",
+        metavar="MARK",
+        lean=ANY,
+    )
+    encoding: str = text(
+        "",
+        "Encoding of CSV tables, such as windows-1252; found if not given.",
+        metavar="NAME",
+        lean=ANY,
+    )
     partitions: str = text(
         "",
         "Folder of parts from `retexo partition make`; replaces --dataset.",
@@ -111,6 +146,13 @@ class RunConfig:
     )
     self_loops: str = one_of(
         "refuse", "An edge from a node to itself: refused, or left out.", "refuse", "drop", lean=ANY
+    )
+    unknown_nodes: str = one_of(
+        "refuse",
+        "An edge to a node that is not there: refused, or left out.",
+        "refuse",
+        "drop",
+        lean=ANY,
     )
     edges_before: str = formed(
         "",

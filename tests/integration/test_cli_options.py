@@ -249,6 +249,7 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     other = {
         **{"dataset": "small", "data-dir": str(data), "clients": "2"},
         **{"edges-are": "directed", "merge-edges": "sum", "self-loops": "drop"},
+        **{"unknown-nodes": "drop"},
         **{"edges-before": str(edges)},
         **{"partitioner": "louvain", "split": "random:0.4/0.3/0.3", "feature-normalisation": "l2"},
         **{"model": "dir-gat", "layers": "1", "hidden": "6", "heads": "3", "rounds": "1"},
@@ -279,6 +280,8 @@ def test_run_configuration_keys_are_options_of_the_same_name(retexo: CommandLine
     }
     only_default = {"algorithm", "task", "aggregator", "engine", "partitions", "nodes", "edges"}
     only_default |= {"features", "key-column", "label-column", "secure-aggregation"}
+    only_default |= {"unlabelled-values", "repeated-nodes", "delimiter", "decimal", "encoding"}
+    only_default |= {f"{name}-column" for name in ("source", "target", "weight", "time")}
     only_default |= {"sampler", "optimizer", "solver", "row-bits", "basis-rows", "local-correction"}
     assert set(other) == {*KEYS} - only_default - PLACE_KEYS - {*SWITCHES}
     retexo.done("run", "--out", "run", *(word for k, v in other.items() for word in (f"--{k}", v)))

@@ -81,10 +81,23 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "label-column": Tried(
             "label", LEAN, {"nodes": "nodes.csv", "edges": "edges.csv", "dataset": None}
         ),
+        **{
+            key: Tried(value, LEAN, {"nodes": "nodes.csv", "edges": "edges.csv", "dataset": None})
+            for key, value in (
+                *(("unlabelled-values", "unknown"), ("repeated-nodes", "first")),
+                *(("source-column", "source"), ("target-column", "target")),
+                *(("delimiter", "comma"), ("decimal", "point"), ("encoding", "utf-8")),
+            )
+        },
+        **{
+            key: Tried(value, LEAN, {"nodes": "nodes.csv", "edges": "timed.csv", "dataset": None})
+            for key, value in (("weight-column", "time"), ("time-column", "time"))
+        },
         "partitions": Tried("parts", SAME, {"dataset": None, "clients": None, "split": None}),
         "edges-are": Tried("directed", REFUSED),
         "merge-edges": Tried("sum", SAME),
         "self-loops": Tried("drop", SAME),
+        "unknown-nodes": Tried("drop", SAME),
         "edges-before": Tried(
             "5", LEAN, {"nodes": "nodes.csv", "edges": "timed.csv", "dataset": None}
         ),

@@ -26,7 +26,8 @@ from retexo_fl.graph.npy import memory_bytes
 from retexo_fl.graph.parts.key_split import split_by_key
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
 from retexo_fl.graph.parts.peers import Peers
-from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.scale import tell_scale
+from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, ruled_edges, tell_unknown
 from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
 from retexo_fl.graph.sources.tables.source import shown
@@ -50,7 +51,7 @@ class ClientTables:
     boundary: BoundaryTable | None = None
 
 
-def make_local_part(
+def make_local_part(  # noqa: PLR0913 - so much is agreed on
     tables: ClientTables,
     peers: Peers,
     client: int,
@@ -59,6 +60,7 @@ def make_local_part(
     seed: int = 0,
     merge: str = "refuse",
     self_loops: str = "refuse",
+    unknown: str = "refuse",
 ) -> GraphPartition:
     """Make the part of one client; it equals the one that is cut from the whole graph.
 
@@ -70,6 +72,8 @@ def make_local_part(
         seed: Of ``by-key``; the same at all clients.
         merge: What becomes of repeated edges, as in :class:`EdgeRules`; the same at all clients.
         self_loops: Likewise.
+        unknown: What becomes of edges of own nodes that are not in the table; ``refuse`` or
+            ``drop``.
 
     Raises:
         TableError: Tables contradict each other or the peers file; one line names file and row.
@@ -78,7 +82,7 @@ def make_local_part(
     """
     nodes = tables.nodes
     peers.check_recipe(nodes.recipe)
-    rules = EdgeRules(directed=peers.directed, merge=merge, self_loops=self_loops)
+    rules = EdgeRules(directed=peers.directed, merge=merge, self_loops=self_loops, unknown=unknown)
     _check_labels(nodes, peers)
     _check_edge_features(tables, peers)
     masks = _split(nodes, split, seed)
@@ -108,6 +112,7 @@ def make_local_part(
         recipe=nodes.recipe,
     )
     check_partition(part, source=nodes.source)
+    tell_scale(nodes.source, [part.features], part.recipe)
     return part
 
 
@@ -168,6 +173,8 @@ def _split(nodes: NodeTable, split: str, seed: int) -> Split:
 
 def _boundary(tables: ClientTables, peers: Peers, client: int, rules: EdgeRules) -> _Boundary:
     table = tables.boundary
+    if table is not None and rules.unknown == "drop":
+        table = _of_known_nodes(tables.nodes, table)
     if table is None or not len(table.own):
         none = np.empty(0, dtype=np.int64)
         return _Boundary(
@@ -226,6 +233,14 @@ def _sides(table: BoundaryTable, peers: Peers) -> np.ndarray | None:
     return np.where(table.goes_out, OUT, IN)
 
 
+def _of_known_nodes(nodes: NodeTable, table: BoundaryTable) -> BoundaryTable:
+    known = key_rows(nodes.keys, table.own) >= 0
+    if known.all():
+        return table
+    tell_unknown(table.source, int(np.count_nonzero(~known)))
+    return table.taken(np.flatnonzero(known))
+
+
 def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
     rows = key_rows(nodes.keys, table.own)
     complaints = table.complaints()
@@ -233,7 +248,7 @@ def _own_rows(nodes: NodeTable, table: BoundaryTable) -> np.ndarray:
         np.flatnonzero(rows < 0),
         lambda row: (
             f"own: {shown(table.own[row])} is not a key of {nodes.source}; expected the key of a "
-            "node"
+            "node, or unknown-nodes drop"
         ),
     )
     complaints.add_rows(

@@ -42,7 +42,7 @@ from retexo_fl.masking.long_number import LongForm, LongNumber
 #: Raised when the meaning of columns, or of their sums, changes.
 _VERSION: Final = 1
 _KEYS: Final = frozenset(("columns-version", "key-column", "label-column", "label", "columns"))
-_KINDS: Final = ("none", "numbers", "texts", "too-many-texts")
+_KINDS: Final = ("none", "numbers", "days", "texts", "too-many-texts")
 _WORDS: Final = sorted(MISSING_WORDS)
 _TOTAL_UNIT: Final = Fraction(1, 2**1074)
 _SQUARES_UNIT: Final = Fraction(1, 2**2148)
@@ -59,7 +59,7 @@ class ColumnKind:
     """What is told of a column before it is added up.
 
     Attributes:
-        kind: ``none`` without values, ``numbers``, ``texts``, or ``too-many-texts``.
+        kind: ``none`` without values, ``numbers``, ``days``, ``texts``, or ``too-many-texts``.
         texts: Of a column of texts, those that are named.
     """
 
@@ -73,8 +73,13 @@ class ColumnKind:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether it is a column of numbers."""
-        return self.kind == "numbers"
+        """Whether it is a column of numbers, or of dates, which are numbers of days."""
+        return self.kind in {"numbers", "days"}
+
+    @property
+    def are_dates(self) -> bool:
+        """Whether its numbers are dates."""
+        return self.kind == "days"
 
     def __add__(self, other: ColumnKind) -> ColumnKind:
         """Return the kind of both columns as one: of two kinds that which comes later above."""
@@ -234,7 +239,9 @@ def _kind(column: ColumnSummary, least: int) -> ColumnKind:
     if column.has_texts:
         named = frozenset(text for text, count in column.texts.items() if count >= least)
         return ColumnKind(kind="texts", texts=named)
-    return ColumnKind(kind="numbers" if column.has_numbers else "none")
+    if not column.has_numbers:
+        return ColumnKind()
+    return ColumnKind(kind="days" if column.are_dates else "numbers")
 
 
 def _kind_values(column: ColumnKind) -> dict[str, Any]:
@@ -273,7 +280,8 @@ def _check_asked(own: TableColumns, asked: TableColumns) -> None:
                 f"{asked.source}: {name[:60]!r} is no column of {own.source}; expected its columns"
             )
         # Others may have numbers, or texts, where this client has neither.
-        is_other = here_too.has_numbers and column.has_texts
+        are_others = column.has_texts or column.are_dates != here_too.are_dates
+        is_other = here_too.has_numbers and are_others
         if is_other or here_too + column != column:
             raise SecureAggregationRefused(
                 f"{asked.source}: {name[:60]!r}: {column.kind} without what {own.source} has told "
@@ -356,6 +364,7 @@ def _read_column(read: _Reader, kind: ColumnKind, rows: int) -> ColumnSummary:
         texts=texts,
         unnamed=rest if kind.kind == "texts" else 0,
         too_many_texts=kind.kind == "too-many-texts",
+        are_dates=kind.are_dates,
     )
 
 

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.graph.recipes.recipe import CategoryColumn, FeatureRecipe, NumberColumn
+from retexo_fl.graph.recipes.recipe import (
+    SINCE,
+    CategoryColumn,
+    DateColumn,
+    FeatureRecipe,
+    NumberColumn,
+)
 from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, TableSummary
 from retexo_fl.units import counted
 
+#: Names that no class has, in languages of Europe.
+_UNKNOWN_WORDS: Final = frozenset(
+    (
+        *("", "?", "??", "???", "-", "--", "---", ".", "_", "n/a", "na", "n.a.", "n. a.", "#n/a"),
+        *("none", "nan", "null", "nil", "nothing", "empty", "blank", "missing", "undefined"),
+        *("unknown", "unk", "unlabelled", "unlabeled", "no label", "not labelled", "not labeled"),
+        *("unclassified", "unassigned", "undetermined", "unspecified", "not available"),
+        *("not known", "not applicable", "not specified", "tbd", "k.a.", "k. a.", "unbekannt"),
+        *("keine angabe", "ohne angabe", "inconnu", "inconnue", "desconocido", "sconosciuto"),
+        *("desconhecido", "onbekend", "ukjent", "okänd", "ukendt", "nieznany", "neznámé"),
+    )
+)
 #: Categories of fewer nodes are merged: too few of them meet in training to tell anything.
 RARE: Final = 10
 
@@ -55,19 +75,22 @@ def fit_recipe(
     options = FitOptions() if options is None else options
     _check_options(summary, options)
     told: list[str] = []
-    numbers, categories = [], []
+    numbers, dates, categories = [], [], []
     for name, column in sorted(summary.columns.items()):
         if column.has_texts:
             categories += _category(name, column, options, told)
+        elif column.are_dates:
+            dates += _date(name, column, options, told)
         else:
             numbers += _number(name, column, options, told)
-    if not numbers and not categories:
+    if not numbers and not dates and not categories:
         raise ConfigurationError(
             f"{summary.source}: no column becomes a feature"
             + "".join(f"; {sentence}" for sentence in told[:5])
             + "; expected at least one"
         )
     classes = summary.label.classes
+    told += unlabelled_words(summary.label_column, classes)
     if len(classes) == 1:
         raise ConfigurationError(
             f"{summary.source}: {summary.label_column}: every label is {classes[0][:60]!r}; "
@@ -78,17 +101,30 @@ def fit_recipe(
         label_column=summary.label_column,
         classes=classes,
         numbers=tuple(numbers),
+        dates=tuple(dates),
         categories=tuple(categories),
     )
     return recipe, tuple(told)
+
+
+def unlabelled_words(column: str, classes: Sequence[str]) -> list[str]:
+    """Return a sentence for each class whose name says that nothing is known of a node."""
+    return [
+        f"{column}: {name!r} is a class of its own; --unlabelled-values {shlex.quote(name)} leaves "
+        "its nodes unlabelled"
+        for name in classes
+        if name.strip().strip("()<>[]").casefold() in _UNKNOWN_WORDS
+    ]
 
 
 def _check_options(summary: TableSummary, options: FitOptions) -> None:
     for option, names in (("log", options.logarithms), ("as-is", options.as_is)):
         for name in names:
             column = summary.columns.get(name)
-            if column is None or column.has_texts:
-                told = "no column" if column is None else "a column of texts"
+            are_dates = column is not None and column.are_dates and option == "log"
+            if column is None or column.has_texts or are_dates:
+                told = "a column of dates" if are_dates else "a column of texts"
+                told = "no column" if column is None else told
                 numbers = [n for n, each in sorted(summary.columns.items()) if not each.has_texts]
                 there = ", ".join(map(repr, numbers[:12])) or "none"
                 raise ConfigurationError(
@@ -123,6 +159,26 @@ def _number(
     ]
 
 
+def _date(
+    name: str, column: ColumnSummary, options: FitOptions, told: list[str]
+) -> list[DateColumn]:
+    missing = column.empty + sum(column.words.values())
+    deviation = column.numbers.deviation
+    if deviation == 0 and not missing:
+        told.append(f"{name}: left out, as all rows have the same date")
+        return []
+    is_plain = name in options.as_is
+    told.append(f"{name}: dates, taken as days since {SINCE}, month and weekday")
+    return [
+        DateColumn(
+            column=name,
+            mean=0.0 if is_plain else column.numbers.mean,
+            deviation=1.0 if is_plain or deviation == 0 else deviation,
+            indicator=missing > 0,
+        )
+    ]
+
+
 def _filled(mean: float, options: FitOptions) -> float:
     """Return what stands for a missing number in a column whose zero is not its mean."""
     return mean if options.missing is None else options.missing
@@ -133,7 +189,8 @@ def _category(
 ) -> list[CategoryColumn]:
     if column.too_many_texts:
         told.append(
-            f"{name}: left out, as it has more than {MOST_TEXTS:,} different texts, or long ones"
+            f"{name}: left out, as it has more than {MOST_TEXTS:,} different texts, or long ones, "
+            "such as names or account numbers"
         )
         return []
     # In a column of texts NA is a text: a country, for one.

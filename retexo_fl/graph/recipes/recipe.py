@@ -27,12 +27,18 @@ _HEADING: Final = (
 )
 _NUMERAL: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9a-f]{64}")
-_KEYS: Final = frozenset(("version", "digest", "classes", "numbers", "categories"))
 _OF_COLUMNS: Final = ("key-column", "label-column")
-_OPTIONAL: Final = frozenset(("digest", "classes", "numbers", "categories"))
+_OF_FEATURES: Final = ("numbers", "dates", "categories")
+_OPTIONAL: Final = frozenset(("digest", "classes", *_OF_FEATURES))
+_KEYS: Final = frozenset(("version", *_OPTIONAL))
 _NUMBER_KEYS: Final = frozenset(
     ("column", "logarithm", "mean", "deviation", "missing", "indicator")
 )
+_DATE_KEYS: Final = frozenset(("column", "since", "mean", "deviation", "indicator"))
+#: Where days are counted from.
+SINCE: Final = "1970-01-01"
+MONTHS: Final = 12
+WEEKDAYS: Final = 7
 _CATEGORY_KEYS: Final = frozenset(("column", "values", "indicator"))
 _MOST_TEXTS: Final = 100_000
 _MOST: Final = sys.float_info.max
@@ -76,6 +82,38 @@ class NumberColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DateColumn:
+    """A column of dates: days since :data:`SINCE`, a feature for each month and each weekday.
+
+    Attributes:
+        column: Its name.
+        mean: Of the days; is subtracted.
+        deviation: Above 0; what is left is divided by it.
+        indicator: Whether the last feature is there: 1 where the date is missing, else 0.
+    """
+
+    column: str
+    mean: float
+    deviation: float
+    indicator: bool
+
+    @property
+    def width(self) -> int:
+        """How many features it becomes."""
+        return 1 + MONTHS + WEEKDAYS + self.indicator
+
+    def to_values(self) -> dict[str, Any]:
+        """Return its table in the file."""
+        return {
+            "column": self.column,
+            "since": SINCE,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "indicator": self.indicator,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryColumn:
     """A column of categories: a feature for each, one for all others, perhaps one for none.
 
@@ -111,19 +149,21 @@ class FeatureRecipe:
         classes: Names of the classes by class, where labels are texts, or numbers that do not count
             from 0; empty where they do.
         numbers: Columns of numbers, in the order of their features.
-        categories: Columns of categories, whose features come after.
+        dates: Columns of dates, whose features come after.
+        categories: Columns of categories, whose features come last.
     """
 
     classes: tuple[str, ...]
     key_column: str = ""
     label_column: str = ""
     numbers: tuple[NumberColumn, ...] = ()
+    dates: tuple[DateColumn, ...] = ()
     categories: tuple[CategoryColumn, ...] = ()
 
     @property
-    def in_order(self) -> tuple[NumberColumn | CategoryColumn, ...]:
+    def in_order(self) -> tuple[NumberColumn | DateColumn | CategoryColumn, ...]:
         """All columns, in the order of their features."""
-        return (*self.numbers, *self.categories)
+        return (*self.numbers, *self.dates, *self.categories)
 
     @property
     def num_features(self) -> int:
@@ -175,7 +215,11 @@ class FeatureRecipe:
             values |= {"key-column": self.key_column, "label-column": self.label_column}
         if self.classes:
             values["classes"] = list(self.classes)
-        for name, columns in (("numbers", self.numbers), ("categories", self.categories)):
+        for name, columns in (
+            ("numbers", self.numbers),
+            ("dates", self.dates),
+            ("categories", self.categories),
+        ):
             if columns:
                 values[name] = [column.to_values() for column in columns]
         return values
@@ -205,7 +249,7 @@ def parse_recipe(content: bytes, path: Path) -> FeatureRecipe:
 def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
     if "version" in values and values["version"] != RECIPE_VERSION:
         fail(path, "version", values["version"], f"{RECIPE_VERSION}, which this version reads")
-    names_alone = bool(values.get("classes")) and not {"numbers", "categories"} & values.keys()
+    names_alone = bool(values.get("classes")) and not {*_OF_FEATURES} & values.keys()
     named = () if names_alone else _OF_COLUMNS
     check_keys(path, "recipe", values, _KEYS.union(named), optional=_OPTIONAL)
     numbers, categories = _tables(path, "numbers", values), _tables(path, "categories", values)
@@ -213,10 +257,11 @@ def _checked_recipe(values: Mapping[str, Any], path: Path) -> FeatureRecipe:
         **{key.replace("-", "_"): text_of(path, key, values[key]) for key in named},
         classes=_texts(path, "classes", values.get("classes", [])),
         numbers=tuple(_number(path, t) for t in numbers),
+        dates=tuple(_date(path, t) for t in _tables(path, "dates", values)),
         categories=tuple(_category(path, t) for t in categories),
     )
     if not recipe.columns and not recipe.classes:
-        fail(path, "numbers, categories", [], "at least one column that becomes features")
+        fail(path, ", ".join(_OF_FEATURES), [], "at least one column that becomes features")
     names = (*(values[key] for key in named), *recipe.columns)
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
@@ -252,6 +297,21 @@ def _number(path: Path, values: Mapping[str, Any]) -> NumberColumn:
         mean=_float(path, "mean", values["mean"]),
         deviation=deviation,
         missing=None if missing is None else _float(path, "missing", missing),
+        indicator=switch_of(path, "indicator", values["indicator"]),
+    )
+
+
+def _date(path: Path, values: Mapping[str, Any]) -> DateColumn:
+    check_keys(path, "dates", values, _DATE_KEYS)
+    if values["since"] != SINCE:
+        fail(path, "since", values["since"], SINCE)
+    deviation = _float(path, "deviation", values["deviation"])
+    if deviation <= 0:
+        fail(path, "deviation", deviation, "a number above 0")
+    return DateColumn(
+        column=text_of(path, "column", values["column"]),
+        mean=_float(path, "mean", values["mean"]),
+        deviation=deviation,
         indicator=switch_of(path, "indicator", values["indicator"]),
     )
 

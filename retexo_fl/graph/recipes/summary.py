@@ -38,7 +38,16 @@ _KEYS: Final = frozenset(
     ("summary-version", "key-column", "label-column", "rows", "label", "columns")
 )
 _COLUMN_KEYS: Final = frozenset(
-    ("empty", "words", "number-like", "numbers", "logarithms", "texts", "too-many-texts")
+    (
+        "empty",
+        "words",
+        "number-like",
+        "numbers",
+        "logarithms",
+        "texts",
+        "too-many-texts",
+        "numbers-are-dates",
+    )
 )
 _MOMENT_KEYS: Final = frozenset(("count", "sum", "sum-of-squares"))
 
@@ -53,7 +62,12 @@ class ColumnLike(Protocol):
 
     @property
     def has_numbers(self) -> bool:
-        """Whether it is a column of numbers."""
+        """Whether it is a column of numbers, or of dates, which are numbers of days."""
+        ...
+
+    @property
+    def are_dates(self) -> bool:
+        """Whether its numbers are dates."""
         ...
 
     def __add__(self, other: Any) -> Any:
@@ -72,11 +86,12 @@ class ColumnSummary:
     Attributes:
         empty: Cells without anything.
         words: Cells by word that stands for a missing number, such as ``NA``.
-        numbers: Moments of the cells; of none, if a cell is a text.
+        numbers: Moments of the cells; of none, if a cell is a text. Of dates days since 1970-01-01.
         logarithms: Moments of :func:`~.moments.signed_logarithms` of the cells.
         texts: Cells by text; of none, if the column is of numbers.
         unnamed: Cells whose texts are not told, since few nodes have them.
         too_many_texts: There are more than :data:`MOST_TEXTS`, and ``texts`` is empty.
+        are_dates: The cells are dates.
     """
 
     empty: int = 0
@@ -86,6 +101,7 @@ class ColumnSummary:
     texts: Mapping[str, int] = field(default_factory=dict)
     unnamed: int = 0
     too_many_texts: bool = False
+    are_dates: bool = False
 
     @property
     def has_texts(self) -> bool:
@@ -109,6 +125,7 @@ class ColumnSummary:
             texts={} if too_many else texts,
             unnamed=self.unnamed + other.unnamed,
             too_many_texts=too_many,
+            are_dates=self.are_dates or other.are_dates,
         )
 
 
@@ -338,7 +355,7 @@ def parse_summary(content: bytes, path: Path) -> TableSummary:
 def _merged(name: str, tables: Sequence[Table[Any]], nothing: ColumnLike) -> ColumnLike:
     columns = [(table.source, table.columns[name]) for table in tables]
     kinds = [
-        (source, "texts" if column.has_texts else "numbers")
+        (source, "texts" if column.has_texts else "dates" if column.are_dates else "numbers")
         for source, column in columns
         if column.has_texts or column.has_numbers
     ]
@@ -371,11 +388,11 @@ def _check_same_columns(one: Table[Any], other: Table[Any]) -> None:
 
 
 def _fail_kinds(name: str, kinds: list[tuple[str, str]], *, advice: str) -> NoReturn:
-    numbers = next(source for source, kind in kinds if kind == "numbers")
-    texts = next(source for source, kind in kinds if kind == "texts")
-    raise ConfigurationError(
-        f"{name[:60]}: holds numbers in {numbers} and texts in {texts}; {advice}"
-    )
+    first: dict[str, str] = {}
+    for source, kind in kinds:
+        first.setdefault(kind, source)
+    told = " and ".join(f"{kind} in {first[kind]}" for kind in sorted(first)[:2])
+    raise ConfigurationError(f"{name[:60]}: holds {told}; {advice}")
 
 
 def _column_values(column: ColumnSummary) -> dict[str, Any]:
@@ -386,6 +403,8 @@ def _column_values(column: ColumnSummary) -> dict[str, Any]:
     if column.numbers.count:
         values["numbers"] = _moment_values(column.numbers)
         values["logarithms"] = _moment_values(column.logarithms)
+        if column.are_dates:
+            values["numbers-are-dates"] = True
     if column.too_many_texts:
         values["too-many-texts"] = True
     elif column.texts:
@@ -419,7 +438,10 @@ def _column(path: Path, name: str, value: object, rows: int) -> ColumnSummary:
         logarithms=logarithms,
         texts=texts,
         too_many_texts=too_many,
+        are_dates=switch_of(path, name, values.get("numbers-are-dates", False)),
     )
+    if column.are_dates and not numbers.count:
+        fail(path, name, "dates without numbers of days", "both")
     check_cells(path, name, column, rows)
     return column
 

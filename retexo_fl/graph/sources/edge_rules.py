@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows
 from retexo_fl.graph.sources.moments import Moment, moments
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,33 @@ logger = logging.getLogger(__name__)
 MERGES: Final = ("refuse", "sum", "mean", "max")
 #: What becomes of an edge from a node to itself.
 SELF_LOOPS: Final = ("refuse", "drop")
+#: What becomes of an edge to a node that is not there.
+UNKNOWN_NODES: Final = ("refuse", "drop")
 _HOW: Final = "expected each edge once, or once in each direction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeColumns:
+    """What columns of a table of edges are called, and the form of its text.
+
+    Attributes:
+        source: Column of one end; a boundary has ``own`` and ``foreign`` in any case.
+        target: Column of the other end.
+        weight: Column of what edges weigh.
+        time: Column of when edges came.
+        form: What is chosen of a text table's form.
+    """
+
+    source: str = "source"
+    target: str = "target"
+    weight: str = "weight"
+    time: str = "time"
+    form: TextForm = FOUND
+
+    @classmethod
+    def of(cls, *, form: TextForm = FOUND, **names: str) -> Self:
+        """Return the columns of these names; an empty one leaves its own."""
+        return cls(form=form, **{field: name for field, name in names.items() if name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +59,19 @@ class EdgeRules:
         merge: What becomes of an edge that is there several times: ``refuse``; or one edge, with
             the ``sum``, ``mean`` or ``max`` of the weights (1 where they have none) and of each
             attribute. Of undirected edges both orientations are the same edge; but in a list that
-            holds every edge alike in both, each pair of these counts once.
+            holds most pairs alike in both, each row with its mirror image counts once.
         self_loops: ``refuse`` or ``drop``.
         before: Edges of this time and later are left out; None for no such bound.
+        unknown: What becomes of an edge with an end that is no node: ``refuse`` or ``drop``.
+        columns: What a table calls them.
     """
 
     directed: bool = False
     merge: str = "refuse"
     self_loops: str = "refuse"
     before: Moment | None = None
+    unknown: str = "refuse"
+    columns: EdgeColumns = EdgeColumns()
 
     def __post_init__(self) -> None:
         """Check the words.
@@ -51,6 +82,7 @@ class EdgeRules:
         for name, value, known in (
             ("merge", self.merge, MERGES),
             ("self_loops", self.self_loops, SELF_LOOPS),
+            ("unknown", self.unknown, UNKNOWN_NODES),
         ):
             if value not in known:
                 raise DatasetError(f"{name}: got {value!r}; expected one of {', '.join(known)}")
@@ -58,7 +90,7 @@ class EdgeRules:
     @property
     def is_strict(self) -> bool:
         """Whether nothing is merged or left out."""
-        return self.merge == "refuse" and self.self_loops == "refuse"
+        return self.merge == self.self_loops == self.unknown == "refuse"
 
 
 #: Undirected edges, each once.
@@ -160,12 +192,18 @@ def ruled_edges(
     ends = edges.ends.astype(np.int64)
     edges = EdgeList(ends=ends, values=edges.values)
     lengths = {len(array) for array in edges.values.named().values()}
+    if rules.unknown == "drop" and not lengths - {ends.shape[1]}:
+        edges = _without_unknown(checks, edges, num_nodes)
+        ends = edges.ends
     if not ends.size or ends.min() < 0 or ends.max() >= num_nodes or lengths - {ends.shape[1]}:
         return edges
     edges, loops = _without_loops(checks, name, edges, rules)
     before, has_order = edges.ends.shape[1], has_order and not rules.directed
     if rules.merge != "refuse":
-        has_order = has_order and not _is_mirrored(edges, num_nodes)
+        if not rules.directed and (images := _mirror_images(edges, num_nodes)) is not None:
+            # Both orientations say the same: neither end is meant as the source.
+            has_order = False
+            edges = edges.taken(~images)
         edges = _merged(edges, num_nodes, rules)
     elif rules.directed:
         _check_once(checks, name, edges.ends, num_nodes, "expected each edge once")
@@ -180,6 +218,19 @@ def ruled_edges(
     if told:
         logger.warning("%s: %s", checks.source, told)
     return edges
+
+
+def _without_unknown(checks: ArrayChecks, edges: EdgeList, num_nodes: int) -> EdgeList:
+    known = np.asarray(((edges.ends >= 0) & (edges.ends < num_nodes)).all(axis=0))
+    if known.all():
+        return edges
+    tell_unknown(checks.source, int(np.count_nonzero(~known)))
+    return edges.taken(known)
+
+
+def tell_unknown(source: str, count: int) -> None:
+    """Say how many edges are left out since an end is no node."""
+    logger.warning("%s: edges to unknown nodes left out: %s", source, f"{count:,}")
 
 
 def _without_loops(
@@ -234,8 +285,6 @@ def _each_once(checks: ArrayChecks, name: str, edges: EdgeList, num_nodes: int) 
 def _merged(edges: EdgeList, num_nodes: int, rules: EdgeRules) -> EdgeList:
     ends = edges.ends
     if not rules.directed:
-        if _is_mirrored(edges, num_nodes):
-            edges = edges.taken(ends[0] < ends[1])
         ends = np.stack((edges.ends.min(axis=0), edges.ends.max(axis=0)))
     codes, groups, counts = np.unique(
         ends[0] * num_nodes + ends[1], return_inverse=True, return_counts=True
@@ -271,17 +320,29 @@ def _combined(values: np.ndarray, groups: np.ndarray, counts: np.ndarray, merge:
     return sums if merge == "sum" else sums / counts[:, None]
 
 
-def _is_mirrored(edges: EdgeList, num_nodes: int) -> bool:
-    """Say whether every edge stands in both directions, as often and with the same values."""
-    forward = edges.ends[0] < edges.ends[1]
-    if 2 * np.count_nonzero(forward) != len(forward):
-        return False
+def _mirror_images(edges: EdgeList, num_nodes: int) -> np.ndarray | None:
+    """Return [E] bool: which rows say again, in the other orientation, what another row says.
+
+    None for a list that does not hold more than half of its pairs alike in both orientations: there
+    a row in each may be two events. Each row is the image of one other at most, with equal values.
+    """
     low, high = edges.ends.min(axis=0), edges.ends.max(axis=0)
+    columns = [a.reshape(a.shape[0], -1) for a in edges.values.named().values()]
+    rows = np.column_stack([low * num_nodes + high, *columns]) if columns else None
     codes = low * num_nodes + high
-    columns = [a.reshape(len(codes), -1) for a in edges.values.named().values()]
-    rows = np.column_stack([codes, *columns]) if columns else codes[:, None]
-    one, other = rows[forward], rows[~forward]
-    return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)], equal_nan=True)
+    kinds = codes if rows is None else np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    _, kinds = np.unique(kinds, return_inverse=True)
+    forward = edges.ends[0] < edges.ends[1]
+    # The n-th row of its kind in its orientation is the image of the n-th in the other.
+    order = np.lexsort((forward, kinds))
+    starts = np.flatnonzero(np.diff(2 * kinds[order] + forward[order], prepend=-1))
+    place = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    there = np.bincount(kinds[forward], minlength=int(kinds.max(initial=0)) + 1)
+    images = np.zeros(len(order), dtype=bool)
+    images[order] = ~forward[order] & (place < there[kinds[order]])
+    pairs = np.unique(codes)
+    mirrored = np.unique(codes[images])
+    return images if 2 * len(mirrored) > len(pairs) else None
 
 
 def _check_once(

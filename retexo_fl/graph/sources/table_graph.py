@@ -22,6 +22,7 @@ from retexo_fl.graph.sources.tables import (
     read_node_table,
     read_text_column,
 )
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
 
 def read_table_graph(
@@ -85,12 +86,12 @@ def read_table_graph(
     return Graph.build(given, ArrayNames(source=source, features="x"))
 
 
-def count_table_values(nodes: AnyTable, attribute: str) -> int:
+def count_table_values(nodes: AnyTable, attribute: str, form: TextForm = FOUND) -> int:
     """Return how many different values a column of the nodes has; reads nothing else.
 
     Raises:
         TableError: The table cannot be read, or has no such column.
         DatasetError: A node has no value.
     """
-    values: np.ndarray = read_text_column(nodes, attribute)
+    values: np.ndarray = read_text_column(nodes, attribute, form)
     return count_values(str(nodes if isinstance(nodes, Path) else nodes.path), attribute, values)

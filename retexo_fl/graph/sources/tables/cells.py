@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from retexo_fl.graph.labels import MOST_LABEL
 from retexo_fl.graph.sources.moments import Moment, moments
+from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm, marks_told
 from retexo_fl.graph.sources.tables.source import Column, shown
 
 #: Keys of one table share the width of the longest, so that one long key would widen all of them.
@@ -27,6 +29,8 @@ _BOOLEANS: Final = {
     for word, digit in (("true", "1"), ("false", "0"))
     for word in (word, word.capitalize(), word.upper())
 }
+#: Dates with points between are day, month and year everywhere.
+DOTTED_DATE: Final = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})((?:[ T][0-9:.]+)?)")
 _DIRECTIONS: Final = {"in": 0, "out": 1}
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
@@ -70,6 +74,25 @@ def text_array(column: Column) -> np.ndarray:
     return np.array(texts, dtype=f"U{max(longest, 1)}")
 
 
+def without_words(column: Column, words: frozenset[str]) -> Column:
+    """Return a column with nothing in place of cells that are one of some words, or numbers."""
+    cells = column.cells
+    if isinstance(cells, np.ndarray):
+        if cells.ndim != 1:
+            return column
+        cells = cells.tolist()
+    kept = [None if _word_of(cell) in words else cell for cell in cells]
+    # An array stays one where it can, since others read it as such.
+    changed = kept.count(None) != cells.count(None)
+    return replace(column, cells=kept) if changed else column
+
+
+def _word_of(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return _as_text(cell).strip()
+
+
 def label_array(column: Column) -> np.ndarray:
     """Return classes; what is empty, absent or -1 is unlabelled.
 
@@ -103,11 +126,15 @@ def target_array(column: Column) -> np.ndarray:
     for row, cell in enumerate(cells):
         if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
             continue
-        if not is_number(cell) or not math.isfinite(float(cell)):
-            column.report(row, f"got {shown(cell)}; expected a finite number, or nothing")
-            values[row] = np.inf
-            continue
-        values[row] = float(cell)
+        number = number_of(cell, column.numbers)
+        if number is None or not math.isfinite(number):
+            column.report(
+                row,
+                f"got {shown(cell)}; expected a finite number, or nothing"
+                f"{number_hint(cell, column.numbers)}",
+            )
+            number = np.inf
+        values[row] = number
     return values
 
 
@@ -163,12 +190,25 @@ def before_array(column: Column, before: Moment) -> np.ndarray:
     Raises:
         TableError: A cell is no date, or no number, as the other is.
     """
-    found, wrong = moments(column.cells, dates=before.is_date)
+    cells = column.cells
+    if isinstance(cells, list):
+        cells = [_as_moment(column, cell, before) for cell in cells]
+    found, wrong = moments(cells, dates=before.is_date)
     if wrong is not None:
         kind = "an ISO date" if before.is_date else "a number"
         cell = column.cells[wrong]
         column.fail(wrong, f"got {shown(cell)}; expected {kind}, as edges-before {before.text}")
     return np.asarray(found < before.value)
+
+
+def _as_moment(column: Column, cell: Any, before: Moment) -> Any:
+    """Return the text of a time as :func:`.moments` reads it."""
+    if not isinstance(cell, str):
+        return cell
+    if before.is_date:
+        dotted = DOTTED_DATE.fullmatch(cell.strip())
+        return f"{dotted[3]}-{dotted[2]:0>2}-{dotted[1]:0>2}{dotted[4]}" if dotted else cell
+    return column.numbers.plain(cell) or cell
 
 
 def number_array(column: Column) -> np.ndarray:
@@ -211,13 +251,29 @@ def whole_number(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def is_number(cell: Any) -> bool:
-    """Return whether a cell is a number, or text that is one."""
+def number_of(cell: Any, form: NumberForm = PLAIN_NUMBERS) -> float | None:
+    """Return the number that a cell is, or that its text is; None for anything else."""
+    plain = form.plain(cell) if isinstance(cell, str) else cell
     try:
-        float(cell)
+        number = float(plain)  # type: ignore[arg-type]
     except (ValueError, TypeError):
-        return False
-    return isinstance(cell, (int, float)) or (isinstance(cell, str) and only_plain((cell,)))
+        return None
+    if isinstance(plain, str):
+        return number if only_plain((plain,)) else None
+    return number if isinstance(plain, (int, float)) else None
+
+
+def is_number(cell: Any, form: NumberForm = PLAIN_NUMBERS) -> bool:
+    """Return whether a cell is a number, or text that is one."""
+    return number_of(cell, form) is not None
+
+
+def number_hint(cell: Any, form: NumberForm) -> str:
+    """Return what helps with a cell that is no number, since its mark may mean two things."""
+    marks = marks_told(cell) if isinstance(cell, str) and not form.decimal else ()
+    if not (len(marks) == 2 or (marks and form.point_may_group)):
+        return ""
+    return "; --decimal point or comma says which mark is the decimal one"
 
 
 def is_text(column: Column) -> bool:
@@ -288,9 +344,14 @@ def _encoded(column: Column, texts: list[Any]) -> list[bytes]:
 def _by_value(column: Column, meaning: Callable[[Any], int | None], expected: str) -> np.ndarray:
     """Return a number for each cell, looking at each different cell once."""
     cells = column.cells.tolist() if isinstance(column.cells, np.ndarray) else column.cells
+    form = column.numbers
     if any(not isinstance(cell, Hashable) for cell in cells[:1]):
         column.fail_form(expected)
-    numbers = {cell: meaning(cell) for cell in set(cells)}
+    # A number of a class may be written as any other.
+    numbers = {
+        cell: meaning((form.plain(cell) or cell) if isinstance(cell, str) else cell)
+        for cell in set(cells)
+    }
     if None in numbers.values():
         for row, cell in enumerate(cells):
             if numbers[cell] is None:
@@ -318,8 +379,11 @@ def _as_text(cell: Any) -> str:
 
 
 def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
+    form, given = column.numbers, cells
     if isinstance(cells[0], str) and cells[0] in _BOOLEANS:
-        cells = [_BOOLEANS.get(cell, cell) for cell in cells]
+        cells = given = [_BOOLEANS.get(cell, cell) for cell in cells]
+    if form != PLAIN_NUMBERS and all(type(cell) is str for cell in cells):
+        cells = [form.plain(cell) for cell in cells]
     try:
         values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
         readable = isinstance(cells[0], float) or only_plain(cells)
@@ -327,8 +391,11 @@ def _parsed_numbers(column: Column, cells: list[Any]) -> np.ndarray:
         readable = False
     if not readable:
         there = [is_number(cell) for cell in cells]
-        for row, cell in enumerate(cells):
+        for row, cell in enumerate(given):
             if not there[row]:
-                column.report(row, f"got {shown(cell or '')}; expected a finite number")
+                column.report(
+                    row,
+                    f"got {shown(cell or '')}; expected a finite number{number_hint(cell, form)}",
+                )
         return np.array([float(c) if read else 0 for c, read in zip(cells, there, strict=True)])
     return values

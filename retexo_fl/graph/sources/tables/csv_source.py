@@ -1,4 +1,4 @@
-"""Text tables: comma- or tab-separated, UTF-8, also compressed."""
+"""Text tables: fields between commas or other marks, UTF-8 or another encoding, compressed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import logging
 import lzma
 import zipfile
 import zlib
@@ -18,6 +19,15 @@ from typing import IO, Final, TypeVar
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph.sources.tables.source import Cells, check_names
+from retexo_fl.graph.sources.text_form import (
+    FOUND,
+    LOOKED_AT_BYTES,
+    UTF_8,
+    FoundForm,
+    TextForm,
+    encoding_hint,
+    find_form,
+)
 from retexo_fl.units import counted
 
 #: Bounds on what is in memory as text: a batch ends soon after the row that reaches one of them,
@@ -44,13 +54,19 @@ _ENCRYPTED: Final = 1
 
 _T = TypeVar("_T")
 
+logger = logging.getLogger(__name__)
+
 
 class CsvSource:
     """A text table whose first line names its columns. Empty lines count for nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: TextForm = FOUND) -> None:
+        """Look at the beginning of the file; what it says of its form is logged."""
         self.path = path
-        with _opened(path) as records:
+        self._form = _form_of(path, form)
+        self.numbers = self._form.numbers
+        self.form = self._form.chosen
+        with self._opened() as records:
             header = records.next_record()
         if header is None:
             raise TableError(f"{path}: is empty; expected a first line that names the columns")
@@ -61,7 +77,7 @@ class CsvSource:
         wanted = [self.names.index(name) for name in columns]
         most_rows = max(1, min(_BATCH_ROWS, _BATCH_CELLS // len(self.names)))
         first_row = 0
-        with _opened(self.path) as records:
+        with self._opened() as records:
             records.next_record()
             while rows := records.batch(most_rows):
                 self._check_widths(rows, first_row)
@@ -71,10 +87,18 @@ class CsvSource:
 
     def place(self, row: int) -> str:
         """Return the line on which a row begins; a cell in quotes may go over several lines."""
-        with _opened(self.path) as records:
+        with self._opened() as records:
             for _ in range(row + 2):
                 records.next_record()
             return f"line {records.first_line}"
+
+    @contextmanager
+    def _opened(self) -> Iterator[_Records]:
+        """Open the table at the header."""
+        with _opened(self.path, self._form) as records:
+            if self._form.has_separator_line:
+                records.next_record()
+            yield records
 
     def _check_widths(self, rows: list[list[str]], first_row: int) -> None:
         if set(map(len, rows)) == {len(self.names)}:
@@ -155,16 +179,21 @@ class _Records:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Records]:
+def _opened(path: Path, form: FoundForm) -> Iterator[_Records]:
     """Open a text table; what is wrong with its bytes becomes one line."""
-    delimiter = "\t" if ".tsv" in path.name.lower()[-8:] else ","
     fields_before = csv.field_size_limit(_MOST_LINE_CHARACTERS)
     try:
         with _binary(path) as file:
             # A byte order mark, as spreadsheets write it, belongs to no name.
-            yield _Records(path, io.TextIOWrapper(file, encoding="utf-8-sig"), delimiter)
-    except UnicodeDecodeError as error:
-        raise TableError(f"{path}: {_undecodable(path)} is not UTF-8; expected text") from error
+            text = io.TextIOWrapper(file, encoding=form.encoding)
+            yield _Records(path, text, form.delimiter)
+    except UnicodeError as error:
+        if form.encoding != UTF_8:
+            raise TableError(
+                f"{path}: is not all {form.encoding} ({error}); expected --encoding for another"
+            ) from error
+        line, hint = _undecodable(path)
+        raise TableError(f"{path}: {line} is not UTF-8; expected text, or {hint}") from error
     except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or error
         raise TableError(f"{path}: cannot be read, or damaged ({reason})") from error
@@ -202,16 +231,36 @@ def _whole_names(path: Path, opened: Callable[[], _T]) -> _T:
         raise TableError(f"{path}: not a ZIP archive, or damaged ({error})") from error
 
 
-def _undecodable(path: Path) -> str:
-    """Return the first line that is not UTF-8."""
+def _form_of(path: Path, chosen: TextForm) -> FoundForm:
+    """Return how a text table is written; say what is not as its name promises."""
+    try:
+        with _binary(path) as file:
+            start = file.read(LOOKED_AT_BYTES)
+    except _DAMAGE:
+        # Whoever opens it next says so.
+        start = b""
+    default = "\t" if ".tsv" in path.name.lower()[-8:] else ","
+    fields_before = csv.field_size_limit(_MOST_LINE_CHARACTERS)
+    try:
+        form = find_form(str(path), start, chosen, default=default)
+    finally:
+        csv.field_size_limit(fields_before)
+    if form.sentence:
+        logger.warning("%s: read with %s", path, form.sentence)
+    return form
+
+
+def _undecodable(path: Path) -> tuple[str, str]:
+    """Return the first line that is not UTF-8, and which option would read it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    line = 1
+    line, start = 1, b""
     # It may be damaged behind that line, too.
     with suppress(*_DAMAGE), _binary(path) as file:
         while piece := file.readline(_MOST_LINE_CHARACTERS):
+            start = start or piece
             try:
                 decoder.decode(piece)
             except UnicodeDecodeError:
                 break
             line += piece.endswith(b"\n")
-    return f"line {line}"
+    return f"line {line}", encoding_hint(start)

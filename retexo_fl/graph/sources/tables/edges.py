@@ -11,10 +11,17 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.errors import TableError
+from retexo_fl.errors import ConfigurationError, TableError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.neighbours import EdgeValues
-from retexo_fl.graph.sources.edge_rules import STRICT, EdgeList, EdgeRules, ruled_edges
+from retexo_fl.graph.sources.edge_rules import (
+    STRICT,
+    EdgeColumns,
+    EdgeList,
+    EdgeRules,
+    ruled_edges,
+    tell_unknown,
+)
 from retexo_fl.graph.sources.tables.cells import (
     before_array,
     direction_array,
@@ -33,11 +40,8 @@ from retexo_fl.graph.sources.tables.source import (
 )
 from retexo_fl.graph.sources.tables.table import BoundaryTable, EdgeTable, NodeTable, Table
 
-#: What edges weigh, and how the names of their attributes begin.
-_WEIGHT: Final = "weight"
+#: How the names of attributes begin.
 _ATTRIBUTE: Final = "e_"
-#: When an edge came.
-_TIME: Final = "time"
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +52,28 @@ def read_edge_table(path: AnyTable, *, rules: EdgeRules = STRICT) -> EdgeTable:
     """Read edges from the columns ``source`` and ``target``; there may be no rows.
 
     A column ``weight`` is what edges weigh, columns ``e_*`` are their attributes; a column ``time``
-    is read where the rules have a bound. Other columns are named in one line.
+    is read where the rules have a bound. The rules may name other columns than these. What is not
+    read is named in one line.
 
     Raises:
         TableError: The file cannot be read or is damaged, a column is missing, or a cell is no key
             or no number.
     """
-    readers = {"source": key_array, "target": key_array}
+    names = rules.columns
+    readers = {names.source: key_array, names.target: key_array}
+    if names.source == names.target:
+        raise ConfigurationError(
+            f"target-column: {shown(names.target)} is the source-column, too; expected another"
+        )
     place, columns, values = _read(path, readers, rules=rules)
     table = EdgeTable(
         source=str(path.path if isinstance(path, FrameSource) else path),
         place=place,
-        left=columns["source"],
-        right=columns["target"],
+        left=columns[names.source],
+        right=columns[names.target],
         values=values,
     )
-    early = columns.get(_TIME)
+    early = columns.get(rules.columns.time) if rules.before is not None else None
     return table if early is None else table.taken(_told(table, early, rules))
 
 
@@ -91,7 +101,7 @@ def read_boundary_table(path: Path, *, rules: EdgeRules = STRICT) -> BoundaryTab
         goes_out=None if goes_out is None else goes_out == 1,
         values=values,
     )
-    early = columns.get(_TIME)
+    early = columns.get(rules.columns.time) if rules.before is not None else None
     return table if early is None else table.taken(_told(table, early, rules))
 
 
@@ -119,6 +129,10 @@ def edge_rows(nodes: NodeTable, edges: EdgeTable, rules: EdgeRules = STRICT) -> 
             line for each problem names the edge's row.
     """
     left, right = key_rows(nodes.keys, edges.left), key_rows(nodes.keys, edges.right)
+    if rules.unknown == "drop" and not (known := (left >= 0) & (right >= 0)).all():
+        tell_unknown(edges.source, int(np.count_nonzero(~known)))
+        edges = edges.taken(np.flatnonzero(known))
+        left, right = left[known], right[known]
     _check_ends(nodes, edges, left, right, rules)
     if rules.merge == "refuse":
         kept = left != right
@@ -177,20 +191,23 @@ def _read(
     rules: EdgeRules = STRICT,
 ) -> tuple[Callable[[int], str], dict[str, np.ndarray], EdgeValues]:
     """Read columns that must be there, others that may be, and the values of edges."""
-    source = open_table(path)
+    names = rules.columns
+    source = open_table(path, names.form)
     if rules.before is not None:
-        readers = {**readers, _TIME: partial(before_array, before=rules.before)}
-    require_columns(source, tuple(readers))
+        readers = {**readers, names.time: partial(before_array, before=rules.before)}
+    named = () if names.weight == EdgeColumns().weight else (names.weight,)
+    require_columns(source, (*readers, *named))
     complaints = Complaints(source.path, source.place)
     readers = {
         **readers,
         **{name: read for name, read in (optional or {}).items() if name in source.names},
     }
-    weight = (_WEIGHT,) if _WEIGHT in source.names else ()
-    carried = [name for name in source.names if name.startswith(_ATTRIBUTE)]
+    weight = (names.weight,) if names.weight in source.names else ()
+    taken = {*readers, *weight, names.time}
+    carried = [n for n in source.names if n.startswith(_ATTRIBUTE) and n not in taken]
     attributes = in_order(source, carried, "e") if carried else ()
     numbers = {"weights": weight, "attributes": attributes}
-    tell_unused(source, (*readers, *weight, *attributes), {_TIME: "--edges-before"})
+    tell_unused(source, (*readers, *weight, *attributes), {names.time: "--edges-before"})
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*readers, *numbers)}
     first_row = 0
     wanted = (*readers, *weight, *attributes)
@@ -232,12 +249,16 @@ def _check_ends(
     nodes: NodeTable, edges: EdgeTable, left: np.ndarray, right: np.ndarray, rules: EdgeRules
 ) -> None:
     complaints = edges.complaints()
-    for name, keys, rows in (("source", edges.left, left), ("target", edges.right, right)):
+    columns = rules.columns
+    for name, keys, rows in (
+        (columns.source, edges.left, left),
+        (columns.target, edges.right, right),
+    ):
         complaints.add_rows(
             np.flatnonzero(rows < 0),
             lambda row, name=name, keys=keys: (  # type: ignore[misc]
                 f"{name}: {shown(keys[row])} is not a key of {nodes.source}; expected the key of a "
-                "node"
+                "node, or unknown-nodes drop"
             ),
         )
     if rules.self_loops == "refuse":

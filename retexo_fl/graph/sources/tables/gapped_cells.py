@@ -7,7 +7,14 @@ from typing import Any, Final
 import numpy as np
 
 from retexo_fl.graph.recipes.summary import MISSING_WORDS
-from retexo_fl.graph.sources.tables.cells import is_number, only_plain, without_booleans
+from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm
+from retexo_fl.graph.sources.tables.cells import (
+    is_number,
+    number_hint,
+    number_of,
+    only_plain,
+    without_booleans,
+)
 from retexo_fl.graph.sources.tables.source import Column, shown
 
 _MISSING: Final = frozenset(("", *MISSING_WORDS))
@@ -58,14 +65,16 @@ def texts_of(column: Column) -> list[str]:
     )
 
 
-def numbers_in(texts: list[str]) -> np.ndarray | None:
+def numbers_in(texts: list[str], form: NumberForm = PLAIN_NUMBERS) -> np.ndarray | None:
     """Return texts as [n] float64, NaN for missing ones; None where one is no number."""
     given = ["nan" if text in _MISSING else text for text in without_booleans(texts)]
+    plain = given if form == PLAIN_NUMBERS else [form.plain(text) for text in given]
+    read = [text for text in plain if text is not None]
     try:
-        values = np.fromiter(map(float, given), dtype=np.float64, count=len(given))
+        values = np.fromiter(map(float, read), dtype=np.float64, count=len(read))
     except ValueError:
         return None
-    return values if only_plain(given) else None
+    return values if len(read) == len(plain) and only_plain(read) else None
 
 
 def number_cells(column: Column) -> np.ndarray:
@@ -81,7 +90,7 @@ def number_cells(column: Column) -> np.ndarray:
     if isinstance(found, np.ndarray):
         values = found
     else:
-        read = numbers_in(found)
+        read = numbers_in(found, column.numbers)
         values = _told_numbers(column, found) if read is None else read
     return checked_range(column, values)
 
@@ -115,9 +124,11 @@ def _overflows(values: np.ndarray) -> np.ndarray:
 
 def _told_numbers(column: Column, texts: list[str]) -> np.ndarray:
     for row, text in enumerate(texts):
-        if not is_missing(text) and not is_number(text):
-            column.report(row, f"got {shown(text)}; expected a number, or nothing")
-    return np.array([float(text) if is_number(text) else np.nan for text in texts])
+        if not is_missing(text) and not is_number(text, column.numbers):
+            hint = number_hint(text, column.numbers)
+            column.report(row, f"got {shown(text)}; expected a number, or nothing{hint}")
+    found = [number_of(text, column.numbers) for text in texts]
+    return np.array([np.nan if number is None else number for number in found])
 
 
 def _text(column: Column, row: int, cell: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from retexo_fl.graph.sources.tables.cells import (
     split_codes,
     target_array,
     text_array,
+    without_words,
 )
 from retexo_fl.graph.sources.tables.features import FeatureReader
 from retexo_fl.graph.sources.tables.frame_source import AnyTable
@@ -47,7 +49,12 @@ from retexo_fl.graph.sources.tables.source import (
     tell_unused,
 )
 from retexo_fl.graph.sources.tables.table import NodeTable
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
+logger = logging.getLogger(__name__)
+
+#: What becomes of rows with the key of another row.
+REPEATED_NODES: Final = ("refuse", "first", "last")
 _LABEL_READERS: Final[Mapping[str, Callable[[Column], np.ndarray]]] = MappingProxyType(
     {CLASSES: label_array, MULTI_LABEL: flag_array, REGRESSION: target_array}
 )
@@ -61,11 +68,29 @@ class NodeColumns:
         key: Name of the column of keys; empty for that of the recipe, or ``key``.
         label: Name of the column of labels; empty for that of the recipe, or ``label``.
         recipe: Makes features and classes of other columns; None for the documented ones.
+        unlabelled: What stands in the column of labels beside nothing where none is known.
+        repeated: Which row of several with one key is taken: ``first``, ``last``, or ``refuse``.
+        form: What is chosen of a text table's form.
     """
 
     key: str = ""
     label: str = ""
     recipe: FeatureRecipe | None = None
+    unlabelled: frozenset[str] = frozenset()
+    repeated: str = "refuse"
+    form: TextForm = FOUND
+
+    def __post_init__(self) -> None:
+        """Check the word.
+
+        Raises:
+            ConfigurationError: It is not known.
+        """
+        if self.repeated not in REPEATED_NODES:
+            raise ConfigurationError(
+                f"repeated-nodes: got {shown(self.repeated)}; expected one of "
+                f"{', '.join(REPEATED_NODES)}"
+            )
 
     @property
     def names(self) -> tuple[str, str]:
@@ -86,6 +111,11 @@ class NodeColumns:
                     f"{self.recipe.digest[:16]}"
                 )
         return told
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return words that stand with commas between them."""
+    return frozenset(filter(None, (word.strip() for word in text.split(","))))
 
 
 def read_node_table(  # noqa: PLR0913 - so much may be chosen
@@ -124,7 +154,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
             another task.
     """
     columns = NodeColumns() if columns is None else columns
-    source = open_table(path)
+    source = open_table(path, columns.form)
     key, _ = columns.names
     labels_of = _label_columns(source, columns, task)
     if outputs is not None and not {*labels_of} <= {*source.names}:
@@ -141,12 +171,19 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
             others=(*attributes, key, *labels_of),
             complaints=complaints,
         )
-    readers_of = {name: _label_reader(columns.recipe, task) for name in labels_of}
+    readers_of = {
+        name: _known_labels(_label_reader(columns.recipe, task), columns.unlabelled)
+        for name in labels_of
+    }
     readers = _readers(source, key, readers_of, attributes, masks=masks)
     found = _read(source, features, readers, complaints)
     if not len(found["key"]):
         raise TableError(f"{source.path}: has no rows; expected at least one node")
-    _check_unique(source, found["key"], complaints, name=key)
+    rows = None
+    if columns.repeated == "refuse":
+        _check_unique(source, found["key"], complaints, name=key)
+    else:
+        rows = _rows_once(source, found["key"], columns.repeated)
     each = [found[f"label {name}"] for name in labels_of]
     if not each:
         labels = unknown_labels(task, len(found["key"]), outputs or 1)
@@ -157,7 +194,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
     told = {} if masks else {SPLIT_COLUMN: "--split published"}
     tell_unused(source, used | {name for _, name, _ in readers}, told)
-    return NodeTable(
+    table = NodeTable(
         source=str(source.path),
         place=source.place,
         keys=found["key"],
@@ -167,9 +204,10 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         attributes={name: found[f"text {name}"] for name in attributes},
         recipe=columns.recipe,
     )
+    return table if rows is None else table.taken(rows)
 
 
-def read_text_column(path: AnyTable, name: str) -> np.ndarray:
+def read_text_column(path: AnyTable, name: str, form: TextForm = FOUND) -> np.ndarray:
     """Read one column of text or whole numbers; what is absent is the empty text.
 
     Returns:
@@ -178,7 +216,7 @@ def read_text_column(path: AnyTable, name: str) -> np.ndarray:
     Raises:
         TableError: The file cannot be read or is damaged, or has no such column of text.
     """
-    source = open_table(path)
+    source = open_table(path, form)
     require_columns(source, (name,))
     parts, first_row = [np.empty(0, dtype=np.str_)], 0
     for batch in source.batches((name,)):
@@ -274,6 +312,27 @@ def _check_unique(source: Source, keys: np.ndarray, complaints: Complaints, *, n
         )
 
     complaints.add_rows(again, problem)
+
+
+def _rows_once(source: Source, keys: np.ndarray, which: str) -> np.ndarray | None:
+    """Return the rows, ascending, of which each is the first or last of its key; None for all."""
+    ordered = keys if which == "first" else keys[::-1]
+    _, at = np.unique(ordered, return_index=True)
+    if len(at) == len(keys):
+        return None
+    repeated = f"{len(keys) - len(at):,}"
+    told = "%s: repeated nodes left out: %s (the %s row of each counts)"
+    logger.warning(told, source.path, repeated, which)
+    return np.sort(at if which == "first" else len(keys) - 1 - at)
+
+
+def _known_labels(
+    reader: Callable[[Column], np.ndarray], unlabelled: frozenset[str]
+) -> Callable[[Column], np.ndarray]:
+    """Return a reader of labels to which words for unlabelled nodes are nothing."""
+    if not unlabelled:
+        return reader
+    return lambda column: reader(without_words(column, unlabelled))
 
 
 def _split(codes: np.ndarray, labels: np.ndarray, complaints: Complaints) -> Split:

@@ -10,10 +10,15 @@ from retexo_fl.graph.sources.tables.csv_source import CsvSource
 from retexo_fl.graph.sources.tables.frame_source import AnyTable, FrameSource
 from retexo_fl.graph.sources.tables.npz_source import NpzSource
 from retexo_fl.graph.sources.tables.source import Source
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
 
-def open_table(path: AnyTable) -> Source:
+def open_table(path: AnyTable, form: TextForm = FOUND) -> Source:
     """Open a table in the format that its name ends with; a DataFrame is one already.
+
+    Args:
+        path: The file.
+        form: What is chosen of a text table's form.
 
     Raises:
         TableError: It cannot be read, is damaged, or ends in none of the known names.
@@ -29,11 +34,17 @@ def open_table(path: AnyTable) -> Source:
 
         return ParquetSource(path)
     if name.removesuffix(".gz").removesuffix(".zip").endswith((".csv", ".tsv")):
-        return CsvSource(path)
+        return CsvSource(path, form)
     raise TableError(
         f"{path}: unknown kind of table; expected a name that ends in .csv, .tsv (both also "
         "with .gz or .zip), .parquet or .npz"
     )
+
+
+def found_form(path: AnyTable, form: TextForm) -> TextForm:
+    """Return the form of a table's text, which is said once; that of other tables as it is."""
+    source = open_table(path, form)
+    return source.form if isinstance(source, CsvSource) else form
 
 
 def _check_file(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,8 +12,16 @@ from scipy.sparse import csr_array, vstack
 
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.recipes.moments import signed_logarithms
-from retexo_fl.graph.recipes.recipe import CategoryColumn, FeatureRecipe, NumberColumn
+from retexo_fl.graph.recipes.recipe import (
+    MONTHS,
+    WEEKDAYS,
+    CategoryColumn,
+    DateColumn,
+    FeatureRecipe,
+    NumberColumn,
+)
 from retexo_fl.graph.sources.tables.cells import whole_number
+from retexo_fl.graph.sources.tables.dates import DAY_FIRST, DateTally, days_of, unclear_date
 from retexo_fl.graph.sources.tables.gapped_cells import (
     checked_range,
     is_missing,
@@ -59,6 +67,7 @@ class RecipeReader:
         self._gaps: Counter[str] = Counter()
         self.columns = recipe.columns
         require_columns(source, recipe.columns)
+        self._orders = _date_orders(source, [c.column for c in recipe.dates], complaints)
 
     def add(self, batch: Mapping[str, Cells], *, first_row: int) -> None:
         """Take the next rows; problems of cells go to the complaints."""
@@ -76,6 +85,8 @@ class RecipeReader:
             part = matrix[:, at : at + column.width]
             if isinstance(column, NumberColumn):
                 self._fill_numbers(column, cells, part)
+            elif isinstance(column, DateColumn):
+                self._fill_dates(column, cells, part)
             else:
                 self._fill_categories(column, cells, part)
             at += column.width
@@ -120,6 +131,32 @@ class RecipeReader:
         elif gaps.any():
             self._gaps[column.column] += int(np.count_nonzero(gaps))
 
+    def _fill_dates(self, column: DateColumn, cells: Column, part: np.ndarray) -> None:
+        texts = texts_of(cells)
+        order = self._orders[column.column]
+        days = np.full(len(texts), np.nan)
+        for row, text in enumerate(texts):
+            if is_missing(text):
+                continue
+            found = days_of(text, order)
+            if found is None:
+                cells.report(
+                    row, f"got {shown(text)}; expected a date such as 2024-03-01, or nothing"
+                )
+            else:
+                days[row] = found
+        there = ~np.isnan(days)
+        rows, whole = np.flatnonzero(there), np.floor(days[there]).astype(np.int64)
+        part[:, 0] = np.nan_to_num((days - column.mean) / column.deviation, nan=0.0)
+        months = whole.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % MONTHS
+        part[rows, 1 + months] = 1
+        # The first of 1970 was a Thursday; weeks begin on Mondays.
+        part[rows, 1 + MONTHS + (whole + 3) % WEEKDAYS] = 1
+        if column.indicator:
+            part[:, -1] = ~there
+        elif not there.all():
+            self._gaps[column.column] += int(np.count_nonzero(~there))
+
     def _fill_categories(self, column: CategoryColumn, cells: Column, part: np.ndarray) -> None:
         texts = texts_of(cells)
         places = {text: place for place, text in enumerate(column.values)}
@@ -136,6 +173,30 @@ class RecipeReader:
         unseen = Counter(text for text, place in zip(texts, where, strict=True) if place == other)
         if unseen:
             self._unseen.setdefault(column.column, Counter()).update(unseen)
+
+
+def _date_orders(source: Source, names: Sequence[str], complaints: Complaints) -> dict[str, str]:
+    """Return in which order each of some columns writes day and month, by all of its cells.
+
+    A column that does not say so is a problem of its first cell that could be two dates.
+    """
+    tallies = {name: DateTally() for name in names}
+    unclear: dict[str, tuple[int, str]] = {}
+    first_row = 0
+    for batch in source.batches(names) if names else ():
+        for name, tally in tallies.items():
+            column = Column(source=source, name=name, first_row=first_row, cells=batch[name])
+            texts = texts_of(column)
+            was_clear = tally.may_differ is None
+            tally.add(Counter(text for text in texts if not is_missing(text)))
+            if was_clear and tally.may_differ is not None and not tally.is_clear:
+                unclear[name] = (first_row + texts.index(tally.may_differ), tally.may_differ)
+        first_row += len(batch[names[0]])
+    for name, tally in tallies.items():
+        if not tally.is_clear and tally.orders:
+            row, text = unclear[name]
+            complaints.add(row, f"{name}: {unclear_date(text)}")
+    return {name: (tally.orders or (DAY_FIRST,))[0] for name, tally in tallies.items()}
 
 
 def class_labels(column: Column, classes: tuple[str, ...]) -> np.ndarray:

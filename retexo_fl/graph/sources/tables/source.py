@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from retexo_fl.errors import TableError
+from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm
 from retexo_fl.units import counted
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,13 @@ class Column:
     first_row: int
     cells: Cells
     complaints: Complaints | None = None
+
+    @property
+    def numbers(self) -> NumberForm:
+        """How numbers are written that are text."""
+        # Formats other than text hold numbers, or text of programs.
+        form: NumberForm = getattr(self.source, "numbers", PLAIN_NUMBERS)
+        return form
 
     def report(self, offset: int, problem: str) -> None:
         """Note the problem of one cell; who reads the table raises all of them together.

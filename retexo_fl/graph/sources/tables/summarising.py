@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,22 @@ from retexo_fl.graph.recipes.summary import (
     LabelSummary,
     TableSummary,
 )
-from retexo_fl.graph.sources.tables.cells import MOST_TEXT, is_number, without_booleans
+from retexo_fl.graph.sources.number_form import looks_like_number
+from retexo_fl.graph.sources.tables.cells import (
+    MOST_TEXT,
+    is_number,
+    number_hint,
+    without_booleans,
+    without_words,
+)
+from retexo_fl.graph.sources.tables.dates import (
+    DAY_FIRST,
+    MONTH_FIRST,
+    DateTally,
+    days_of,
+    is_date,
+    unclear_date,
+)
 from retexo_fl.graph.sources.tables.frame_source import AnyTable
 from retexo_fl.graph.sources.tables.gapped_cells import (
     checked_range,
@@ -40,9 +56,15 @@ from retexo_fl.graph.sources.tables.source import (
     Source,
     numbered_columns,
     require_columns,
+    shown,
 )
+from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
 _UNLABELLED: Final = -1
+#: Numbers of so few kinds, each on many rows, may be codes, such as those of a country's regions.
+_MOST_CODES: Final = 10
+#: Cells of a column that an error shows.
+_MOST_SHOWN: Final = 3
 #: More classes than this are names or numbers that were taken for classes.
 _MOST_CLASSES: Final = 1000
 
@@ -58,6 +80,8 @@ class ColumnChoice:
         columns: Those that become features; empty for all but key, label and ``split``.
         drop: Those that do not.
         categorical: Those whose numbers are names, such as postcodes.
+        unlabelled: What stands in the column of labels beside nothing where none is known.
+        form: What is chosen of a text table's form.
     """
 
     key: str = KEY_COLUMN
@@ -65,6 +89,8 @@ class ColumnChoice:
     columns: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    unlabelled: frozenset[str] = frozenset()
+    form: TextForm = FOUND
 
 
 def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
@@ -79,7 +105,7 @@ def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
         TableError: It cannot be read or is damaged, a column is missing, or a number is not finite
             as float32; one line for each problem.
     """
-    source = open_table(path)
+    source = open_table(path, choice.form)
     labels = _labels(source, choice)
     require_columns(
         source, (choice.key, *labels, *choice.columns, *choice.drop, *choice.categorical)
@@ -98,8 +124,10 @@ def summarise_table(path: AnyTable, choice: ColumnChoice) -> TableSummary:
                 cells=batch[name],
                 complaints=complaints,
             )
-            tally: _Tally | _LabelTally = label if name in labels else tallies[name]
-            tally.add(column)
+            if name in labels:
+                label.add(without_words(column, choice.unlabelled))
+            else:
+                tallies[name].add(column)
         rows += len(batch[choice.key])
     columns = {name: tally.finish() for name, tally in tallies.items()}
     complaints.check()
@@ -127,6 +155,24 @@ def _features(source: Source, choice: ColumnChoice, labels: Sequence[str]) -> tu
     return tuple(name for name in source.names if name not in others)
 
 
+def _otherwise(column: Column) -> str:
+    """Return how a column is used that is none of numbers or dates."""
+    return f"`retexo features fit` with --categorical or --drop {column.name}"
+
+
+@dataclass(slots=True)
+class _Near:
+    """How near a column of texts is to one of another kind.
+
+    Attributes:
+        alike: Cells that look like that.
+        odd: The first that are not.
+    """
+
+    alike: int = 0
+    odd: list[tuple[Column, int]] = field(default_factory=list)
+
+
 class _Tally:
     """One column, batch by batch."""
 
@@ -143,21 +189,31 @@ class _Tally:
         #: many: a text further down makes texts of them.
         self._texts: Counter[str] = Counter()
         self._too_many = False
+        self._there = 0
+        self._has_numbers = False
+        self._near = {kind: _Near() for kind in ("numbers", "dates")}
+        self._dates = DateTally()
+        #: The first cells that may be two dates, by row.
+        self._unclear: list[tuple[Column, int]] = []
 
     def add(self, column: Column) -> None:
         """Take the next cells."""
         found = texts_of(column) if self._as_text else plain_cells(column)
         if isinstance(found, np.ndarray):
             self._add_numbers(column, found)
+            self._has_numbers = self._has_numbers or bool(np.isfinite(found).any())
             return
         counts = Counter(found)
         self._empty += counts.pop("", 0)
         self._words.update({word: counts.pop(word) for word in MISSING_WORDS & counts.keys()})
-        values = None if self._is_text else numbers_in(found)
+        form = column.numbers
+        values = None if self._is_text else numbers_in(found, form)
         if values is not None:
             self._add_moments(column, values)
         else:
-            self._is_text = self._is_text or not all(map(is_number, counts))
+            self._is_text = self._is_text or not all(is_number(text, form) for text in counts)
+        if not self._as_text:
+            self._note_odd(column, found, counts)
         self._note(counts)
 
     def finish(self) -> ColumnSummary:
@@ -171,6 +227,24 @@ class _Tally:
                 numbers=self._numbers,
                 logarithms=self._logarithms,
             )
+        dates = self._dates
+        if not self._as_text and self._there and dates.orders and not self._has_numbers:
+            if not dates.is_clear:
+                for column, row in self._unclear:
+                    column.report(
+                        row, f"{unclear_date(str(column.cells[row]))}; or {_otherwise(column)}"
+                    )
+            numbers, logarithms = dates.moments
+            return ColumnSummary(
+                empty=self._empty,
+                words=self._words,
+                numbers=numbers,
+                logarithms=logarithms,
+                are_dates=True,
+            )
+        codes = len(self._texts)
+        if self._too_many or codes > _MOST_CODES or self._there < _MOST_CODES * codes:
+            self._report_odd()
         too_many = self._too_many or len(self._texts) > MOST_TEXTS
         return ColumnSummary(
             empty=self._empty,
@@ -189,6 +263,44 @@ class _Tally:
         there = values[np.isfinite(values)]
         self._numbers += Moments.of(there)
         self._logarithms += Moments.of(signed_logarithms(there))
+
+    def _note_odd(self, column: Column, texts: list[str], counts: Counter[str]) -> None:
+        """Note how many cells look like numbers or dates, and where the first are that are not."""
+        self._there += counts.total()
+        dates = {text for text in counts if is_date(text)}
+        alike = {
+            "numbers": ({text for text in counts if looks_like_number(text)} - dates),
+            "dates": dates,
+        }
+        numbers = {text for text in counts if is_number(text, column.numbers)}
+        for kind, fine in (("numbers", numbers), ("dates", dates)):
+            near = self._near[kind]
+            near.alike += sum(counts[text] for text in alike[kind])
+            rows = (row for row, text in enumerate(texts) if text in counts and text not in fine)
+            near.odd += [(column, row) for row in islice(rows, _MOST_SHOWN - len(near.odd))]
+        if self._dates.orders:
+            self._dates.add(counts)
+            rows = (
+                row
+                for row, text in enumerate(texts)
+                if text in dates and days_of(text, DAY_FIRST) != days_of(text, MONTH_FIRST)
+            )
+            found = islice(rows, _MOST_SHOWN - len(self._unclear))
+            self._unclear += [(column, row) for row in found]
+
+    def _report_odd(self) -> None:
+        """Report cells of a column that is one of numbers, or of dates, but for them."""
+        for kind, near in self._near.items():
+            if 2 * near.alike <= self._there:
+                continue
+            for column, row in near.odd:
+                cell = column.cells[row]
+                hint = number_hint(cell, column.numbers)
+                column.report(
+                    row,
+                    f"got {shown(cell)}, where {near.alike:,} of {self._there:,} cells look like "
+                    f"{kind}; expected {kind}, or nothing{hint}; or {_otherwise(column)}",
+                )
 
     def _note(self, counts: Counter[str]) -> None:
         if self._too_many:

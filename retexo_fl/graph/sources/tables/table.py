@@ -77,6 +77,21 @@ class NodeTable(Table):
     attributes: Mapping[str, np.ndarray]
     recipe: FeatureRecipe | None = None
 
+    def taken(self, rows: np.ndarray) -> NodeTable:
+        """Return some rows ([r] numbers), which stand where they stood."""
+        split = self.split
+        if split is not None:
+            split = Split(**{n.removesuffix("_mask"): m[rows] for n, m in split.named().items()})
+        return replace(
+            self,
+            place=partial(_place_of, self.place, rows),
+            keys=self.keys[rows],
+            features=self.features[rows],
+            labels=self.labels[rows],
+            split=split,
+            attributes={name: values[rows] for name, values in self.attributes.items()},
+        )
+
     def without_labels(self, task: str, outputs: int) -> NodeTable:
         """Return the same nodes unlabelled, for a model of so many outputs."""
         none = np.zeros(len(self.keys), dtype=bool)
