@@ -152,6 +152,16 @@ def test_scores_of_an_untrained_model_stay_within_the_bound(name: str) -> None:
     assert 1e-3 < off <= _bound(name, logits, labels)
 
 
+def test_scores_beyond_the_bins_count_in_the_outermost() -> None:
+    metric = make_metric("roc-auc")
+    assert metric is not None
+    scores = torch.tensor([-1e9, -REACH, REACH, 1e9])
+    logits = torch.stack([torch.zeros(4), scores], dim=1)
+    negatives, positives = metric_sums(metric, logits, torch.tensor([0, 1, 0, 1])).reshape(2, BINS)
+    for counts in (negatives, positives):
+        assert np.flatnonzero(counts).tolist() == [0, BINS - 1]
+
+
 def test_nodes_of_one_class_have_no_ranking() -> None:
     logits = drawn(2, nodes=20)[0]
     for name in ("roc-auc", "average-precision"):
