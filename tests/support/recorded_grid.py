@@ -1,9 +1,11 @@
-"""What trainings of version 0.1.0 left, so that a change of the code can be shown to change no bit.
+"""What trainings left, so that a change of the code can be shown to change no bit.
 
-A cell is one training of a small graph over three clients. ``recorded_grid.json`` beside this
-module holds, for each, what it moved and the digest of its weights. Arithmetic differs between
-processors: digests and compressed sizes were recorded on the processor whose arithmetic
-:func:`arithmetic` digests, and are compared where it is the same; elsewhere the losses are.
+A cell is one training of a small graph over three clients: what runs by default, under masks too,
+links and directed graphs, and of all other ways each model with each, codecs and samplers in turn.
+``recorded_grid.json`` beside this module holds, for each, what it moved and the digest of its
+weights. Arithmetic differs between processors: digests and compressed sizes were recorded on the
+processor whose arithmetic :func:`arithmetic` digests, and are compared where it is the same;
+elsewhere the losses are.
 
 ``python -m tests.support.recorded_grid`` records all cells anew.
 """
@@ -23,8 +25,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from retexo_fl.config.profiles import profile_values
 from tests.support.predictions import SMALL, write_small
 from tests.support.runs import events_of, ledger_of, model_bytes, train
+from tests.support.valued_graphs import write_valued
 
 RECORD: Final = Path(__file__).with_suffix(".json")
 #: What all cells share.
@@ -32,27 +36,82 @@ KEYS: Final[dict[str, Any]] = {
     **SMALL,
     **{"clients": 3, "hidden": 8, "heads": 2, "layers": 2, "rounds": 3, "threads": 1},
 }
-_MODELS: Final = ("gcn", "sage", "gat", "gin")
+MODELS: Final = ("gcn", "sage", "gat", "gin")
 #: Layers whose neighbours can be added up before they are sent.
 _ADDING: Final = ("gcn", "sage", "gin")
+CODECS: Final = ("lossless", "dense", "fixed")
+SAMPLERS: Final = ("none", "full", "neighbour", "shadow", "gns")
+_WAYS: Final = (
+    *product(("lazy", "standard"), ("rows", "cover")),
+    ("bns", "rows"),
+)
 
 
 def cells() -> Iterator[dict[str, Any]]:
     """Yield what sets each training apart."""
-    for model, codec in product(_MODELS, ("lossless", "dense", "fixed")):
-        for algorithm, plan in product(("lazy", "standard"), ("rows", "cover")):
+    yield from _cells_of_default()
+    yield from _cells_of_masks()
+    for model in ("gcn", "sage", "gin"):
+        yield {"model": model, "algorithm": "lazy", **LINKS}
+    for model in MODELS:
+        yield {"model": f"dir-{model}", "algorithm": "lazy", **DIRECTED}
+    yield {"model": "dir-gcn", "algorithm": "standard", **DIRECTED}
+    for turn, model in enumerate(MODELS):
+        for place, (algorithm, plan) in enumerate(_WAYS):
             if plan == "rows" or model in _ADDING:
-                yield _cell(model=model, algorithm=algorithm, boundary_plan=plan, codec=codec)
-        yield _cell(model=model, algorithm="bns", boundary_plan="rows", codec=codec)
-    for model, sampler in product(_MODELS, ("none", "full", "neighbour", "shadow", "gns")):
-        batches = {"batch_nodes": 16, "balance": "static"} if sampler != "none" else {}
-        yield _cell(model=model, algorithm="drop", sampler=sampler, **batches)
-    yield _cell(model="sage-pool", algorithm="lazy")
-    yield _cell(model="sage", algorithm="central", clients=1, sampler="gns", batch_nodes=16)
-    yield _cell(model="sage", algorithm="lazy", dtype="float64")
-    yield _cell(model="gcn", algorithm="lazy", local_steps=3)
-    yield _cell(model="gcn", algorithm="lazy", aggregator="median")
-    yield _cell(model="sage", algorithm="standard", activations="recompute")
+                way = {"algorithm": algorithm, "boundary_plan": plan}
+                yield {"model": model, **way, "codec": CODECS[(turn + place) % 3]}
+        for place, sampler in enumerate(SAMPLERS):
+            if (turn + place) % 2:
+                batches = {"batch_nodes": 16, "balance": "static"} if sampler != "none" else {}
+                yield {"model": model, "algorithm": "drop", "sampler": sampler, **batches}
+    yield {"model": "sage-pool", "algorithm": "lazy"}
+    yield {
+        **{"model": "sage", "algorithm": "central", "clients": 1},
+        **{"sampler": "gns", "batch_nodes": 16},
+    }
+    yield {"model": "sage", "algorithm": "lazy", "dtype": "float64"}
+    yield {"model": "gcn", "algorithm": "lazy", "local_steps": 3}
+    yield {"model": "gcn", "algorithm": "lazy", "aggregator": "median"}
+    yield {"model": "sage", "algorithm": "standard", "activations": "recompute"}
+
+
+LINKS: Final[dict[str, Any]] = {"task": "links", "split": "auto"}
+#: Of edges that weigh something, some leading one way.
+DIRECTED: Final[dict[str, Any]] = {"dataset": "valued", "edges_are": "directed"}
+
+
+def _cells_of_default() -> Iterator[dict[str, Any]]:
+    for model in MODELS:
+        yield {"model": model, "profile": "lean"}
+    yield {"model": "gcn", "profile": "lean", "basis_rows": "sums"}
+    yield {"model": "gcn", "profile": "lean", "class_weights": "balanced", "loss": "focal:2"}
+    for model in ("gcn", "sage"):
+        yield {"model": model, "profile": "one-shot"}
+
+
+def _cells_of_masks() -> Iterator[dict[str, Any]]:
+    for way in (
+        {"model": "gcn", "profile": "lean"},
+        {"model": "sage", "profile": "lean", "basis_rows": "sums"},
+        {"model": "sage", "profile": "one-shot"},
+        {"model": "gat", "algorithm": "lazy"},
+        {"model": "sage", "algorithm": "standard"},
+        {"model": "gcn", "algorithm": "bns"},
+        {"model": "gin", "algorithm": "drop", "local_steps": 2},
+        {"model": "gcn", "algorithm": "lazy", **LINKS},
+        {"model": "dir-sage", "algorithm": "lazy", **DIRECTED},
+    ):
+        yield way | {"secure_aggregation": "masked"}
+
+
+def keys_of(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a cell's training, without those of its place; a profile's with it."""
+    chosen = dict(cell)
+    profile = profile_values(chosen.pop("profile", "retexo"))
+    # So many rounds as the others.
+    of_profile = {key.replace("-", "_"): v for key, v in profile.items() if key != "rounds"}
+    return KEYS | of_profile | chosen
 
 
 def name_of(cell: dict[str, Any]) -> str:
@@ -62,10 +121,14 @@ def name_of(cell: dict[str, Any]) -> str:
 
 def train_cell(cell: dict[str, Any], folder: Path) -> Path:
     """Train a cell in this process; return its run directory."""
-    graph = folder / "small.npz"
-    if not graph.exists():
-        write_small(graph, nodes=60)
-    return train(folder / name_of(cell).replace(" ", "_"), data_dir=folder, **KEYS | cell)
+    write_graphs(folder)
+    return train(folder / name_of(cell).replace(" ", "_"), data_dir=folder, **keys_of(cell))
+
+
+def write_graphs(folder: Path) -> None:
+    """Write what cells are trained on."""
+    write_small(folder / "small.npz", nodes=60)
+    write_valued(folder, directed=True)
 
 
 def left_by(run: Path) -> dict[str, Any]:
@@ -80,7 +143,8 @@ def left_by(run: Path) -> dict[str, Any]:
         volume = ledger.sum(kind=kind)
         moved[kind] = [volume.messages, volume.raw, volume.payload]
     rounds = [event for event in events_of(run) if event["event"] == "round"]
-    losses = [float(f"{event['loss']:.5g}") for event in rounds]
+    # One that is solved at once has none.
+    losses = [float(f"{event['loss']:.5g}") for event in rounds if event["loss"] is not None]
     return {"weights": weights.hexdigest()[:32], "moved": moved, "losses": losses}
 
 
@@ -119,10 +183,6 @@ def assert_as_recorded(cell: dict[str, Any], run: Path) -> None:
         {kind: volume[:2] for kind, volume in left["moved"].items()} for left in (found, known)
     ]
     assert without_payload[0] == without_payload[1]
-
-
-def _cell(**keys: Any) -> dict[str, Any]:
-    return keys
 
 
 def main() -> int:
