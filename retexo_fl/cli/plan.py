@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import typer
 from retexo_fl.api.settling import Asked
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Values, config_command
-from retexo_fl.cli.sentences import complain, printable, tell_json
+from retexo_fl.cli.sentences import printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.config import PLACE_KEYS, RunConfig, panels
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_share
@@ -39,6 +40,8 @@ _PANELS = {
     if (kept := [key for key in keys if key not in PLACE_KEYS | {"engine"}])
 }
 _MEMORY_NOTE: Final = "Memory is that of `retexo run` with all clients in one process."
+#: Columns of a sentence.
+_WIDTH: Final = 80
 #: Clients that a terminal shows one by one.
 _MOST_SHOWN: Final = 20
 _KINDS: Final = (
@@ -67,18 +70,18 @@ def _plan(
     from retexo_fl.api.planning import planned
 
     chosen, facts, of_run = planned(Asked(values=values, file=config, profile=profile))
-    complain(of_run.sentence)
     if as_json:
         tell_json(facts)
     else:
-        _show(chosen, facts)
+        _show(chosen, facts, of_run.sentence)
 
 
-def _show(config: RunConfig, facts: dict[str, Any]) -> None:
+def _show(config: RunConfig, facts: dict[str, Any], profile: str) -> None:
     planned = facts["plans"][facts["boundary_plan"]]
     volumes = planned["algorithms"]
     show(
         _head(config, facts),
+        "\n".join(textwrap.wrap(printable(profile), _WIDTH, break_on_hyphens=False)),
         _client_table(facts["clients"]),
         "Boundary nodes belong to peers and have an edge to the client's own.",
         _vector_table(facts),
