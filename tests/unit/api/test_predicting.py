@@ -74,7 +74,7 @@ def test_the_command_goes_by_its_own_policies_and_engine(
     [
         (None, {}, "missing; expected"),
         ("parts", {"nodes": "n.csv"}, "nodes: cannot be given with partitions"),
-        (None, {"nodes": "n.csv", "edges": "e.csv"}, "out: missing; expected a folder .* tables"),
+        (None, {"nodes": "n.csv", "edges": "e.csv"}, "out: missing; expected a folder"),
         ("parts", {"hidden": 3}, "hidden: cannot be chosen of a prediction"),
         ("parts", {"clients": 3}, "clients: cannot be chosen of a prediction"),
         ("parts", {"form": "text"}, "format: got 'text'"),
