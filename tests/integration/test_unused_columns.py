@@ -39,18 +39,18 @@ def said(retexo: CommandLine, caplog: pytest.LogCaptureFixture, *arguments: str)
 
 def test_whole_graphs(retexo: CommandLine, caplog: pytest.LogCaptureFixture) -> None:
     nodes = "nodes.csv: column not used: 'age'"
-    split = "nodes.csv: column not used: 'split' (--split published uses it)"
-    of_tables = [nodes, EDGES, MERGED]
+    split = "nodes.csv: columns not used: 'split' (--split published uses it), 'age'"
+    of_tables, drawn = [nodes, EDGES, MERGED], [split, EDGES, MERGED]
     make = ("partition", "make", *TABLES, "--clients", "2")
     shares = ("--split", "random:0.5/0.2/0.3")
-    assert said(retexo, caplog, *make, *shares, "--out", "drawn") == [*of_tables, split]
+    assert said(retexo, caplog, *make, *shares, "--out", "drawn") == drawn
     published = ("--split", "published")
     assert said(retexo, caplog, *make, *published, "--out", "parts") == of_tables
     for model, unused in (("sage-pool", "weights and attributes"), ("gcn", "attributes")):
         run = ("run", *TABLES, "--clients", "2", "--model", model, *TINY)
         of_model = f"model {model}: {unused} of edges not used"
         assert said(retexo, caplog, *run, *shares, "--out", f"{model}-drawn") == [
-            *(*of_tables, split, of_model)
+            *(*drawn, of_model)
         ]
         assert said(retexo, caplog, *run, *published, "--out", model) == [*of_tables, of_model]
         predict = ("predict", model, "--quiet")
