@@ -78,7 +78,7 @@ class GraphModel(torch.nn.Module):
         found = found[order]
         if self._trained.label_facts:
             mean, scale = self._trained.label_facts
-            found = (mean + scale * found.double()).to(found.dtype)
+            found = mean + scale * found.double()
         return found
 
     def score(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ def masked_size(
         opens=config.min_clients > 0,
         most_count=_most_count(config, parts),
         classes=lengths.classes,
-        label_sums=lengths.label_sums,
+        label_numbers=lengths.label_words or lengths.label_sums,
         metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
     )

@@ -23,7 +23,7 @@ from retexo_fl.ledger import Volume
 from retexo_fl.updates.digest import array_digest
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 13
+MESSAGE_VERSION = 14
 
 #: How a job is called that predicts with trained layers.
 PREDICTION_PREFIX: Final = "predict-"
@@ -231,11 +231,13 @@ class BasisRequest(Request["BasisAnswer"]):
         ticket: ``round`` is the number of the block; 0 asks for the sums of features.
         weights: The mean, and from the second block on the last block; None for the sums.
         steps: Under masks, of what the sums of products are multiples (:class:`.SharedStep`).
+        label_facts: Of a regression, as in :class:`TrainRequest`.
     """
 
     ticket: Ticket = field(metadata=FLAT)
     weights: np.ndarray | None = None
     steps: bytes | None = None
+    label_facts: tuple[float, ...] = ()
     terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -323,6 +324,9 @@ class GraphClient(Answering):
         # Of train nodes alone: how many those are at least, its owner has a say in.
         rows = self._basis_rows(request.ticket)[train]
         labels = np.asarray(self._nodes.labels[train])
+        if self._config.task == REGRESSION:
+            mean, scale = self._checked_facts(request.label_facts)
+            labels = (labels - mean) / scale
         if request.weights is None:
             squares = () if self._masks is None else square_sums(rows, labels, self._shape.classes)
             return self._basis_answer(request, feature_sums(rows), len(train), squares)
@@ -596,7 +600,9 @@ class GraphClient(Answering):
     def _checked_facts(self, facts: tuple[float, ...]) -> tuple[float, ...]:
         expected = facts_length(self._config, self._shape.classes)
         # A mean may be negative; a scale, and weights, not.
-        least = [-math.inf, 0.0] if self._config.task == REGRESSION else [0.0] * expected
+        least = (
+            [-math.inf, sys.float_info.min] if self._config.task == REGRESSION else [0.0] * expected
+        )
         if len(facts) != expected or any(
             not (math.isfinite(fact) and fact >= bound)
             for fact, bound in zip(facts, least, strict=True)

@@ -39,10 +39,15 @@ from retexo_fl.errors import (
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.step import SharedStep
-from retexo_fl.masking.streams import WIDE, Form
+from retexo_fl.masking.streams import WIDE, Form, long_words
 from retexo_fl.masking.streams import Sums as MaskSums
 from retexo_fl.training.judging import NOTHING, report_length
-from retexo_fl.training.label_facts import label_sums_length
+from retexo_fl.training.label_facts import (
+    digits_of,
+    label_sums_length,
+    label_words,
+    number_of_digits,
+)
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.updates.digest import array_digest
 from retexo_fl.updates.masked import MaskedUpdates
@@ -70,6 +75,7 @@ class SumLengths:
         report: Of the report of the test.
         classes: Of the labels; 0 where they are not counted.
         label_sums: That the loss depends on.
+        label_words: Words of 64 bits of these, where they are the digits of one whole number.
         metric_counts: The metric's are counts; likewise ``report_counts``.
     """
 
@@ -78,6 +84,7 @@ class SumLengths:
     report: int = 0
     classes: int = 0
     label_sums: int = 0
+    label_words: int = 0
     metric_counts: bool = False
     report_counts: bool = False
 
@@ -106,6 +113,7 @@ def sum_lengths(config: RunConfig, classes: int, *, update: int = 0) -> SumLengt
         report=report_length(config.task, classes),
         classes=classes,
         label_sums=label_sums_length(config, classes),
+        label_words=label_words(config),
         metric_counts=metric is not None and metric.counts,
         report_counts=config.task != REGRESSION,
     )
@@ -156,7 +164,7 @@ def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
     """
     parts = _parts(request, lengths)
     wide = sum(part.length for part in parts if part.unit is not None)
-    ring, narrow, beside = Ring(2), 0, 0
+    ring, narrow, beside, long = Ring(2), 0, 0, _long_words(request, lengths)
     match request:
         case TrainRequest():
             shared = MaskedUpdates.shared(request.steps or b"")
@@ -166,7 +174,8 @@ def form_of(request: Request[Any], lengths: SumLengths, counter: Ring) -> Form:
     return Form(
         ring=ring,
         narrow=narrow,
-        wide=wide + beside,
+        wide=long + wide + beside,
+        long=long,
         counts=sum(part.length for part in parts if part.unit is None),
         counter=counter,
     )
@@ -215,6 +224,9 @@ def numbers_of(
         client=client,
     )
     narrow = np.zeros(0, np.int8)
+    if long := _long_words(request, lengths):
+        words = long_words(number_of_digits(answer.sums), long)
+        wide = np.concatenate([words.view(np.int64), wide])
     if isinstance(request, TrainRequest):
         narrow = answer.update_sum
         wide = np.concatenate([wide, beside])
@@ -227,7 +239,7 @@ def numbers_of(
         narrow = _whole(
             [(_Part("sums", lengths.update, unit), answer.sums)], most=most, client=client
         )
-    found = MaskSums.of(form.ring, narrow, wide, counts, form.counter)
+    found = MaskSums.of(form.ring, narrow, wide, counts, form.counter, long=long)
     assert found.form == form, (found.form, form)
     return found
 
@@ -237,6 +249,8 @@ def answer_of_sum(request: Request[Any], total: MaskSums, lengths: SumLengths) -
     narrow, wide = total.signed()
     counts = total.signed_counts()
     found: dict[str, Any] = {}
+    if total.form.long:
+        found["sums"], wide = digits_of(total.long), wide[total.form.long :]
     for part in _parts(request, lengths):
         if part.unit is None:
             found[part.name], counts = _counted(part, counts[: part.length]), counts[part.length :]
@@ -291,9 +305,10 @@ def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
         case BasisRequest() | GramRequest():
             return [_Part("examples")]
         case LabelsRequest():
+            label_sums = 0 if lengths.label_words else lengths.label_sums
             return [
                 _Part("uses", 3 * lengths.classes),
-                _Part("sums", lengths.label_sums, _UNIT),
+                *([_Part("sums", label_sums, _UNIT)] if label_sums else []),
             ]
         case PredictRequest():
             metrics = ("validation_metric", "test_metric")
@@ -303,6 +318,11 @@ def _parts(request: Request[Any], lengths: SumLengths) -> Sequence[_Part]:
                 *(_Part(name, lengths.metric, metric_unit) for name in metrics),
             ]
     raise LocalProtocolError(f"{question_of(request).message_type}: cannot be masked")
+
+
+def _long_words(request: Request[Any], lengths: SumLengths) -> int:
+    """Return how many words of 64 bits the digits of a question's sums are."""
+    return lengths.label_words if isinstance(request, LabelsRequest) else 0
 
 
 def _values(fields_of: Sequence[tuple[_Part, Any]]) -> np.ndarray:

@@ -50,7 +50,8 @@ def predict_nodes(
             if len(label_facts) != 2:
                 raise LocalProtocolError("label-facts: expected mean and scale of a regression")
             mean, scale = label_facts
-            numbers = (mean + scale * outputs[:, 0].double()).to(outputs.dtype)
+            # Far from zero float32 would round them to more than their errors.
+            numbers = mean + scale * outputs[:, 0].double()
             return Predictions(keys=keys, answers=numbers.numpy())
         case "multi-label":
             answers, probabilities = (outputs > 0).to(torch.int64), torch.sigmoid(outputs)

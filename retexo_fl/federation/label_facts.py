@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -19,11 +19,16 @@ from retexo_fl.training.label_facts import (
     facts_of,
     given_weights,
     label_sums_length,
+    moments_of,
+    number_of_digits,
     only_prediction,
     uses_by_class,
 )
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.units import counted
+
+#: Sums of digits stay exact.
+_MOST_DIGITS: Final = 2**53
 
 
 def check_goal(config: RunConfig, outputs: int) -> None:
@@ -114,9 +119,10 @@ def _check_sums(config: RunConfig, sums: tuple[float, ...], hello: HelloAnswer) 
         found = counted(len(sums), "number")
         raise RemoteProtocolError(f"label-sums has {found}; expected {expected}")
     if config.task == REGRESSION:
-        if not all(map(math.isfinite, sums)) or sums[1] < 0:
+        are_digits = all(digit.is_integer() and 0 <= digit < _MOST_DIGITS for digit in sums)
+        if not are_digits or moments_of(number_of_digits(sums), hello.train) is None:
             raise RemoteProtocolError(
-                f"label-sums is {list(sums)}; expected a finite sum, and one of squares"
+                f"label-sums is {list(sums)[:9]}; expected digits of a sum, and of one of squares"
             )
         return
     known = np.asarray(sums)

@@ -118,7 +118,7 @@ def _result(run: RunDirectory, job: JobState, outcome: TrainingOutcome) -> Resul
         val_accuracy=last.score.accuracy,
         micro_f1=outcome.test.accuracy if config.task == CLASSES else None,
         metric=_metric(config, outcome.test),
-        **_test_report(outcome),
+        **_test_report(outcome, job.label_facts),
         warnings=(
             *outcome.warnings,
             *end_warnings(config, job.outcomes, outcome.report_sums),
@@ -163,13 +163,13 @@ def _metric(config: RunConfig, score: Score) -> MetricValue | None:
     return MetricValue(name=config.metric_name, value=score.metric)
 
 
-def _test_report(outcome: TrainingOutcome) -> dict[str, Any]:
+def _test_report(outcome: TrainingOutcome, label_facts: tuple[float, ...]) -> dict[str, Any]:
     """Return what the sums of the test say, by fields of the result; nothing without any."""
     sums, task = outcome.report_sums, outcome.config.task
     if not sums.size:
         return {}
     if task == REGRESSION:
-        metrics = {name: make_metric(name, task) for name in GOALS[task].metrics}
+        metrics = {name: make_metric(name, task, label_facts) for name in GOALS[task].metrics}
         return {"errors": {name: m.value(sums) for name, m in metrics.items() if m is not None}}
     rows = sums.reshape(-1, outcome.shape.classes).astype(np.int64)
     if task in {MULTI_LABEL, LINKS}:

@@ -242,7 +242,7 @@ class PredictionLoop:
     ) -> dict[str, Any] | None:
         """Return the metric over all clients, whose sums are added in their order."""
         name = self.config.metric_name
-        metric = make_metric(name, self.config.task)
+        metric = make_metric(name, self.config.task, self.model.label_facts)
         if metric is None:
             return None
         found: dict[str, Any] = {"name": name}

@@ -46,7 +46,7 @@ from retexo_fl.federation.rounds.mask_keys import (
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
-from retexo_fl.graph.labels import LINKS
+from retexo_fl.graph.labels import LINKS, REGRESSION
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.training.effective_plan import note_effective_plan
 from retexo_fl.training.schedule import Schedule
@@ -300,7 +300,8 @@ class LazyMessagePassing(Strategy):
         joined = self.joined
         if self.config.basis == "none" or joined.job.basis is not None:
             return None
-        finding = find_basis(joined.clients, joined.job.ticket(0), self.config)
+        units = joined.job.label_facts if self.config.task == REGRESSION else ()
+        finding = find_basis(joined.clients, joined.job.ticket(0), self.config, units)
         if self.config.basis_rows == "sums":
             _, joined.job.basis = joined.exchanges.run_with(0, finding)
         else:

@@ -46,6 +46,8 @@ _FORMS: Final = {
     MULTI_LABEL: "integers 0, 1 or -1, several for each node",
     REGRESSION: "floats, one for each node",
 }
+#: Of numbers that are to be predicted, the largest size: that which float32 holds.
+LARGEST: Final = float(np.finfo(np.float32).max)
 EXPECTED: Final = f"{_FORMS[CLASSES]}; {_FORMS[MULTI_LABEL]}; or {_FORMS[REGRESSION]}"
 
 
@@ -89,9 +91,7 @@ def check_labels(checks: ArrayChecks, name: str, labels: np.ndarray, *, outputs:
     check_label_form(checks, name, labels)
     match task_of(labels):
         case "regression":
-            wrong = np.flatnonzero(np.isinf(labels))
-            if len(wrong):
-                checks.fail(name, f"row {wrong[0]} is infinite; expected a number, or NaN for none")
+            _check_sizes(checks, name, labels)
             expected = 1
         case "multi-label":
             rows, columns = np.nonzero((labels < -1) | (labels > 1))
@@ -104,6 +104,18 @@ def check_labels(checks: ArrayChecks, name: str, labels: np.ndarray, *, outputs:
             return
     if outputs != expected:
         checks.fail(name, f"there are {outputs} outputs for {expected}; expected as many")
+
+
+def _check_sizes(checks: ArrayChecks, name: str, numbers: np.ndarray) -> None:
+    wrong = np.flatnonzero(np.abs(numbers) > LARGEST)
+    if len(wrong):
+        value = numbers[wrong[0]]
+        shown = "infinite" if np.isinf(value) else f"{value:g}"
+        checks.fail(
+            name,
+            f"row {wrong[0]} is {shown}; expected numbers of at most {LARGEST:.2g} in size, which "
+            "float32 holds, or NaN for none",
+        )
 
 
 def count_outputs(

@@ -34,6 +34,8 @@ class Form:
         wide: How many numbers of 64 bits follow.
         counts: How many counts, then; sums of them stay within the ring ``counter``.
         counter: Of the counts.
+        long: How many of the first wide ones are one whole number, the lowest word first: sums
+            carry from word to word. Words that were added one by one would tell the carries, too.
     """
 
     ring: Ring
@@ -41,6 +43,7 @@ class Form:
     wide: int
     counts: int = 0
     counter: Ring = WIDE
+    long: int = 0
 
     def zeros(self) -> Sums:
         """Return sums of nothing."""
@@ -54,7 +57,7 @@ class Form:
     @property
     def words(self) -> bytes:
         """The form as bytes, for labels."""
-        sizes = (self.ring.bits, self.narrow, self.wide, self.counter.bits, self.counts)
+        sizes = (self.ring.bits, self.narrow, self.wide, self.counter.bits, self.counts, self.long)
         return b"/".join(str(n).encode() for n in sizes)
 
 
@@ -82,12 +85,19 @@ class Sums:
         wide: np.ndarray,
         counts: np.ndarray | None = None,
         counter: Ring = WIDE,
+        *,
+        long: int = 0,
     ) -> Sums:
         """Take (n,), (m,) and (k,) whole numbers; too large ones for the ring wrap around."""
         counts = np.zeros(0, np.int64) if counts is None else counts
         return cls(
             form=Form(
-                ring=ring, narrow=len(narrow), wide=len(wide), counts=len(counts), counter=counter
+                ring=ring,
+                narrow=len(narrow),
+                wide=len(wide),
+                counts=len(counts),
+                counter=counter,
+                long=long,
             ),
             narrow=ring.wrapped(narrow),
             wide=WIDE.wrapped(wide),
@@ -97,6 +107,7 @@ class Sums:
     def add(self, other: Sums) -> None:
         """Add in place."""
         assert other.form == self.form
+        self._add_long(_whole(other.wide[: self.form.long]))
         for (ring, numbers), (_, others) in zip(self._parts(), other._parts(), strict=True):
             ring.add(numbers, others)
 
@@ -116,6 +127,7 @@ class Sums:
         streams: list[tuple[np.ufunc, Callable[..., object]]]
         streams = [(np.add, _stream(seed)) for seed in added]
         streams += [(np.subtract, _stream(seed)) for seed in subtracted]
+        self._add_long(sum(_long_mask(write, self.form.long, change) for change, write in streams))
         for pieces in self._pieces():
             size = sum(piece.nbytes for piece in pieces)
             room, zeros = bytearray(size + _ROOM), _ZEROS[:size]
@@ -145,7 +157,7 @@ class Sums:
 
     def tell(self, update: Callable[[memoryview], object]) -> None:
         """Hand over all numbers as bytes, one array after the other."""
-        for _, numbers in self._parts():
+        for numbers in (self.wide, self.narrow, self.counts):
             if numbers.size:
                 update(numbers.data.cast("B"))
 
@@ -168,7 +180,44 @@ class Sums:
     def _parts(self) -> tuple[tuple[Ring, Numbers], ...]:
         """Return rings with their numbers, in the order in which a stream masks them."""
         form = self.form
-        return (WIDE, self.wide), (form.ring, self.narrow), (form.counter, self.counts)
+        wide = self.wide[form.long :]
+        return (WIDE, wide), (form.ring, self.narrow), (form.counter, self.counts)
+
+    @property
+    def long(self) -> int:
+        """The whole number of the first wide ones, from 0."""
+        return _whole(self.wide[: self.form.long])
+
+    def _add_long(self, number: int) -> None:
+        """Add to that number in place."""
+        words = self.form.long
+        if words:
+            size = words * WIDE.dtype.itemsize
+            total = (self.long + number) % (1 << 8 * size)
+            self.wide[:words] = long_words(total, words)
+
+
+def long_words(number: int, words: int) -> Numbers:
+    """Return a whole number from 0 as so many words of 64 bits, the lowest first."""
+    found: Numbers = np.frombuffer(
+        number.to_bytes(words * WIDE.dtype.itemsize, "little"), WIDE.dtype
+    )
+    return found
+
+
+def _whole(words: Numbers) -> int:
+    return int.from_bytes(words.tobytes(), "little")
+
+
+def _long_mask(
+    write: Callable[[memoryview, bytearray], object], words: int, change: np.ufunc
+) -> int:
+    """Return the first words of a stream as a number that is added."""
+    size = words * WIDE.dtype.itemsize
+    room = bytearray(size + _ROOM)
+    write(_ZEROS[:size], room)
+    number = int.from_bytes(room[:size], "little")
+    return number if change is np.add else -number
 
 
 def key_stream(key: bytes, size: int) -> bytes:

@@ -6,7 +6,7 @@ least squares has them::
 
     V_1 = orth(Z' Y),   V_(b+1) = orth(Z' Z V_b), each orthogonal to those before
 
-Y are the labels as (train nodes, C) indicators, or numbers as they are, since Z has no mean. A
+Y are the labels as (train nodes, C) indicators, or standardised numbers. A
 client adds up its own nodes' part of each product; the server adds the clients' parts, makes V
 orthonormal and sends it back. What a node is then known by is ``(x - m) V s`` with one scale s,
 which gives coordinates a mean square near 1.

@@ -16,7 +16,7 @@ from retexo_fl.graph.labels import CLASSES
 NOTHING: Final = np.zeros(0)
 #: More classes have no confusion matrix.
 MOST_CONFUSED: Final = 256
-#: Numbers, their squares, errors, their sizes and squares.
+#: Of :func:`number_sums`.
 _OF_NUMBERS: Final = 6
 
 
@@ -40,14 +40,16 @@ def count_right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return ((labels < 0) | ((outputs > 0) == (labels == 1))).all(dim=1).sum()
 
 
-def report_sums(outputs: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+def report_sums(
+    outputs: torch.Tensor, labels: torch.Tensor, units: tuple[float, ...] = ()
+) -> np.ndarray:
     """Return the (k,) float64 sums that a report of the test is made of; empty where there is none.
 
     Classes: (C, C) nodes by class and predicted class. Labels: (3, L) hits, predictions, positives.
-    Numbers: count, sum, sum of squares, and of errors the sum, of sizes, of squares.
+    Numbers: :func:`number_sums` in ``units``.
     """
     if is_regression(labels):
-        found = number_sums(outputs, labels)
+        found = number_sums(outputs, labels, *units)
     elif labels.ndim == 2:
         found = label_counts(outputs, labels).reshape(-1)
     elif not report_length(CLASSES, outputs.shape[1]):
@@ -80,11 +82,24 @@ def label_counts(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.stack([each.sum(dim=0) for each in (predicted & positive, predicted, positive)])
 
 
-def number_sums(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return (6,) float64 sums of (R, 1) numbers, in the units of (R,) labels; see above."""
-    errors = outputs[:, 0].double() - labels
+def number_sums(
+    outputs: torch.Tensor, labels: torch.Tensor, mean: float = 0.0, scale: float = 1.0
+) -> torch.Tensor:
+    """Return (6,) float64: count, sum, sum of squares, and of errors the sum, of sizes, of squares.
+
+    All of them are of numbers less ``mean``, over ``scale``. So they keep their digits however far
+    from zero numbers are, or how small.
+
+    Args:
+        outputs: (R, 1), in the units of the labels.
+        labels: (R,).
+        mean: Of the train nodes' labels.
+        scale: Their deviation.
+    """
+    errors = (outputs[:, 0].double() - labels) / scale
+    numbers = (labels - mean) / scale
     count = labels.new_tensor(float(len(labels)))
-    sums = (each.sum() for each in (labels, labels**2, errors, errors.abs(), errors**2))
+    sums = (each.sum() for each in (numbers, numbers**2, errors, errors.abs(), errors**2))
     return torch.stack([count, *sums])
 
 

@@ -7,14 +7,15 @@ question that needs the loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
 from retexo_fl.config import RunConfig
 from retexo_fl.graph.labels import MULTI_LABEL, REGRESSION
+from retexo_fl.graph.recipes.moments import Moments
 
 #: Classes that a sentence names.
 _MOST_NAMED: Final = 10
@@ -22,6 +23,16 @@ _MOST_NAMED: Final = 10
 _BITS: Final = {"train": 1, "validation": 2, "test": 4}
 #: That a class occurs among the nodes of every use.
 ALL_USES: Final = sum(_BITS.values())
+
+#: Numbers are added as multiples of 2**-200: float32 holds none that is smaller.
+_FINEST_BITS: Final = 200
+#: Of their sum, which stays below 2**(128 + 200) times the nodes; the sum of squares stands above.
+_TOTAL_BITS: Final = 384
+#: Of both: squares stay below 2**(256 + 400) times the nodes.
+_MOMENT_BITS: Final = 1088
+#: Sums of digits are exact in float64 for two million clients.
+_DIGIT_BITS: Final = 32
+_DIGITS: Final = _MOMENT_BITS // _DIGIT_BITS
 
 
 def given_weights(config: RunConfig) -> tuple[float, ...]:
@@ -45,11 +56,11 @@ def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
 def label_sums(config: RunConfig, labels: np.ndarray, outputs: int) -> tuple[float, ...]:
     """Return what a client adds up of its n train labels for the loss of all; or nothing.
 
-    Balanced classes: (C,) nodes. Balanced labels: (2 L,) positives, then negatives. Numbers: their
-    sum and that of their squares.
+    Balanced classes: (C,) nodes. Balanced labels: (2 L,) positives, then negatives. Numbers: the
+    digits of :func:`moment_number`.
     """
     if config.task == REGRESSION:
-        return (math.fsum(labels), math.fsum(labels**2))
+        return digits_of(moment_number(labels))
     if config.class_weights != "balanced":
         return ()
     if config.task == MULTI_LABEL:
@@ -62,10 +73,15 @@ def label_sums(config: RunConfig, labels: np.ndarray, outputs: int) -> tuple[flo
 def label_sums_length(config: RunConfig, outputs: int) -> int:
     """Return how many sums :func:`label_sums` has."""
     if config.task == REGRESSION:
-        return 2
+        return _DIGITS
     if config.class_weights != "balanced":
         return 0
     return outputs * (2 if config.task == MULTI_LABEL else 1)
+
+
+def label_words(config: RunConfig) -> int:
+    """Return how many words of 64 bits the sums are where they are one whole number, else 0."""
+    return _MOMENT_BITS // 64 if config.task == REGRESSION else 0
 
 
 def facts_of(config: RunConfig, sums: np.ndarray, nodes: int) -> tuple[float, ...]:
@@ -89,8 +105,7 @@ def facts_of(config: RunConfig, sums: np.ndarray, nodes: int) -> tuple[float, ..
 
 def facts_length(config: RunConfig, outputs: int) -> int:
     """Return how many numbers :func:`facts_of` has."""
-    sums = label_sums_length(config, outputs)
-    return sums if config.task == REGRESSION else min(sums, outputs)
+    return 2 if config.task == REGRESSION else min(label_sums_length(config, outputs), outputs)
 
 
 def uses_of(counts: Mapping[str, int]) -> int:
@@ -143,17 +158,56 @@ def uses_by_class(counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(found.tolist())
 
 
-def _mean_and_scale(sums: np.ndarray, nodes: int) -> tuple[float, float]:
-    """Return mean and standard deviation, 1 for equal numbers, to six digits.
+# ---- sums of numbers, however far from zero --------------------------------------------------
 
-    The seventh depends on the order of additions, and nothing depends on it: outputs are trained.
+
+def moment_number(numbers: np.ndarray) -> int:
+    """Return the sum of numbers and that of their squares, exactly, as one whole number.
+
+    Such whole numbers of several clients add up to that of all their numbers: no split and no order
+    of additions shows in what follows, and nothing is lost of numbers that are far from zero.
+
+    Args:
+        numbers: (n,) float64, of a size that float32 holds.
     """
-    total, squares = sums
-    mean = total / nodes
-    variance = squares / nodes - mean**2
-    # Rounding leaves something of nothing.
-    scale = math.sqrt(variance) if variance > 1e-12 * squares / nodes else 1.0
-    return float(f"{mean:.6g}"), float(f"{scale:.6g}")
+    on_grid = np.ldexp(np.rint(np.ldexp(numbers, _FINEST_BITS)), -_FINEST_BITS)
+    moments = Moments.of(on_grid)
+    total = moments.total * 2**_FINEST_BITS
+    squares = moments.squares * 2 ** (2 * _FINEST_BITS)
+    assert total.denominator == squares.denominator == 1
+    return total.numerator + (squares.numerator << _TOTAL_BITS)
+
+
+def moments_of(number: int, nodes: int) -> Moments | None:
+    """Return what :func:`moment_number` was made of; None where no numbers have these sums."""
+    half = 1 << _TOTAL_BITS - 1
+    total = (number + half) % (2 * half) - half
+    squares = number - total >> _TOTAL_BITS
+    if total * total > nodes * squares:
+        return None
+    return Moments(
+        count=nodes,
+        total=Fraction(total, 2**_FINEST_BITS),
+        squares=Fraction(squares, 2 ** (2 * _FINEST_BITS)),
+    )
+
+
+def digits_of(number: int) -> tuple[float, ...]:
+    """Return a whole number from 0 as digits, the lowest first."""
+    least = (1 << _DIGIT_BITS) - 1
+    return tuple(float(number >> _DIGIT_BITS * place & least) for place in range(_DIGITS))
+
+
+def number_of_digits(digits: Sequence[float]) -> int:
+    """Return the whole number of which these are the digits, or sums of digits."""
+    return sum(int(digit) << _DIGIT_BITS * place for place, digit in enumerate(digits))
+
+
+def _mean_and_scale(digits: np.ndarray, nodes: int) -> tuple[float, float]:
+    """Return mean and standard deviation, each rounded once; 1 for equal numbers."""
+    moments = moments_of(number_of_digits(digits.tolist()), nodes)
+    assert moments is not None, "checked when it came"
+    return moments.mean, moments.deviation or 1.0
 
 
 def absent_classes(occurring: Sequence[Sequence[int]]) -> tuple[str, ...]:

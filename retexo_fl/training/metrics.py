@@ -57,12 +57,13 @@ class Metric(ABC):
         return None
 
 
-def make_metric(name: str, task: str = CLASSES) -> Metric | None:
+def make_metric(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -> Metric | None:
     """Return the metric called ``name``, or None for ``accuracy``, which is always counted.
 
     Args:
         name: Of the metric; it fits the task.
         task: What labels are.
+        facts: As :func:`.make_loss`; of numbers they say in which units the sums are.
 
     Raises:
         PluginError: ``module:attribute`` names no factory of a :class:`Metric`.
@@ -71,6 +72,8 @@ def make_metric(name: str, task: str = CLASSES) -> Metric | None:
         return None
     if name in _NAMED:
         return _NAMED[name]()
+    if name in _ERRORS:
+        return _ERRORS[name](*facts)
     if name in _RANKINGS:
         return _RANKINGS[name](task)
     kind, _, target = name.partition(":")
@@ -399,11 +402,20 @@ def _against_rest(logits: torch.Tensor) -> torch.Tensor:
 
 
 class _OfNumbers(Metric):
-    """Base of metrics of a regression: of :func:`.number_sums`, in the units of the labels."""
+    """Base of metrics of a regression: of :func:`.number_sums`.
+
+    Args:
+        mean: Of the train nodes' labels.
+        scale: Their deviation.
+    """
+
+    def __init__(self, mean: float = 0.0, scale: float = 1.0) -> None:
+        self._mean = mean
+        self._scale = scale
 
     def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the (6,) sums."""
-        return number_sums(logits, labels)
+        return number_sums(logits, labels, self._mean, self._scale)
 
     def length(self, outputs: int) -> int:
         """See :class:`Metric`."""
@@ -419,7 +431,7 @@ class RootMeanSquaredError(_OfNumbers):
     def value(self, totals: np.ndarray) -> float:
         """See :class:`Metric`."""
         count, *_, squares = totals
-        return math.sqrt(max(squares, 0.0) / count)
+        return self._scale * math.sqrt(max(squares, 0.0) / count)
 
 
 class MeanAbsoluteError(_OfNumbers):
@@ -430,7 +442,7 @@ class MeanAbsoluteError(_OfNumbers):
     def value(self, totals: np.ndarray) -> float:
         """See :class:`Metric`."""
         count, _, _, _, sizes, _ = totals
-        return float(sizes / count)
+        return float(self._scale * sizes / count)
 
 
 class R2(_OfNumbers):
@@ -449,11 +461,11 @@ _NAMED: Final[Mapping[str, Callable[[], Metric]]] = MappingProxyType(
         "balanced-accuracy": BalancedAccuracy,
         "macro-f1": MacroF1,
         "log-loss": LogLoss,
-        "rmse": RootMeanSquaredError,
-        "mae": MeanAbsoluteError,
-        "r2": R2,
         "mrr": MeanReciprocalRank,
     }
+)
+_ERRORS: Final[Mapping[str, Callable[..., Metric]]] = MappingProxyType(
+    {"rmse": RootMeanSquaredError, "mae": MeanAbsoluteError, "r2": R2}
 )
 _RANKINGS: Final[Mapping[str, Callable[[str], Metric]]] = MappingProxyType(
     {"roc-auc": RocAuc, "average-precision": AveragePrecision}

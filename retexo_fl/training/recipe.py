@@ -98,7 +98,7 @@ def _read(config: RunConfig, label_facts: tuple[float, ...]) -> Recipe:
     return Recipe(
         loss=make_loss(config.loss_name, config.task, facts),
         label_facts=facts,
-        metric=make_metric(config.metric_name, config.task),
+        metric=make_metric(config.metric_name, config.task, facts),
         local=LocalSteps(
             count=config.local_steps,
             optimizer=config.local_optimizer,

@@ -100,7 +100,8 @@ class StageTask:
         dtype = getattr(torch, settings.shape.dtype)
         recipe = Recipe(
             loss=make_loss(settings.loss, settings.task, settings.label_facts),
-            metric=make_metric(settings.metric, settings.task),
+            label_facts=settings.label_facts,
+            metric=make_metric(settings.metric, settings.task, settings.label_facts),
         )
         prepared = prepared_of(model.layer, arrays, dtype)
         self._facts = StageFacts(model, prepared, recipe, device)

@@ -125,5 +125,7 @@ def tally(outputs: torch.Tensor, labels: torch.Tensor, recipe: Recipe, which: st
         loss_sum=float(recipe.loss(outputs, labels)),
         correct=int(count_right(outputs, labels)),
         metric_sums=NOTHING if metric is None else metric_sums(metric, answers, labels),
-        report_sums=report_sums(answers, labels) if which == "test" else NOTHING,
+        report_sums=report_sums(answers, labels, recipe.label_facts)
+        if which == "test"
+        else NOTHING,
     )

@@ -273,7 +273,7 @@ class MaskedSize:
         opens: Rounds may be closed without some clients: shares go along.
         most_count: What no count adds up to more than.
         classes: C'; of each, nodes by use are counted.
-        label_sums: Numbers that a loss needs of all labels.
+        label_numbers: Of 64 bits, that a loss needs of all labels.
         metric: Numbers of a metric other than accuracy; counts, or numbers of 64 bits.
         report: The same of the report of the test.
     """
@@ -288,7 +288,7 @@ class MaskedSize:
     opens: bool
     most_count: int
     classes: int
-    label_sums: int
+    label_numbers: int
     metric: Beside
     report: Beside
 
@@ -416,7 +416,7 @@ def masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedQues
                 beside_bytes=counter.size(beside.counts) + _WIDE_BYTES * beside.wide,
             )
 
-    yield from asked(size.everyone, Beside(counts=3 * size.classes, wide=size.label_sums))
+    yield from asked(size.everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes = Beside(counts=1)
     if shape.has_basis:
         features, blocks = shape.features, -(-shape.inputs // shape.classes)

@@ -18,8 +18,16 @@ from retexo_fl.masking.step import SharedStep
 from retexo_fl.training.basis import BasisBuilder, BasisForm, basis_width, masked_sum_bits
 
 
-def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.ndarray]:
+def find_basis(
+    clients: Clients, ticket: Ticket, config: RunConfig, label_facts: tuple[float, ...] = ()
+) -> Round[np.ndarray]:
     """Ask for the features' sums, then for one block after the other; return it as it travels.
+
+    Args:
+        clients: Who is asked.
+        ticket: Of stage 0.
+        config: Of the run.
+        label_facts: Of a regression, mean and scale of the labels.
 
     Raises:
         RemoteProtocolError: An answer has another length or count than the client's hello promised.
@@ -31,14 +39,15 @@ def find_basis(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[np.
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
     training = [client for client, hello in hellos.items() if hello.train]
-    first = yield from asking.ask(BasisRequest(ticket=ticket), training, one.features)
+    opening = BasisRequest(ticket=ticket, label_facts=label_facts)
+    first = yield from asking.ask(opening, training, one.features)
     builder = BasisBuilder(first.sums / first.examples, width=width, form=form)
     number, examples = 0, first.examples
     while not builder.is_complete:
         number += 1
         block = builder.last
         columns = block.directions.shape[1] or one.classes
-        request = BasisRequest(ticket=replace(ticket, round=number), weights=form.encode(block))
+        request = replace(opening, ticket=replace(ticket, round=number), weights=form.encode(block))
         among = training
         if clients.masking is not None:
             # What others would add is not bounded by these.

@@ -110,7 +110,7 @@ class StageTraining:
         if self._held is None and not state.round and codec.sends_changes:
             # Clients compute them as the server did; one that cannot asks for them.
             self._held = state.weights.copy()
-        self._metric = make_metric(config.metric_name, config.task)
+        self._metric = make_metric(config.metric_name, config.task, label_facts)
         if not self._steps:
             self._steps = codec.first_steps(
                 len(state.weights),

@@ -16,7 +16,7 @@ from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.masking.step import SharedStep
-from retexo_fl.masking.streams import Form, Sums, key_stream
+from retexo_fl.masking.streams import Form, Sums, key_stream, long_words
 from retexo_fl.masking.unmasking import unmask
 from tests.support.masked_sums import (
     MaskedClients,
@@ -38,6 +38,27 @@ def test_pairwise_masks_cancel_where_all_answer(count: int) -> None:
     sent = clients.hide(clients.label(opens=False), numbers)
     assert all(not hidden.shares for hidden in sent.values())
     assert lists(added(sent, range(count))) == plain_sum(numbers, range(count))
+
+
+def test_the_first_words_are_one_number_whose_sum_carries() -> None:
+    """Words that were added one by one would tell the server how often they overflow."""
+    clients, rng = MaskedClients(5), np.random.default_rng(3)
+    long, most = 3, 1 << 64 * 3
+    given = [int.from_bytes(rng.bytes(24), "little") for _ in range(5)]
+    numbers = []
+    for number in given:
+        wide = np.concatenate([long_words(number, long).view(np.int64), [1, -2]])
+        numbers.append(Sums.of(Ring(9), np.arange(4), wide, np.arange(2), Ring(7), long=long))
+    for number, included in enumerate((range(5), range(1, 5))):
+        label = clients.label(opens=number > 0, round_number=number)
+        sent = clients.hide(label, numbers)
+        found = clients.opened(label, sent, included) if number else added(sent, included)
+        assert found.long == sum(given[client] for client in included) % most
+        narrow, wide = found.signed()
+        assert wide[long:].tolist() == [len(included), -2 * len(included)]
+        assert narrow.tolist() == [n * len(included) for n in range(4)]
+        # What is sent is none of the client's words.
+        assert sent[2].sums.long != given[2]
 
 
 @pytest.mark.parametrize("count", [4, 5, 6])

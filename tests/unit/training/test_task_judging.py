@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -42,9 +43,15 @@ def numbers_and_outputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(numbers), torch.from_numpy(numbers[:, None] + rng.normal(size=(300, 1)))
 
 
-def value_of(name: str, task: str, outputs: torch.Tensor, labels: torch.Tensor) -> float | None:
+def value_of(
+    name: str,
+    task: str,
+    outputs: torch.Tensor,
+    labels: torch.Tensor,
+    facts: tuple[float, ...] = (),
+) -> float | None:
     """Return a metric of nodes that three clients share."""
-    metric = make_metric(name, task)
+    metric = make_metric(name, task, facts)
     assert metric is not None
     parts = [
         metric_sums(metric, outputs[rows], labels[rows])
@@ -166,10 +173,31 @@ def test_balanced_labels_weigh_positives_by_how_rare_they_are() -> None:
         ("r2", reference.r2_score),
     ],
 )
-def test_errors_are_those_of_scikit_learn(name: str, score: Callable[..., float]) -> None:
+@pytest.mark.parametrize(
+    ("offset", "spread"),
+    [
+        (0, 1),
+        (1e3, 1),
+        (1e6, 1),
+        (1e9, 1),
+        (-1e9, 1),
+        (0, 1e-6),
+        (1, 1e-6),
+        (0, 1e30),
+        (1e30, 1e29),
+    ],
+)
+def test_errors_are_those_of_scikit_learn(
+    name: str, score: Callable[..., float], offset: float, spread: float
+) -> None:
     numbers, outputs = numbers_and_outputs()
+    standard = (numbers - numbers.mean()) / numbers.std()
+    outputs = (outputs - numbers.mean()) / numbers.std()
+    numbers, outputs = offset + spread * standard, offset + spread * outputs
     expected = score(numbers.numpy(), outputs[:, 0].numpy())
-    assert value_of(name, NUMBERS, outputs, numbers) == pytest.approx(expected, rel=1e-9)
+    config = make_config({"task": NUMBERS})
+    facts = facts_of(config, np.array(label_sums(config, numbers.numpy(), 1)), len(numbers))
+    assert value_of(name, NUMBERS, outputs, numbers, facts) == pytest.approx(expected, rel=1e-9)
     metric = make_metric(name, NUMBERS)
     assert metric is not None
     assert metric.lower_is_better is (name != "r2")
@@ -187,8 +215,7 @@ def test_a_loss_of_numbers_and_their_answers_are_in_units_of_the_train_nodes() -
     config = make_config({"task": NUMBERS})
     parts = [label_sums(config, part, 1) for part in np.array_split(numbers.numpy(), 4)]
     facts = facts_of(config, np.sum(parts, axis=0), len(numbers))
-    assert facts == pytest.approx((numbers.mean().item(), numbers.std(correction=0).item()), 1e-5)
-    assert [float(f"{fact:.6g}") for fact in facts] == list(facts)
+    assert facts == pytest.approx((numbers.mean().item(), numbers.std(correction=0).item()), 1e-12)
     recipe = Recipe.of(config, facts)
     standard = (outputs - facts[0]) / facts[1]
     errors = ((outputs[:, 0] - numbers) / facts[1]) ** 2
@@ -200,6 +227,34 @@ def test_equal_numbers_are_scaled_by_one() -> None:
     config = make_config({"task": NUMBERS})
     sums = np.array(label_sums(config, np.full(7, 0.1), 1))
     assert facts_of(config, sums, 7) == (0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        1e9 + np.random.default_rng(0).normal(size=101) * 1e-3,
+        -1e9 + np.random.default_rng(0).normal(size=101),
+        np.random.default_rng(0).normal(size=101) * 1e-30,
+        np.array([np.finfo(np.float32).max, -np.finfo(np.float32).max, 1e-45, 0.0, -3.0]),
+        np.zeros(4),
+    ],
+    ids=["far", "far below", "tiny", "all of float32", "zeros"],
+)
+def test_mean_and_deviation_are_exact_whoever_adds_up_what(numbers: np.ndarray) -> None:
+    config = make_config({"task": NUMBERS})
+    exact = [Fraction(number) for number in numbers.tolist()]
+    mean = sum(exact, Fraction()) / len(exact)
+    variance = sum(((number - mean) ** 2 for number in exact), Fraction()) / len(exact)
+    rng = np.random.default_rng(1)
+    found = set()
+    for clients in (1, 3, len(numbers)):
+        parts = np.array_split(rng.permutation(numbers), clients)
+        sums = [label_sums(config, part, 1) for part in parts]
+        assert {len(one) for one in sums} == {label_sums_length(config, 1)}
+        found.add(facts_of(config, np.sum(sums, axis=0), len(numbers)))
+    ((center, scale),) = found
+    assert center == float(mean)
+    assert scale == pytest.approx(math.sqrt(variance) or 1.0, rel=1e-12)
 
 
 # ---- what a report is made of -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from retexo_fl.graph.labels import MOST_LABEL
+from retexo_fl.graph.labels import LARGEST, MOST_LABEL
 from retexo_fl.graph.sources.moments import Moment, moments
 from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm, marks_told
 from retexo_fl.graph.sources.tables.source import Column, shown
@@ -127,10 +127,11 @@ def target_array(column: Column) -> np.ndarray:
         if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
             continue
         number = number_of(cell, column.numbers)
-        if number is None or not math.isfinite(number):
+        if number is None or not abs(number) <= LARGEST:
             column.report(
                 row,
-                f"got {shown(cell)}; expected a finite number, or nothing"
+                f"got {shown(cell)}; expected a number of at most {LARGEST:.2g} in size, which "
+                "float32 holds, or nothing"
                 f"{number_hint(cell, column.numbers)}",
             )
             number = np.inf
