@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from retexo_fl.api.settling import Asked, settled
 from retexo_fl.api.spelling import words_of_python
-from retexo_fl.api.values import Partitions, asked_for
+from retexo_fl.api.values import Partitions, asked_for, takes_keys
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from retexo_fl.api.options import Options, RunOptions, every_key
     from retexo_fl.graph import GraphPartition
 
 
 @words_of_python()
+@takes_keys
 def plan(
     *,
     config: str | Path | None = None,
     profile: str | None = None,
     graph: object | None = None,
     partitions: Partitions | None = None,
-    **keys: object,
+    **keys: Unpack[RunOptions],
 ) -> dict[str, Any]:
     """Return what a training would move, before it is started: what `retexo plan --json` prints.
 
@@ -41,12 +45,15 @@ def plan(
     """
     from retexo_fl.api.planning import planned
 
+    if TYPE_CHECKING:
+        every_key(**keys)
     asked = asked_for(keys, config=config, profile=profile, graph=graph, partitions=partitions)
     return planned(asked)[1]
 
 
 @words_of_python()
-def partition(*, out: str | Path, graph: object | None = None, **keys: object) -> Path:
+@takes_keys
+def partition(*, out: str | Path, graph: object | None = None, **keys: Unpack[Options]) -> Path:
     """Cut a graph into one folder for each client, as `retexo partition make` does.
 
     Args:
@@ -60,6 +67,8 @@ def partition(*, out: str | Path, graph: object | None = None, **keys: object) -
     Raises:
         InputError: The graph cannot be used, or the folder is not new.
     """
+    if TYPE_CHECKING:
+        every_key(**keys)
     asked = asked_for(keys, graph=graph)
     if "partitions" in asked.values:
         raise ConfigurationError("partitions: are cut already; expected a graph")

@@ -21,14 +21,17 @@ from retexo_fl.api.training import (
     say,
     what_now,
 )
-from retexo_fl.api.values import Partitions, asked_for, check_importable
+from retexo_fl.api.values import Partitions, asked_for, check_importable, takes_keys
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
 from retexo_fl.run_log.result import Result
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from retexo_fl.api.graph_model import GraphModel
+    from retexo_fl.api.options import MovedOptions, RunOptions, every_key
     from retexo_fl.api.predicting import Predictions
 
 
@@ -205,7 +208,7 @@ class Run:
         partitions: Partitions | None = None,
         callbacks: Sequence[Callback] = (),
         quiet: bool = False,
-        **moved: object,
+        **moved: Unpack[MovedOptions],
     ) -> Self:
         """Train the last stage of a finished run on; its result gives way to the new one.
 
@@ -238,7 +241,7 @@ class Run:
         partitions: Partitions | None = None,
         callbacks: Sequence[Callback] = (),
         quiet: bool = False,
-        **moved: object,
+        **moved: Unpack[MovedOptions],
     ) -> Self:
         """Go on with an interrupted or failed run, to the bits of an undisturbed one.
 
@@ -259,6 +262,7 @@ class Run:
 
 
 @words_of_python()
+@takes_keys
 def run(
     *,
     config: str | Path | None = None,
@@ -268,7 +272,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     force: bool = False,
-    **keys: object,
+    **keys: Unpack[RunOptions],
 ) -> Run:
     """Train, and return the run: what `retexo run` does with the same keys, to the same bytes.
 
@@ -289,6 +293,8 @@ def run(
         Interrupted: Ctrl-C; the message says how to go on.
         RetexoError: Any other named failure.
     """
+    if TYPE_CHECKING:
+        every_key(**keys)
     asked = asked_for(
         keys, config=config, profile=profile, graph=graph, partitions=partitions
     ).of_run()

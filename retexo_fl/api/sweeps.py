@@ -18,17 +18,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.training import result_of, say
-from retexo_fl.api.values import check_importable, values_of
+from retexo_fl.api.values import check_importable, takes_keys, values_of
 from retexo_fl.config import Scalar, check_value, default_values, profile_values
 from retexo_fl.config.keys import widened
 from retexo_fl.errors import CheckpointError, ConfigurationError, Interrupted, RetexoError
 from retexo_fl.files import read_toml, write_whole
 from retexo_fl.run_log.result import Result
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from retexo_fl.api.options import SweepOptions, every_key
 
 #: The table in a sweep's folder.
 TABLE_NAME: Final = "sweep.csv"
@@ -76,13 +81,15 @@ class SweepRow:
 
 
 @words_of_python()
+@takes_keys
 def sweep(
     configs: Iterable[Mapping[str, object]] = (),
     *,
     out: str | Path,
     jobs: int = 1,
+    profile: str | Sequence[str] | None = None,
     quiet: bool = False,
-    **base: object,
+    **base: Unpack[SweepOptions],
 ) -> Rows[SweepRow]:
     """Train many configurations and return their results as one table, in their order.
 
@@ -93,6 +100,7 @@ def sweep(
         configs: Keys of each run, in snake case, and ``profile``; without any there is one.
         out: Folder of the run directories, and of ``sweep.csv``, the same table.
         jobs: How many are trained at once, each in a process of its own.
+        profile: As in :func:`retexo_fl.run`.
         quiet: Do not say how runs end.
         base: Keys of all runs, which ``configs`` override.
 
@@ -104,7 +112,10 @@ def sweep(
             folder cannot be used.
         Interrupted: Ctrl-C. Runs that were under way can be resumed, as above.
     """
-    runs = [_checked(keys) for keys in expanded(base, [*configs])]
+    if TYPE_CHECKING:
+        every_key(**base)  # type: ignore[misc]
+    keys = {**base, **({} if profile is None else {_PROFILE: profile})}
+    runs = [_checked(own) for own in expanded(keys, [*configs])]
     return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else say)
 
 

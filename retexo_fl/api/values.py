@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from retexo_fl.api.settling import Asked
-from retexo_fl.config import Scalar, field_of, key_of
+from retexo_fl.config import (
+    Scalar,
+    default_values,
+    field_of,
+    free_keys,
+    key_infos,
+    key_of,
+    panels,
+)
 from retexo_fl.errors import ConfigurationError, PluginError
 from retexo_fl.plugins import load_plugin
 
@@ -23,6 +32,47 @@ Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
 _SEPARATORS: Final = MappingProxyType({"fanouts": "/", "devices": ",", "class-weights": ","})
 #: Known to one process alone.
 _MAIN: Final = "__main__:"
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_keys(function: Function) -> Function:
+    """Have ``help`` and completion of a function that is there show its keys and their defaults.
+
+    Those who read code know them by :mod:`.options`.
+    """
+    signature = inspect.signature(function)
+    own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    names = {item.name for item in own}
+    kinds = {item.name for item in signature.parameters.values()} - names
+    among = free_keys() - {"out", "last-rounds"} if "moved" in kinds else key_infos().keys()
+    shown = {
+        heading: [key for key in keys if key in among and field_of(key) not in {*names, "resume"}]
+        for heading, keys in panels().items()
+    }
+    lines = [inspect.cleandoc(function.__doc__ or ""), "", "Keys and their defaults:"]
+    for heading, keys in shown.items():
+        lines += ["", f"{heading}:"] if keys else []
+        lines += [
+            f"    {field_of(key)} = {default_values()[key]!r}\n        {_told(key)}" for key in keys
+        ]
+    function.__doc__ = "\n".join(lines)
+    found = [
+        inspect.Parameter(
+            field_of(key), inspect.Parameter.KEYWORD_ONLY, default=default_values()[key]
+        )
+        for keys in shown.values()
+        for key in keys
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *found])  # type: ignore[attr-defined]
+    return function
+
+
+def _told(key: str) -> str:
+    info = key_infos()[key]
+    sentence = info.help.removesuffix(".") + (f" ({info.brief})" if info.brief else "") + "."
+    return "\n        ".join(textwrap.wrap(sentence, 88, break_on_hyphens=False))
 
 
 def values_of(keys: Mapping[str, object]) -> dict[str, Scalar]:

@@ -10,6 +10,8 @@ from contextlib import suppress
 import click
 import typer
 
+from retexo_fl.config import nearest_key
+
 
 def printable(text: str) -> str:
     """Return ``text`` on one line, without characters that a terminal would act on."""
@@ -38,7 +40,8 @@ def usage_sentence(error: click.ClickException) -> str:
     """Return what is wrong with a command line: the thing, and what was expected."""
     if isinstance(error, click.NoSuchOption):
         known = [] if error.ctx is None else _options(error.ctx.command)
-        return unknown("option", error.option_name, known)
+        near = f"--{nearest_key(error.option_name)}"
+        return unknown("option", error.option_name, [near] if near in known else known)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         name = error.param.opts[0] if isinstance(error.param, click.Option) else "argument"
         wanted = error.param.make_metavar(error.ctx or click.Context(click.Command(None)))
@@ -50,7 +53,7 @@ def usage_sentence(error: click.ClickException) -> str:
 
 def unknown(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a sentence about something that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = known if len(known) == 1 else difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "; see --help"
     return f"{name}: unknown {kind}{hint}"
 

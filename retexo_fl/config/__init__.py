@@ -28,6 +28,7 @@ from retexo_fl.config.run_config import (
     key_infos,
     key_of,
     make_config,
+    nearest_key,
     panels,
     parse_value,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "key_of",
     "leaving",
     "make_config",
+    "nearest_key",
     "panels",
     "parse_value",
     "profile_values",

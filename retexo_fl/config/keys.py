@@ -45,6 +45,8 @@ class KeyInfo:
             which, beside its own, lean training was found to be as accurate.
         may_change: Whether attempts of one job may differ in it: it says where a run takes place,
             how long it waits for whom, or when it ends.
+        values: All that there are, where there are few, but for extensions.
+        extensible: Whether ``module:attribute`` may stand for a value.
     """
 
     help: str
@@ -55,6 +57,8 @@ class KeyInfo:
     metavar: str = ""
     lean: LeanValues
     may_change: bool = False
+    values: tuple[Scalar, ...] = ()
+    extensible: bool = False
 
 
 class More(TypedDict, total=False):
@@ -64,6 +68,8 @@ class More(TypedDict, total=False):
     metavar: str
     lean: Required[LeanValues]
     may_change: bool
+    values: tuple[Scalar, ...]
+    extensible: bool
 
 
 _MOST_WHOLE: Final = 2**31 - 1
@@ -113,6 +119,7 @@ def choice(default: int, help_text: str, *choices: int, **more: Unpack[More]) ->
     """Declare a field of some whole numbers."""
     names = ", ".join(map(str, choices))
     check = choices.__contains__
+    more["values"] = choices
     return key(default, help_text, check, expected=f"one of {names}", brief=names, **more)
 
 
@@ -132,6 +139,7 @@ def one_of(
 ) -> Any:
     """Declare a field of names, and of extensions where ``plugin`` says so."""
     names = ", ".join(choices) + (", or module:attribute" if plugin else "")
+    more["values"], more["extensible"] = choices, plugin
     return key(
         default,
         help_text,
@@ -144,6 +152,7 @@ def one_of(
 
 def formed(default: str, help_text: str, form: ValueForm, **more: Unpack[More]) -> Any:
     """Declare a field of texts of one form."""
+    more["extensible"] = form.extensible
     return key(default, help_text, form.allows, expected=form.expected, brief=form.brief, **more)
 
 

@@ -32,6 +32,7 @@ from retexo_fl.config.keys import (
     whole,
     widened,
 )
+from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.config.value_forms import (
     AGGREGATOR,
     BUDGET,
@@ -664,9 +665,25 @@ def field_of(key: str) -> str:
     names = [item.name for item in fields(RunConfig)]
     if name in names and "_" not in key:
         return name
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean '{key_of(near[0])}'?" if near else ""
+    near = nearest_key(key)
+    hint = f"; did you mean '{near}'?" if near else ""
     raise ConfigurationError(f"{key}: unknown configuration key{hint}")
+
+
+def nearest_key(name: str) -> str | None:
+    """Return the key that a name probably stands for: what others call it, or nearly its own."""
+    plain = name.strip("-").replace("-", "_").lower()
+    names = [item.name for item in fields(RunConfig)]
+    if plain in names:
+        return key_of(plain)
+    if plain in SYNONYMS:
+        return SYNONYMS[plain]
+    near = difflib.get_close_matches(plain, names, n=1)
+    # A slip in what others call it.
+    others = difflib.get_close_matches(plain, SYNONYMS, n=1, cutoff=0.85)
+    if near or not others:
+        return key_of(near[0]) if near else None
+    return SYNONYMS[others[0]]
 
 
 @cache

@@ -175,14 +175,15 @@ def moment_number(numbers: np.ndarray) -> int:
     total = moments.total * 2**_FINEST_BITS
     squares = moments.squares * 2 ** (2 * _FINEST_BITS)
     assert total.denominator == squares.denominator == 1
-    return total.numerator + (squares.numerator << _TOTAL_BITS)
+    number: int = total.numerator + (squares.numerator << _TOTAL_BITS)
+    return number
 
 
 def moments_of(number: int, nodes: int) -> Moments | None:
     """Return what :func:`moment_number` was made of; None where no numbers have these sums."""
     half = 1 << _TOTAL_BITS - 1
     total = (number + half) % (2 * half) - half
-    squares = number - total >> _TOTAL_BITS
+    squares = (number - total) >> _TOTAL_BITS
     if total * total > nodes * squares:
         return None
     return Moments(

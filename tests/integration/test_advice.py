@@ -145,7 +145,8 @@ def test_networkx_keeps_both_weights_of_a_pair(kind: type[Any], tmp_path: Path) 
     refused = told(retexo_fl.partition, graph=graph, clients=1, out=tmp_path / "no")
     assert "merge-edges sum, mean or max" in refused
     assert not (tmp_path / "no").exists()
-    for way, weight in (("sum", 4.0), ("mean", 2.0), ("max", 3.0)):
+    weights: dict[Any, float] = {"sum": 4.0, "mean": 2.0, "max": 3.0}
+    for way, weight in weights.items():
         retexo_fl.partition(graph=graph, clients=1, merge_edges=way, out=tmp_path / way)
         assert weights_of(tmp_path / way) == [1.0, weight]
 
@@ -156,7 +157,7 @@ def test_networkx_graphs_have_the_direction_that_is_advised(tmp_path: Path) -> N
         retexo_fl.partition, graph=directed, clients=1, out=tmp_path / "no"
     )
     undirected = networkx_graph(nx.Graph)
-    how = {"clients": 1, "edges_are": "directed"}
+    how: dict[str, Any] = {"clients": 1, "edges_are": "directed"}
     refused = told(retexo_fl.partition, graph=undirected, out=tmp_path / "no", **how)
     assert "graph.to_directed()" in refused
     # An edge in one direction alone weighs nothing in the other.
@@ -206,7 +207,7 @@ def test_a_column_that_a_recipe_cannot_read_is_dropped_as_advised(
 def test_keys_of_a_table_ask_for_the_table(tables: Path) -> None:
     refused = told(retexo_fl.plan, key_column="id")
     assert refused.endswith("expected nodes beside it")
-    named = {"key_column": "id", "label_column": "kind", "features": "auto"}
+    named: dict[str, Any] = {"key_column": "id", "label_column": "kind", "features": "auto"}
     table = parquet.read_table(tables / "nodes.parquet").drop_columns(["seen"])
     parquet.write_table(table, tables / "plain.parquet")
     facts = retexo_fl.plan(**named, nodes=tables / "plain.parquet", edges=tables / "edges.csv")

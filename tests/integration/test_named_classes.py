@@ -6,6 +6,7 @@ import csv
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def _write_doors(names: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
     return {**tables, **functions, "data set": ("--data-dir", "data", "--dataset", "small")}
 
 
-def _keys(options: tuple[str, ...]) -> dict[str, str]:
+def _keys(options: tuple[str, ...]) -> dict[str, Any]:
     """Return options of the command line as keywords of Python."""
     pairs = zip(options[::2], options[1::2], strict=True)
     return {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}

@@ -305,7 +305,7 @@ def test_resume_moves_nothing_but_where_it_runs(tmp_path: Path) -> None:
         retexo_fl.run(out=tmp_path / "run", callbacks=[Interrupter(5)], **SMALL)
     run = retexo_fl.Run.open(tmp_path / "run")
     with pytest.raises(ConfigurationError, match=r"rounds: cannot be given with resume\(\)"):
-        run.resume(rounds=9)
+        run.resume(rounds=9)  # type: ignore[call-arg]
     assert run.resume(message_timeout_s=60, quiet=True).is_finished
 
 

@@ -74,7 +74,8 @@ def check(run: retexo_fl.Run, path: Path, tmp_path: Path) -> None:
     """Compare module and command on a graph, given as a PyG ``Data`` and as ours."""
     graph = read_npz_graph(path)
     model = run.model()
-    retexo_fl.partition(graph=graph, task=run.config.task, clients=1, out=tmp_path / "whole")
+    task: Any = run.config.task
+    retexo_fl.partition(graph=graph, task=task, clients=1, out=tmp_path / "whole")
     found = predicted(run.predict(tmp_path / "whole", quiet=True).folder)
     assert len(found) == NODES
     expected = np.array([found[key.decode()] for key in graph.node_keys])

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -31,7 +32,7 @@ def cut(graph, clients, seed):
     time.sleep(0.3)
     return np.arange(graph.num_nodes) % clients
 """
-KEYS = {"dataset": "slow_own:graph", "partitioner": "slow_own:cut", "clients": 2}
+KEYS: dict[str, Any] = {"dataset": "slow_own:graph", "partitioner": "slow_own:cut", "clients": 2}
 OPTIONS = tuple(word for key, value in KEYS.items() for word in (f"--{key}", str(value)))
 SAYS = [
     "loading slow_own:graph",

@@ -234,7 +234,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(
             run(graph=graph, task="regression", out=tmp_path / "run")
     else:
         np.savez(tmp_path / "g.npz", edge_index=edges, y=numbers, x=features)
-        given = ("--dataset", "g", "--data-dir", tmp_path)
+        given: tuple[str | Path, ...] = ("--dataset", "g", "--data-dir", tmp_path)
         if door == "csv":
             rows = [
                 f"{n},{f[0]},{y}" for n, (f, y) in enumerate(zip(features, numbers, strict=True))

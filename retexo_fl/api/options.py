@@ -1,0 +1,512 @@
+"""The keys of a run as editors and type checkers know them: completed, with their values.
+
+Made from :class:`~retexo_fl.config.RunConfig` by ``python -m tests.support.options``; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+
+class Options(TypedDict, total=False):
+    """Keys of all calls."""
+
+    # ---- Graph ----
+    dataset: str | Callable[..., Any] | None
+    """Data set: 'digits' (built in), 'synthetic[:...]', NAME for --data-dir/NAME.npz or a
+    public one (`retexo datasets`), or module:attribute of a function that returns a graph.
+    """
+    data_dir: str | Path | None
+    """Folder that holds the .npz data sets."""
+    nodes: str | Path | None
+    """Table of all nodes (.csv, .parquet, .npz); replaces --dataset."""
+    edges: str | Path | None
+    """Table of all edges (.csv, .parquet, .npz); needs --nodes."""
+    features: str | Path | None
+    """Feature recipe for the columns of --nodes (`retexo features fit`), or 'auto' to make one."""
+    key_column: str | None
+    """Column of keys in --nodes, if not 'key'."""
+    label_column: str | None
+    """Column of labels in --nodes, if not 'label'."""
+    edges_are: Literal["undirected", "directed"] | None
+    """Whether edges have a direction, from source to target; for models dir-*."""
+    merge_edges: Literal["refuse", "sum", "mean", "max"] | None
+    """An edge that is there several times: refused, or one edge with the sum, mean or maximum
+    of the weights (1 without any) and of each attribute.
+    """
+    self_loops: Literal["refuse", "drop"] | None
+    """An edge from a node to itself: refused, or left out."""
+    edges_before: str | None
+    """Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column
+    time.
+    """
+    clients: int | None
+    """Number of clients."""
+    partitioner: str | Callable[..., Any] | None
+    """How nodes are assigned to clients."""
+    split: str | Callable[..., Any] | None
+    """Train, validation and test nodes; published: the graph's own masks, and auto, where it
+    brings some, else random:0.2/0.1/0.7. Of links, the edges; auto: random:0.85/0.05/0.1.
+    """
+    task: Literal["classes", "multi-label", "regression", "links"] | None
+    """What labels are: one class a node, several labels a node, or numbers; or links: which
+    nodes have an edge, without labels.
+    """
+    feature_normalisation: Literal["none", "row", "l2"] | None
+    """Scaling of the input features."""
+    # ---- Model and training ----
+    algorithm: Literal["lazy", "standard", "bns", "drop", "central"] | None
+    """Layer by layer (lazy), or end to end: standard, bns (sampled boundary nodes), drop (edges
+    between clients ignored), central (one client).
+    """
+    model: (
+        Literal[
+            "gcn",
+            "sage",
+            "gat",
+            "gin",
+            "sage-pool",
+            "gine",
+            "dir-gcn",
+            "dir-sage",
+            "dir-gat",
+            "dir-gin",
+        ]
+        | str
+        | Callable[..., Any]
+        | None
+    )
+    """GNN layer; dir-* for directed edges, gine for edges with attributes; or pyg:NAME, one of
+    PyG's convolutions (pyg:GATv2Conv).
+    """
+    layers: int | None
+    """Number of GNN layers (stages of the training)."""
+    hidden: int | None
+    """Width of the hidden layers."""
+    heads: int | None
+    """Attention heads of GAT; each is hidden/heads wide."""
+    rounds: int | None
+    """Rounds per layer, or of the whole model."""
+    last_rounds: int | None
+    """Rounds of the last layer, or of the whole model, whatever patience; 0: as rounds says."""
+    basis: Literal["none", "supervised"] | None
+    """Whether features become coordinates in a subspace that the train labels choose."""
+    basis_rows: Literal["own", "sums"] | None
+    """Of which rows: each node's own, so that features never leave a client, or the sums over
+    neighbours that the first layer makes, so that they cross once.
+    """
+    basis_blocks: int | None
+    """Blocks of that subspace, each with a coordinate for each class."""
+    basis_bits: Literal[32, 8, 4] | None
+    """Bits of a value of that subspace, and of the sums for it; 32 leaves them as they are."""
+    patience: int | None
+    """Rounds without a better model after which a stage ends; 0 for no early stop."""
+    solver: Literal["rounds", "ridge"] | None
+    """How layers are found: trained in rounds, or by ridge regression of the last one on sums
+    over neighbours, which clients add up once; rounds, optimizer and dropout then do nothing
+    (for gcn and sage).
+    """
+    warm_start: bool | None
+    """A stage's classifier starts as the head of the stage before."""
+    optimizer: Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"] | None
+    """What the server does with mean gradients (with one local step)."""
+    learning_rate: float | None
+    """Step size of optimizer, or of server-optimizer."""
+    dropout: float | None
+    """Share of a layer's input values dropped."""
+    boundary_rate: float | None
+    """Share of its boundary nodes that a client of bns samples in a round."""
+    boundary_scaling: Literal["inverse", "none"] | None
+    """Whether bns divides sampled vectors by their share."""
+    activations: Literal["keep", "recompute"] | None
+    """Activations between the passes of an end-to-end round: keep, or recompute to save memory."""
+    local_steps: int | None
+    """Steps a client takes in a round; more than 1 is federated averaging of the layer."""
+    local_optimizer: Literal["adam", "sgd"] | None
+    """Optimizer of local steps, if more than 1."""
+    local_learning_rate: float | None
+    """Step size of the local optimizer."""
+    proximal_mu: float | None
+    """Pull of local steps towards the weights that they start from (FedProx); 0 for none."""
+    local_correction: Literal["none", "scaffold"] | None
+    """Whether local steps are corrected by how a client's gradients differ from all clients'
+    (SCAFFOLD), which the server sends beside the weights.
+    """
+    server_optimizer: Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"] | None
+    """What the server does with changes after several local steps: add their mean, or step
+    along it by learning-rate.
+    """
+    link_head: Literal["dot", "mlp"] | None
+    """How task links scores two nodes: by the dot product of their embeddings, or by a layer of
+    its own on their products (mlp).
+    """
+    negatives: int | None
+    """Pairs of nodes without an edge that task links draws for each train edge in each round."""
+    loss: str | Callable[..., Any] | None
+    """Loss, a sum over nodes; auto: cross-entropy, of a regression squared."""
+    class_weights: str | Sequence[float] | None
+    """Weights of train nodes in the loss by class: none, as many nodes over those of the class
+    (balanced), or a number for each.
+    """
+    metric: str | Callable[..., Any] | None
+    """Metric by which the best weights are selected on the validation nodes, and that is
+    reported; auto: accuracy, of several labels and of links roc-auc, of a regression rmse.
+    """
+    per_client_metrics: bool | None
+    """Each client sends its own figure of the test, and the report shows their spread."""
+    weight_decay: float | None
+    """Coupled L2 penalty."""
+    aggregator: str | Callable[..., Any] | None
+    """How updates are combined."""
+    secure_aggregation: Literal["none", "masked"] | None
+    """Whether the server gets each client's sums, or only all clients' together: under masks
+    that cancel (masked; at least 3 clients with train nodes; no help against a malicious
+    server).
+    """
+    seed: int | None
+    """Seed of every random choice."""
+    dtype: Literal["float32", "float64"] | None
+    """Arithmetic and vectors."""
+    threads: int | None
+    """CPU threads per client; other values change bits."""
+    # ---- Mini-batches and devices ----
+    sampler: Literal["none", "full", "neighbour", "shadow", "gns"] | None
+    """Mini-batches of drop and central: with all neighbours (full), a sample of them
+    (neighbour), the subgraph around each node (shadow), or mostly cached ones (gns).
+    """
+    fanouts: str | Sequence[int] | None
+    """Neighbours sampled per node, from the last layer to the first."""
+    batch_nodes: int | None
+    """Train nodes of a mini-batch."""
+    cache_share: float | None
+    """Share of its nodes that gns caches."""
+    cache_epochs: int | None
+    """Epochs between two samplings of the gns cache."""
+    gpu_cache: Literal["degree", "lru"] | None
+    """Feature rows that a GPU caches: those of largest degree, or the last used; not for gns."""
+    devices: str | Sequence[str] | None
+    """Devices of a client; GPUs that it does not have are left out."""
+    balance: Literal["dynamic", "static"] | None
+    """Shares of a client's devices: by measured speed (dynamic), or equal (static)."""
+    # ---- Exchange ----
+    boundary_plan: Literal["rows", "cover"] | None
+    """Vectors that clients send: each boundary row once (rows), or the fewest rows and sums of
+    rows (cover; for gcn, sage and gin).
+    """
+    row_bits: Literal[32, 8, 4, 2] | None
+    """Bits of a value in vectors, rounded at random; 32 leaves them as they are."""
+    update_bits: Literal[32, 8, 4, 2, 1] | None
+    """Bits of a value in updates, rounded at random; 32 leaves them as they are."""
+    weight_bits: Literal[32, 8, 4, 2, 1] | None
+    """Bits of a value in weights, sent as changes; 32 sends all weights as they are."""
+    codec: Literal["lossless", "dense", "fixed"] | None
+    """Encoding of vectors: the shortest without loss (lossless), every value as it is (dense),
+    or rounded to 24 bits so that sums are exact (fixed). Updates go without their zeros, but
+    with dense.
+    """
+    # ---- Faults and time ----
+    missing_peers: Literal["wait", "drop"] | None
+    """If vectors are missing at the exchange deadline: fail (wait), or continue without (drop)."""
+    exchange_deadline_s: float | None
+    """Deadline of an exchange, in seconds."""
+    exchange_poll_s: float | None
+    """Longest interval between two polls of a deployed exchange, in seconds."""
+    message_timeout_s: float | None
+    """Seconds a client may take to answer a message."""
+    min_clients: int | None
+    """Quorum: answers that are enough to close a round at round-deadline-s; 0 for all."""
+    round_deadline_s: float | None
+    """Deadline after which min-clients answers close a round, in seconds; 0 for none."""
+    checkpoint_every: int | None
+    """Rounds between checkpoints, of which at most two a second are written."""
+    # ---- Clients that find each other ----
+    introductions: bool | None
+    """The server hands all clients' certificates and addresses to clients without a roster."""
+    relay: bool | None
+    """The server relays encrypted blocks between clients that cannot reach each other."""
+    # ---- Where it runs ----
+    engine: Literal["inline", "flower", "deployment"] | None
+    """In this process (inline), in Flower's simulation (flower), or on the clients' machines
+    (deployment).
+    """
+    links: str | None
+    """Network that the inline engine models, in virtual time."""
+    memory_budget: str | None
+    """Memory that this process may take: all there is (auto), or a size. Rows that do not fit
+    are kept on disk in the run directory (inline engine, lazy gcn, sage and gin).
+    """
+
+
+class RunOptions(Options, total=False):
+    """Keys of a run."""
+
+    out: str | Path | None
+    """Run directory; default runs/DATASET-MODEL-TIME."""
+
+
+class MovedOptions(TypedDict, total=False):
+    """Keys in which a resumed run may differ."""
+
+    data_dir: str | Path | None
+    nodes: str | Path | None
+    edges: str | Path | None
+    features: str | Path | None
+    devices: str | Sequence[str] | None
+    balance: Literal["dynamic", "static"] | None
+    missing_peers: Literal["wait", "drop"] | None
+    exchange_deadline_s: float | None
+    exchange_poll_s: float | None
+    message_timeout_s: float | None
+    introductions: bool | None
+    relay: bool | None
+    engine: Literal["inline", "flower", "deployment"] | None
+    memory_budget: str | None
+
+
+class SweepOptions(TypedDict, total=False):
+    """Keys of a sweep: a value, or a list of values with a run for each."""
+
+    # ---- Graph ----
+    dataset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    data_dir: str | Path | Sequence[str | Path] | None
+    nodes: str | Path | Sequence[str | Path] | None
+    edges: str | Path | Sequence[str | Path] | None
+    features: str | Path | Sequence[str | Path] | None
+    key_column: str | Sequence[str] | None
+    label_column: str | Sequence[str] | None
+    edges_are: (
+        Literal["undirected", "directed"] | Sequence[Literal["undirected", "directed"]] | None
+    )
+    merge_edges: (
+        Literal["refuse", "sum", "mean", "max"]
+        | Sequence[Literal["refuse", "sum", "mean", "max"]]
+        | None
+    )
+    self_loops: Literal["refuse", "drop"] | Sequence[Literal["refuse", "drop"]] | None
+    edges_before: str | Sequence[str] | None
+    clients: int | Sequence[int] | None
+    partitioner: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    split: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    task: (
+        Literal["classes", "multi-label", "regression", "links"]
+        | Sequence[Literal["classes", "multi-label", "regression", "links"]]
+        | None
+    )
+    feature_normalisation: (
+        Literal["none", "row", "l2"] | Sequence[Literal["none", "row", "l2"]] | None
+    )
+    # ---- Model and training ----
+    algorithm: (
+        Literal["lazy", "standard", "bns", "drop", "central"]
+        | Sequence[Literal["lazy", "standard", "bns", "drop", "central"]]
+        | None
+    )
+    model: (
+        Literal[
+            "gcn",
+            "sage",
+            "gat",
+            "gin",
+            "sage-pool",
+            "gine",
+            "dir-gcn",
+            "dir-sage",
+            "dir-gat",
+            "dir-gin",
+        ]
+        | str
+        | Callable[..., Any]
+        | Sequence[
+            Literal[
+                "gcn",
+                "sage",
+                "gat",
+                "gin",
+                "sage-pool",
+                "gine",
+                "dir-gcn",
+                "dir-sage",
+                "dir-gat",
+                "dir-gin",
+            ]
+            | str
+            | Callable[..., Any]
+        ]
+        | None
+    )
+    layers: int | Sequence[int] | None
+    hidden: int | Sequence[int] | None
+    heads: int | Sequence[int] | None
+    rounds: int | Sequence[int] | None
+    last_rounds: int | Sequence[int] | None
+    basis: Literal["none", "supervised"] | Sequence[Literal["none", "supervised"]] | None
+    basis_rows: Literal["own", "sums"] | Sequence[Literal["own", "sums"]] | None
+    basis_blocks: int | Sequence[int] | None
+    basis_bits: Literal[32, 8, 4] | Sequence[Literal[32, 8, 4]] | None
+    patience: int | Sequence[int] | None
+    solver: Literal["rounds", "ridge"] | Sequence[Literal["rounds", "ridge"]] | None
+    warm_start: bool | Sequence[bool] | None
+    optimizer: (
+        Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]
+        | Sequence[Literal["adam", "sgd", "momentum", "yogi", "adagrad", "lbfgs"]]
+        | None
+    )
+    learning_rate: float | Sequence[float] | None
+    dropout: float | Sequence[float] | None
+    boundary_rate: float | Sequence[float] | None
+    boundary_scaling: Literal["inverse", "none"] | Sequence[Literal["inverse", "none"]] | None
+    activations: Literal["keep", "recompute"] | Sequence[Literal["keep", "recompute"]] | None
+    local_steps: int | Sequence[int] | None
+    local_optimizer: Literal["adam", "sgd"] | Sequence[Literal["adam", "sgd"]] | None
+    local_learning_rate: float | Sequence[float] | None
+    proximal_mu: float | Sequence[float] | None
+    local_correction: Literal["none", "scaffold"] | Sequence[Literal["none", "scaffold"]] | None
+    server_optimizer: (
+        Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"]
+        | Sequence[Literal["mean", "sgd", "momentum", "adam", "yogi", "adagrad"]]
+        | None
+    )
+    link_head: Literal["dot", "mlp"] | Sequence[Literal["dot", "mlp"]] | None
+    negatives: int | Sequence[int] | None
+    loss: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    class_weights: str | Sequence[float] | Sequence[str | Sequence[float]] | None
+    metric: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    per_client_metrics: bool | Sequence[bool] | None
+    weight_decay: float | Sequence[float] | None
+    aggregator: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+    secure_aggregation: Literal["none", "masked"] | Sequence[Literal["none", "masked"]] | None
+    seed: int | Sequence[int] | None
+    dtype: Literal["float32", "float64"] | Sequence[Literal["float32", "float64"]] | None
+    threads: int | Sequence[int] | None
+    # ---- Mini-batches and devices ----
+    sampler: (
+        Literal["none", "full", "neighbour", "shadow", "gns"]
+        | Sequence[Literal["none", "full", "neighbour", "shadow", "gns"]]
+        | None
+    )
+    fanouts: str | Sequence[int] | Sequence[str | Sequence[int]] | None
+    batch_nodes: int | Sequence[int] | None
+    cache_share: float | Sequence[float] | None
+    cache_epochs: int | Sequence[int] | None
+    gpu_cache: Literal["degree", "lru"] | Sequence[Literal["degree", "lru"]] | None
+    devices: str | Sequence[str] | Sequence[str | Sequence[str]] | None
+    balance: Literal["dynamic", "static"] | Sequence[Literal["dynamic", "static"]] | None
+    # ---- Exchange ----
+    boundary_plan: Literal["rows", "cover"] | Sequence[Literal["rows", "cover"]] | None
+    row_bits: Literal[32, 8, 4, 2] | Sequence[Literal[32, 8, 4, 2]] | None
+    update_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
+    weight_bits: Literal[32, 8, 4, 2, 1] | Sequence[Literal[32, 8, 4, 2, 1]] | None
+    codec: (
+        Literal["lossless", "dense", "fixed"]
+        | Sequence[Literal["lossless", "dense", "fixed"]]
+        | None
+    )
+    # ---- Faults and time ----
+    missing_peers: Literal["wait", "drop"] | Sequence[Literal["wait", "drop"]] | None
+    exchange_deadline_s: float | Sequence[float] | None
+    exchange_poll_s: float | Sequence[float] | None
+    message_timeout_s: float | Sequence[float] | None
+    min_clients: int | Sequence[int] | None
+    round_deadline_s: float | Sequence[float] | None
+    checkpoint_every: int | Sequence[int] | None
+    # ---- Clients that find each other ----
+    introductions: bool | Sequence[bool] | None
+    relay: bool | Sequence[bool] | None
+    # ---- Where it runs ----
+    engine: (
+        Literal["inline", "flower", "deployment"]
+        | Sequence[Literal["inline", "flower", "deployment"]]
+        | None
+    )
+    links: str | Sequence[str] | None
+    memory_budget: str | Sequence[str] | None
+    partitions: str | Path | Sequence[str | Path] | None
+
+
+def every_key(  # noqa: PLR0913
+    *,
+    dataset: Any = "digits",
+    data_dir: Any = "",
+    nodes: Any = "",
+    edges: Any = "",
+    features: Any = "",
+    key_column: Any = "",
+    label_column: Any = "",
+    edges_are: Any = "undirected",
+    merge_edges: Any = "refuse",
+    self_loops: Any = "refuse",
+    edges_before: Any = "",
+    clients: Any = 5,
+    partitioner: Any = "random",
+    split: Any = "auto",
+    task: Any = "classes",
+    feature_normalisation: Any = "none",
+    algorithm: Any = "lazy",
+    model: Any = "sage",
+    layers: Any = 2,
+    hidden: Any = 64,
+    heads: Any = 8,
+    rounds: Any = 60,
+    last_rounds: Any = 0,
+    basis: Any = "none",
+    basis_rows: Any = "own",
+    basis_blocks: Any = 3,
+    basis_bits: Any = 32,
+    patience: Any = 0,
+    solver: Any = "rounds",
+    warm_start: Any = False,
+    optimizer: Any = "adam",
+    learning_rate: Any = 0.01,
+    dropout: Any = 0.3,
+    boundary_rate: Any = 0.1,
+    boundary_scaling: Any = "inverse",
+    activations: Any = "keep",
+    local_steps: Any = 1,
+    local_optimizer: Any = "adam",
+    local_learning_rate: Any = 0.01,
+    proximal_mu: Any = 0.0,
+    local_correction: Any = "none",
+    server_optimizer: Any = "mean",
+    link_head: Any = "dot",
+    negatives: Any = 1,
+    loss: Any = "auto",
+    class_weights: Any = "none",
+    metric: Any = "auto",
+    per_client_metrics: Any = False,
+    weight_decay: Any = 0.0005,
+    aggregator: Any = "mean",
+    secure_aggregation: Any = "none",
+    seed: Any = 0,
+    dtype: Any = "float32",
+    threads: Any = 1,
+    sampler: Any = "none",
+    fanouts: Any = "15/10",
+    batch_nodes: Any = 1024,
+    cache_share: Any = 0.2,
+    cache_epochs: Any = 1,
+    gpu_cache: Any = "degree",
+    devices: Any = "cpu",
+    balance: Any = "dynamic",
+    boundary_plan: Any = "rows",
+    row_bits: Any = 32,
+    update_bits: Any = 32,
+    weight_bits: Any = 32,
+    codec: Any = "lossless",
+    missing_peers: Any = "wait",
+    exchange_deadline_s: Any = 600.0,
+    exchange_poll_s: Any = 60.0,
+    message_timeout_s: Any = 3600.0,
+    min_clients: Any = 0,
+    round_deadline_s: Any = 0.0,
+    checkpoint_every: Any = 1,
+    introductions: Any = False,
+    relay: Any = False,
+    engine: Any = "inline",
+    links: Any = "ideal",
+    memory_budget: Any = "auto",
+    out: Any = "",
+) -> None:
+    """Name all keys with their defaults, for editors that read no such classes."""
