@@ -31,6 +31,26 @@ class Options(TypedDict, total=False):
     """Column of keys in --nodes, if not 'key'."""
     label_column: str | None
     """Column of labels in --nodes, if not 'label'."""
+    unlabelled_values: str | None
+    """Words in the column of labels that stand for an unlabelled node, beside nothing."""
+    repeated_nodes: Literal["refuse", "first", "last"] | None
+    """Rows of --nodes with the key of another row: refused, or the first or last is taken."""
+    source_column: str | None
+    """Column of sources in --edges, if not 'source'."""
+    target_column: str | None
+    """Column of targets in --edges, if not 'target'."""
+    weight_column: str | None
+    """Column of weights in --edges, if not 'weight'."""
+    time_column: str | None
+    """Column of times in --edges, if not 'time'."""
+    delimiter: str | None
+    """What stands between fields of CSV tables: comma, semicolon, tab or pipe; found if not
+    given.
+    """
+    decimal: str | None
+    """Decimal mark of CSV tables: point or comma; found if not given."""
+    encoding: str | None
+    """Encoding of CSV tables, such as windows-1252; found if not given."""
     edges_are: Literal["undirected", "directed"] | None
     """Whether edges have a direction, from source to target; for models dir-*."""
     merge_edges: Literal["refuse", "sum", "mean", "max"] | None
@@ -39,6 +59,8 @@ class Options(TypedDict, total=False):
     """
     self_loops: Literal["refuse", "drop"] | None
     """An edge from a node to itself: refused, or left out."""
+    unknown_nodes: Literal["refuse", "drop"] | None
+    """An edge to a node that is not there: refused, or left out."""
     edges_before: str | None
     """Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column
     time.
@@ -277,6 +299,17 @@ class SweepOptions(TypedDict, total=False):
     features: str | Path | Sequence[str | Path] | None
     key_column: str | Sequence[str] | None
     label_column: str | Sequence[str] | None
+    unlabelled_values: str | Sequence[str] | None
+    repeated_nodes: (
+        Literal["refuse", "first", "last"] | Sequence[Literal["refuse", "first", "last"]] | None
+    )
+    source_column: str | Sequence[str] | None
+    target_column: str | Sequence[str] | None
+    weight_column: str | Sequence[str] | None
+    time_column: str | Sequence[str] | None
+    delimiter: str | Sequence[str] | None
+    decimal: str | Sequence[str] | None
+    encoding: str | Sequence[str] | None
     edges_are: (
         Literal["undirected", "directed"] | Sequence[Literal["undirected", "directed"]] | None
     )
@@ -286,6 +319,7 @@ class SweepOptions(TypedDict, total=False):
         | None
     )
     self_loops: Literal["refuse", "drop"] | Sequence[Literal["refuse", "drop"]] | None
+    unknown_nodes: Literal["refuse", "drop"] | Sequence[Literal["refuse", "drop"]] | None
     edges_before: str | Sequence[str] | None
     clients: int | Sequence[int] | None
     partitioner: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
@@ -435,9 +469,19 @@ def every_key(  # noqa: PLR0913
     features: Any = "",
     key_column: Any = "",
     label_column: Any = "",
+    unlabelled_values: Any = "",
+    repeated_nodes: Any = "refuse",
+    source_column: Any = "",
+    target_column: Any = "",
+    weight_column: Any = "",
+    time_column: Any = "",
+    delimiter: Any = "",
+    decimal: Any = "",
+    encoding: Any = "",
     edges_are: Any = "undirected",
     merge_edges: Any = "refuse",
     self_loops: Any = "refuse",
+    unknown_nodes: Any = "refuse",
     edges_before: Any = "",
     clients: Any = 5,
     partitioner: Any = "random",
