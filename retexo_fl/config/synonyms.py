@@ -60,7 +60,7 @@ _NAMES: Final = {
     "edges-before": "before cutoff cutoff_time until time_cutoff",
     "feature-normalisation": "normalize normalise normalize_features normalise_features "
     "feature_normalization normalization normalisation scaler scaling row_normalize",
-    "label-column": "label labels target target_column y y_column label_col label_name",
+    "label-column": "label labels target y y_column label_col label_name",
     "key-column": "id id_column key index_col node_id node_id_column id_col key_col",
     "nodes": "node_file nodes_file node_table node_csv nodes_csv node_path nodes_path",
     "edges": "edge_file edges_file edge_table edge_csv edges_csv edge_list edge_index edge_path",
@@ -78,7 +78,7 @@ _NAMES: Final = {
     "local-correction": "scaffold correction control_variates",
     "negatives": "num_negatives neg_ratio num_neg_samples neg_sampling_ratio negative_samples",
     "link-head": "decoder predictor link_predictor head",
-    "codec": "compression compress encoding",
+    "codec": "compression compress",
     "row-bits": "quantization quantize bits activation_bits",
     "update-bits": "gradient_bits gradient_compression quantize_updates",
     "weight-bits": "quantize_weights",
