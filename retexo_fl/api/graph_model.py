@@ -6,32 +6,42 @@ nodes, F features, C classes, D width of an embedding.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
 from retexo_fl.api.predicted_graph import predicted_graph
+from retexo_fl.api.traced_pass import EdgeMasks, normalised, traced_outputs
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.preparation import whole_part
 from retexo_fl.client.stage_input import stage_input
 from retexo_fl.client.stage_rows import read_rows, with_coordinates
+from retexo_fl.errors import ConfigurationError
 from retexo_fl.exchange import Vectors
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
+from retexo_fl.graph.sources.foreign import as_array, as_csr
+from retexo_fl.graph.sources.from_arrays import ATTRIBUTES, EDGES, FEATURES, TRANSPOSED, WEIGHT
 from retexo_fl.layers.base import StageInput
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis, BasisForm
 from retexo_fl.training.stage_model import StageModel
 from retexo_fl.training.stage_pass import chunks
+from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     from retexo_fl.federation.trained_model import TrainedModel
 
+#: Where it is loaded, its explainers may be, too; it takes seconds to load.
+_PYG: Final = "torch_geometric"
+
 
 class GraphModel(torch.nn.Module):
-    """All trained layers of a run, for inference on the CPU.
+    """All trained layers of a run, for inference, and for explanations, on the CPU.
 
     Called with a graph it returns (N, C) logits in the order of the graph's nodes: of classes or
     labels; of a regression (N, 1) numbers in the labels' own units; of links (N, D) embeddings, two
@@ -56,26 +66,56 @@ class GraphModel(torch.nn.Module):
             self.register_buffer("basis_directions", torch.from_numpy(basis.directions))
         self.requires_grad_(False)
         self.eval()
+        if _PYG in sys.modules:
+            self._take_masks()
 
-    @torch.no_grad()
-    def forward(self, graph: Any) -> torch.Tensor:
+    def forward(
+        self, graph: Any, edge_index: Any = None, edge_weight: Any = None, edge_attr: Any = None
+    ) -> torch.Tensor:
         """Return what the last layer says of all nodes.
+
+        Gradients flow to the features of a PyG ``Data``, or ``x``, where these require them, to
+        parameters that do (none at first), and to an edge mask that PyG's explainers set. Then all
+        nodes are computed at once, with dense features.
 
         Args:
             graph: What :func:`retexo_fl.run` takes as ``graph``, with the features (N, F) of the
                 training and, where the layers read them, weights and attributes of edges. Its
                 labels are not read, and it may have no edges, which are read as in the training.
+                With ``edge_index``: the features alone.
+            edge_index: (2, E) integers, or a sparse matrix as PyG's ``adj_t``.
+            edge_weight: (E,), of the edges; without gradients.
+            edge_attr: (E, A), likewise.
 
         Raises:
             DatasetError: It is no graph that can be read.
             PartitionError: It has other features than the model was trained with, or edges that the
                 layers do not take.
+            ConfigurationError: An edge mask is set, and not of the edges of an ``edge_index``.
         """
+        if edge_index is not None:
+            edges = EDGES if as_csr(edge_index) is None else TRANSPOSED
+            graph = {
+                FEATURES: graph,
+                edges: edge_index,
+                WEIGHT: edge_weight,
+                ATTRIBUTES: edge_attr,
+            }
         whole = predicted_graph(graph, self._trained, labels=False)
+        order = np.argsort(whole.node_keys, kind="stable")
+        place = np.argsort(order)
         part = whole_part(whole)
-        found = self._outputs(part)
-        order = torch.from_numpy(np.argsort(np.argsort(whole.node_keys, kind="stable")))
-        found = found[order]
+        self._check(part)
+        part = as_read(self._trained.config.model, part)
+        features, masks = _of(graph, FEATURES), self._masks(_of(graph, EDGES), place)
+        wants = [one for one in (features, *self.parameters()) if _requires_grad(one)]
+        if masks is None and not (wants and torch.is_grad_enabled()):
+            found = self._outputs(part)
+        else:
+            rows = features if _requires_grad(features) else _dense(part)
+            rows = rows[torch.from_numpy(order)] if rows is features else rows
+            found = self._traced(part, rows, masks)
+        found = found[torch.from_numpy(place)]
         if self._trained.label_facts:
             mean, scale = self._trained.label_facts
             found = mean + scale * found.double()
@@ -87,18 +127,20 @@ class GraphModel(torch.nn.Module):
         assert isinstance(last, StageModel)
         return last.score(first, second)
 
-    def _outputs(self, part: GraphPartition) -> torch.Tensor:
-        """Return (N, C) outputs in the order of the part."""
-        trained, model = self._trained, self._trained.config.model
-        trained.check_fits(
+    def _check(self, part: GraphPartition) -> None:
+        """Refuse a graph that the layers do not take."""
+        self._trained.check_fits(
             recipe=part.recipe_digest,
             features=part.num_features,
             classes=part.num_classes,
             edge_features=part.edge_values.num_attributes,
             source="graph",
         )
-        check_edges(model, part)
-        part = as_read(model, part)
+        check_edges(self._trained.config.model, part)
+
+    def _outputs(self, part: GraphPartition) -> torch.Tensor:
+        """Return (N, C) outputs in the order of the part."""
+        trained, model = self._trained, self._trained.config.model
         plan = BoundaryPlan.from_partition(part, "rows")
         inputs = self._first_input(part, plan)
         *before, last = [stage for stage in self.stages if isinstance(stage, StageModel)]
@@ -110,17 +152,86 @@ class GraphModel(torch.nn.Module):
             inputs = _input(part, plan, rows, model)
         return _all_rows(last, inputs, lambda batch: last.classify(batch, None))
 
+    def _traced(
+        self, part: GraphPartition, rows: torch.Tensor, masks: EdgeMasks | None
+    ) -> torch.Tensor:
+        """Return what :meth:`_outputs` does, of features that may require gradients."""
+        config, shape = self._trained.config, self._trained.shape
+        nothing = np.zeros((part.num_inner, 0), config.dtype)
+        plan = BoundaryPlan.from_partition(part, "rows")
+        rows = rows.to(getattr(torch, config.dtype))
+        return traced_outputs(
+            [stage for stage in self.stages if isinstance(stage, StageModel)],
+            shape,
+            normalised(rows, config.feature_normalisation),
+            _input(part, plan, nothing, config.model),
+            basis=self._basis() if shape.has_basis else None,
+            masks=masks,
+        )
+
+    def _masks(self, edge_index: Any, place: np.ndarray) -> EdgeMasks | None:
+        """Return the edge masks that an explainer of PyG has set; have places for them."""
+        if _PYG in sys.modules and not hasattr(self, "messages"):
+            self._take_masks()
+        set_there = [getattr(module, "_edge_mask", None) for module in self._messages()]
+        if all(mask is None for mask in set_there):
+            return None
+        ends = None if edge_index is None else as_array(edge_index)
+        found: list[torch.Tensor | None] = []
+        for module, mask in zip(self._messages(), set_there, strict=True):
+            if mask is not None and (ends is None or ends.shape != (2, mask.numel())):
+                raise ConfigurationError(
+                    f"edge mask: has {counted(mask.numel(), 'value')}; expected one for each "
+                    "column of edge_index"
+                )
+            flat = None if mask is None else mask.reshape(-1)
+            found.append(flat.sigmoid() if flat is not None and module._apply_sigmoid else flat)
+        assert ends is not None
+        return EdgeMasks(ends=place[ends], of_layers=found)
+
+    def _messages(self) -> list[Any]:
+        return [*getattr(self, "messages", ())]
+
+    def _take_masks(self) -> None:
+        """Have a module for each layer that explainers take for one that passes messages."""
+        from torch_geometric.nn import MessagePassing
+
+        for module in self.modules():
+            if isinstance(module, MessagePassing):
+                # Its edges are in another order than those of the caller.
+                module.explain = False
+        # PyG writes into the class of what it makes, which is therefore one of ours.
+        messages = type("Messages", (MessagePassing,), {})
+        self.messages = torch.nn.ModuleList(messages() for _ in self.stages)
+
+    def _basis(self) -> Basis:
+        mean, directions = self.get_buffer("basis_mean"), self.get_buffer("basis_directions")
+        return Basis(mean=mean.numpy(), directions=directions.numpy())
+
     def _first_input(self, part: GraphPartition, plan: BoundaryPlan) -> StageInput:
         config, shape = self._trained.config, self._trained.shape
         features = normalise_features(part.features, config.feature_normalisation)
         rows: Vectors = features.astype(config.dtype)
         if not shape.has_basis:
             return _input(part, plan, rows, config.model)
-        mean, directions = self.get_buffer("basis_mean"), self.get_buffer("basis_directions")
-        basis = Basis(mean=mean.numpy(), directions=directions.numpy())
+        basis = self._basis()
         if not shape.basis_of_sums:
             return _input(part, plan, basis.coordinates(rows), config.model)
         return with_coordinates(basis, _input(part, plan, rows, config.model))
+
+
+def _of(graph: Any, name: str) -> Any:
+    return graph.get(name) if isinstance(graph, Mapping) else getattr(graph, name, None)
+
+
+def _requires_grad(values: object) -> bool:
+    return isinstance(values, torch.Tensor) and values.requires_grad
+
+
+def _dense(part: GraphPartition) -> torch.Tensor:
+    features = part.features
+    array = features.toarray() if isinstance(features, csr_array) else np.array(features)
+    return torch.from_numpy(array)
 
 
 def _stage(trained: TrainedModel, layer: int) -> StageModel:

@@ -57,7 +57,7 @@ class AggregatedLayer(GraphLayer):
         """Pass the messages of this stage."""
         rows = compact_rows(self.aggregated(inputs), inputs.dtype)
         if inputs.centre is not None:
-            rows = _centred(dense_rows(rows, inputs.dtype), inputs.centre)
+            rows = centred(dense_rows(rows, inputs.dtype), inputs.centre)
         return AggregatedInput(rows=rows, hashes=inputs.own_hashes, dtype=inputs.dtype)
 
     def batch(self, prepared: object, rows: np.ndarray) -> RowBatch:
@@ -72,8 +72,8 @@ class AggregatedLayer(GraphLayer):
         return linear(batch.rows, batch.hashes, self.weight, dropout) + self.bias
 
 
-def _centred(rows: torch.Tensor, centre: np.ndarray) -> torch.Tensor:
-    """Subtract (D,) from each D columns of (N, D') rows."""
+def centred(rows: torch.Tensor, centre: np.ndarray) -> torch.Tensor:
+    """Return (N, D') rows with a (D,) centre subtracted from each D of their columns."""
     repeated = np.tile(centre, rows.shape[1] // len(centre))
     return rows - torch.from_numpy(repeated).to(rows)
 

@@ -149,8 +149,13 @@ def pyg_layer(name: str) -> type[GraphLayer]:
         "__doc__": f"PyG's ``{conv}``.",
     }
     if kind.is_normalised:
-        traits["message_scale"] = staticmethod(GcnLayer.message_scale)
+        traits["message_scale"] = staticmethod(_gcn_scale)
     return type(conv, (PygLayer,), traits)
+
+
+def _gcn_scale(degrees: np.ndarray) -> np.ndarray:
+    """Return the factors of :class:`GcnLayer`, of directed edges by what comes in."""
+    return GcnLayer.message_scale(degrees if degrees.ndim == 1 else degrees[:, IN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
