@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from retexo_fl.config import AUTO_FEATURES, RunConfig, config_values, make_config
 from retexo_fl.config.checks import OF_TABLES
 from retexo_fl.errors import ConfigurationError, DatasetError
@@ -107,6 +105,8 @@ def _config(values: Mapping[str, Scalar], model: TrainedModel, *, is_table: bool
 
 def in_classes(graph: Graph, classes: tuple[str, ...]) -> Graph:
     """Return a graph whose classes are numbered as the model's are, by their names."""
+    import numpy as np
+
     from retexo_fl.graph.checks import ArrayChecks
     from retexo_fl.graph.labels import counted_from_zero
     from retexo_fl.graph.recipes import FeatureRecipe

@@ -10,8 +10,6 @@ from contextlib import suppress
 import click
 import typer
 
-from retexo_fl.config import nearest_key
-
 
 def printable(text: str) -> str:
     """Return ``text`` on one line, without characters that a terminal would act on."""
@@ -39,6 +37,8 @@ def complain(text: str) -> None:
 def usage_sentence(error: click.ClickException) -> str:
     """Return what is wrong with a command line: the thing, and what was expected."""
     if isinstance(error, click.NoSuchOption):
+        from retexo_fl.config import nearest_key
+
         known = [] if error.ctx is None else _options(error.ctx.command)
         near = f"--{nearest_key(error.option_name)}"
         return unknown("option", error.option_name, [near] if near in known else known)

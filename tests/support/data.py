@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from retexo_fl.graph.sources.synthetic import make_synthetic
 
@@ -69,6 +70,34 @@ def cora_dir() -> Path:
         "x_data": words.data.astype(np.float32),
         "x_shape": np.array(words.shape, np.int64),
         **{name: np.isin(nodes, chosen) for name, chosen in masks.items()},
+    }
+    np.savez(folder / "cora.npz", **arrays)
+    return folder
+
+
+@cache
+def planetoid_dir() -> Path:
+    """Return a folder whose ``cora.npz`` is that graph with its nodes in Planetoid's order.
+
+    Train nodes come first, then validation nodes, those of no use, and test nodes.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="planetoid-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with np.load(cora_dir() / "cora.npz") as stored:
+        arrays = dict(stored)
+    train, val, test = (arrays[f"{use}_mask"] for use in ("train", "val", "test"))
+    uses = (train, val, ~(train | val | test), test)
+    order = np.concatenate([np.flatnonzero(use) for use in uses])
+    edges = np.sort(np.argsort(order)[arrays["edge_index"]], axis=0)
+    words = csr_array(
+        (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]), shape=arrays["x_shape"]
+    )[order]
+    arrays |= {name: arrays[name][order] for name in ("y", "train_mask", "val_mask", "test_mask")}
+    arrays |= {
+        "edge_index": edges[:, np.lexsort(edges[::-1])],
+        "x_indptr": words.indptr,
+        "x_indices": words.indices,
+        "x_data": words.data,
     }
     np.savez(folder / "cora.npz", **arrays)
     return folder

@@ -20,7 +20,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph import Graph, load_dataset
 from retexo_fl.graph.sources.named.obtain import cache_folder, obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
-from tests.support.data import cora_dir
+from tests.support.data import planetoid_dir
 from tests.support.planetoid_files import planetoid_files
 from tests.support.web import WebServer, closed_port, part_of, stalled, status, web_server
 
@@ -29,7 +29,7 @@ _QUICK = Limits(connect_s=60.0, silence_s=60.0, total_s=200.0, pause_s=0.0)
 
 @cache
 def _files() -> dict[str, bytes]:
-    return planetoid_files(cora_dir() / "cora.npz")
+    return planetoid_files(planetoid_dir() / "cora.npz")
 
 
 def _pinned(contents: dict[str, bytes]) -> NamedDataset:
@@ -88,14 +88,14 @@ def test_a_download_is_the_graph_of_the_npz_file_and_is_kept(
     mirror: WebServer, cora: NamedDataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     graph = load_dataset("cora", data_dir=None, named={"cora": cora})
-    _same(graph, load_dataset("cora", data_dir=cora_dir()))
+    _same(graph, load_dataset("cora", data_dir=planetoid_dir()))
     assert _left(tmp_path) == ["cache/retexo-fl/cora.npz"]
     assert mirror.asked == [f"/data/cora/{name}" for name in _files()]
     out, err = capfd.readouterr()
     assert out == ""
     assert err.splitlines() == [
         "cora: downloading 7 files from 127.0.0.1",
-        "  548 kB, SHA-256 as expected",
+        "  530 kB, SHA-256 as expected",
     ]
     again = load_dataset("cora", data_dir=None, named={"cora": cora})
     _same(again, graph)
@@ -278,7 +278,7 @@ def test_source_files_by_hand_need_no_network(
 ) -> None:
     _write_by_hand(tmp_path, _files())
     graph = load_dataset("cora", data_dir=tmp_path, named={"cora": cora})
-    _same(graph, load_dataset("cora", data_dir=cora_dir()))
+    _same(graph, load_dataset("cora", data_dir=planetoid_dir()))
     assert (tmp_path / "cora.npz").is_file()
     assert capfd.readouterr().err == ""
 
