@@ -286,7 +286,7 @@ def _converted(given: EdgeListGraph, names: ArrayNames) -> EdgeListGraph:
         if given.task is None or (given.task != LINKS and given.num_classes is None):
             checks.fail(names.labels, f"missing; expected it, or task {LINKS}")
         outputs = given.num_classes or 1
-        labels = unknown_labels(given.task, len(features), outputs)
+        labels = unknown_labels(given.task, features.shape[0], outputs)
         return replace(given, labels=labels, num_classes=outputs)
     labels = as_array(given.labels)
     if given.task is not None:

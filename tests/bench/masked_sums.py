@@ -165,7 +165,7 @@ def _trainings(data_dir: Path | None, *, repeats: int, quick: bool) -> list[Row]
     graph = {"dataset": "cora", "data_dir": str(data_dir)} if data_dir else {"dataset": "digits"}
     base: dict[str, Any] = {
         **graph,
-        **{"clients": 10, "model": "sage"},
+        **{"split": "random:0.2/0.1/0.7", "clients": 10, "model": "sage"},
         **{"hidden": 16 if quick else 256, "layers": 2, "rounds": 3 if quick else 12},
     }
     rows = []

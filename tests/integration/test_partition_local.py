@@ -70,7 +70,7 @@ def make_all(
 def test_local_parts_of_cora_are_the_cut_ones_byte_for_byte(
     retexo: CommandLine, partitioner: str, fmt: str, dense: bool
 ) -> None:
-    graph = ("--dataset", "cora", "--data-dir", cora_dir(), "--split", "published")
+    graph = ("--dataset", "cora", "--data-dir", cora_dir(with_masks=True), "--split", "published")
     cut = ("--clients", "5", "--partitioner", partitioner, "--out", "cut")
     retexo.done("partition", "make", *graph, *cut)
     make_all(retexo, "local", fmt, dense=dense)

@@ -34,7 +34,7 @@ PARTITIONERS = ["random", "metis", "attribute:site"]
 
 def cora(*, dense: bool) -> Graph:
     """Return a graph of Cora's shape, as it is or with a hundred features, dense."""
-    graph = load_dataset("cora", data_dir=cora_dir())
+    graph = load_dataset("cora", data_dir=cora_dir(with_masks=True))
     features = graph.features
     if dense and isinstance(features, csr_array):
         features = features[:, :100].toarray()

@@ -40,10 +40,13 @@ def data_dir() -> Path:
 
 
 @cache
-def cora_dir() -> Path:
+def cora_dir(*, with_masks: bool = False) -> Path:
     """Return a folder whose ``cora.npz`` is a synthetic graph of Cora's shape.
 
     For tests of what holds on any such graph: they are the same on every machine.
+
+    Args:
+        with_masks: It brings a split of Cora's sizes; else each run draws one.
     """
     folder = Path(tempfile.mkdtemp(prefix="cora-shaped-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -69,8 +72,9 @@ def cora_dir() -> Path:
         "x_indices": words.indices.astype(np.int32),
         "x_data": words.data.astype(np.float32),
         "x_shape": np.array(words.shape, np.int64),
-        **{name: np.isin(nodes, chosen) for name, chosen in masks.items()},
     }
+    if with_masks:
+        arrays |= {name: np.isin(nodes, chosen) for name, chosen in masks.items()}
     np.savez(folder / "cora.npz", **arrays)
     return folder
 

@@ -70,8 +70,8 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("sites")
     parts = folder / "parts"
-    source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--partitioner", "louvain")
-    size = ("--clients", str(CLIENTS), "--out", str(parts))
+    source = ("--dataset", "cora", "--data-dir", str(data_dir()), "--split", "random:0.2/0.1/0.7")
+    size = ("--partitioner", "louvain", "--clients", str(CLIENTS), "--out", str(parts))
     run_command([program("retexo"), "partition", "make", *source, *size], cwd=folder)
     place = ("--partitions", str(parts), "--out", str(folder / "inline"), "--quiet")
     run_command([program("retexo"), "run", "--profile", "retexo", *OPTIONS, *place], cwd=folder)

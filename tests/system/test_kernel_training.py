@@ -266,7 +266,8 @@ def test_packets_out_of_order_change_no_bit(tmp_path: Path) -> None:
 @pytest.mark.real_graphs
 def test_cora_trains_as_well_over_the_kernel_path_as_over_tcp(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"clients": 3, "hidden": 16, "rounds": 40, "boundary-plan": "cover"}
-    cora = {"dataset": "cora", "data-dir": str(data_dir()), **keys}
+    place = {"dataset": "cora", "data-dir": str(data_dir()), "split": "random:0.2/0.1/0.7"}
+    cora = {**place, **keys}
     parts = make_parts(make_config(cora))
     with federation(tmp_path, parts, "xdp") as made:
         fixed = configured(tmp_path / "fixed", **cora, codec="fixed")

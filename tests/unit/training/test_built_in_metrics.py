@@ -172,7 +172,8 @@ def test_nodes_of_one_class_have_no_ranking() -> None:
 @pytest.mark.parametrize("name", ["roc-auc", "average-precision"])
 def test_tolokers_is_ranked_to_a_thousandth(tmp_path: Path, name: str) -> None:
     """The logits are those of a GraphSAGE trained on it."""
-    keys = {"dataset": "tolokers", "data_dir": data_dir(), "clients": 1, "layers": 1, "rounds": 20}
+    keys = {"dataset": "tolokers", "data_dir": data_dir(), "split": "random:0.2/0.1/0.7"}
+    keys |= {"clients": 1, "layers": 1, "rounds": 20}
     model = read_trained_model(train(tmp_path / "run", **keys))
     (part,) = make_parts(model.config)
     rows = part.features.astype(model.shape.dtype)
