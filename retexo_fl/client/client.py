@@ -406,7 +406,7 @@ class GraphClient(Answering):
         held = self._held(stage - 1, request.previous_digest, name)
         return None if held is None else self._codec.decode_weights(weights, held)
 
-    def _made_rows(self, request: PublishRequest) -> np.ndarray:
+    def _made_rows(self, request: PublishRequest) -> Vectors:
         """Make the rows that cross before a stage with the weights of the request; keep both."""
         ticket, weights = request.ticket, request.weights
         if weights is None:
@@ -442,7 +442,7 @@ class GraphClient(Answering):
             self._store.put_weights(ticket.stage, ticket.weights_digest, weights)
         return self._kept(ticket, rows)
 
-    def _kept(self, ticket: Ticket, rows: np.ndarray) -> np.ndarray:
+    def _kept(self, ticket: Ticket, rows: Vectors) -> Vectors:
         self._store.put_rows(ticket.stage, ticket.weights_digest, rows)
         return rows
 

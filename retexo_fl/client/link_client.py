@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from retexo_fl.client.api import (
     HelloAnswer,
     HelloRequest,
@@ -21,6 +19,7 @@ from retexo_fl.client.prediction_files import LinkPredictions
 from retexo_fl.client.stage_rows import layer_inputs, with_layer_outputs
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import LocalProtocolError
+from retexo_fl.exchange import Vectors
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.plan.stage_edges import StageEdges
 from retexo_fl.training.label_facts import uses_of
@@ -93,7 +92,7 @@ class LinkClient(GraphClient):
         """Return how many pairs it counts of a use."""
         return len(self._links.pairs[use]) * group_size(self._config, use)
 
-    def _made_rows(self, request: PublishRequest) -> np.ndarray:
+    def _made_rows(self, request: PublishRequest) -> Vectors:
         ticket, weights = request.ticket, request.weights
         layer = ticket.stage - 1
         if weights is None:

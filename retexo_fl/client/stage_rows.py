@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 
 from retexo_fl.graph.features import Features
 from retexo_fl.layers.aggregate import AggregatedLayer
@@ -26,30 +26,40 @@ from retexo_fl.layers.base import RowBatch, Rows, StageInput, dense_rows
 from retexo_fl.layers.named import layer_class
 from retexo_fl.training.basis import Basis
 from retexo_fl.training.stage_model import FlatParameters, ModelShape, StageModel
-from retexo_fl.training.stage_pass import chunks
+from retexo_fl.training.stage_pass import ROWS_PER_BATCH
 
 #: Of a factor's square, either way: a float32 holds e**40.
 _MOST_LOG: Final = 80.0
+#: Of rows that are made dense at once.
+_MOST_DENSE_VALUES: Final = 2**24
 
 
 def read_rows(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
     """Return the (N, D') rows that a stage's layer reads of all inner nodes."""
-    layer = StageModel(shape, stage).layer
-    assert isinstance(layer, AggregatedLayer)
-    return dense_rows(layer.prepare(inputs).rows, inputs.dtype).numpy()
+    return dense_rows(_aggregated(shape, stage, inputs), inputs.dtype).numpy()
 
 
-def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> np.ndarray:
-    """Return :func:`read_rows` as they cross.
+def layer_inputs(shape: ModelShape, stage: int, inputs: StageInput) -> Features:
+    """Return :func:`read_rows` as they cross, sparse where few of their values are not 0.
 
     Where the layer asks senders to multiply with a factor f, its -2 ln f stands in one more column:
     of the size of other values, so that few bits a value keep it.
     """
-    rows = read_rows(shape, stage, inputs)
+    found = _aggregated(shape, stage, inputs)
+    rows = found.numpy() if isinstance(found, torch.Tensor) else found
     factors = layer_class(shape.model).message_scale(inputs.degrees)
     if factors is None:
         return rows
-    return np.column_stack([rows, -2.0 * np.log(factors)]).astype(rows.dtype)
+    beside = (-2.0 * np.log(factors)).astype(rows.dtype)[:, None]
+    if isinstance(rows, np.ndarray):
+        return np.hstack([rows, beside])
+    return csr_array(hstack([rows, csr_array(beside)], format="csr"))
+
+
+def _aggregated(shape: ModelShape, stage: int, inputs: StageInput) -> Rows:
+    layer = StageModel(shape, stage).layer
+    assert isinstance(layer, AggregatedLayer)
+    return layer.prepare(inputs).rows
 
 
 def with_layer_outputs(
@@ -102,19 +112,25 @@ class _Layer:
     @torch.no_grad()
     def outputs(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
         """Return the (n, H) rows that it makes of (n, D') rows."""
-        read = dense_rows(rows, self._model.norm.weight.dtype)[:, : self._width]
-        parts = [
-            self._model.embed(RowBatch(rows=read[some], hashes=hashes[some]))
-            for some in chunks(np.arange(len(read)))
-        ]
-        return torch.cat(parts) if parts else read.new_zeros(0, self._model.layer.shape.outputs)
+        step = max(1, min(ROWS_PER_BATCH, _MOST_DENSE_VALUES // max(1, self._width)))
+        made = self._model.norm.weight.new_zeros(rows.shape[0], self._model.layer.shape.outputs)
+        for first in range(0, len(made), step):
+            some = slice(first, first + step)
+            made[some] = self._made(rows[some, : self._width], hashes[some])
+        return made
+
+    def _made(self, rows: Rows, hashes: np.ndarray) -> torch.Tensor:
+        return self._model.embed(RowBatch(rows=self._dense(rows), hashes=hashes))
 
     def factors(self, rows: Rows) -> torch.Tensor:
         """Return the (n, 1) factors that senders multiply with; ones where there are none."""
-        column = dense_rows(rows, self._model.norm.weight.dtype)[:, self._width :]
+        column = self._dense(rows[:, self._width :])
         # Whatever a peer says, a factor is finite.
         column = column.clamp(-_MOST_LOG, _MOST_LOG)
         return torch.exp(-column / 2) if column.shape[1] else column.new_ones(len(column), 1)
+
+    def _dense(self, rows: Rows) -> torch.Tensor:
+        return dense_rows(rows, self._model.norm.weight.dtype).contiguous()
 
 
 def _mapped(rows: Rows, basis: Basis) -> torch.Tensor:

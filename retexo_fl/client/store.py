@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from retexo_fl.errors import CheckpointError
 from retexo_fl.files import write_whole
-from retexo_fl.graph.npy import open_npy
+from retexo_fl.graph.features import Features
+from retexo_fl.graph.npy import open_npy, open_npz
 
 #: Of an attempt's number.
 _MOST_DIGITS: Final = 18
@@ -39,11 +41,11 @@ class ClientStore(Protocol):
         """Remember a newer attempt."""
         ...
 
-    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+    def rows(self, stage: int, digest: bytes) -> Features | None:
         """Return the (N, H) rows made for a stage, or None."""
         ...
 
-    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+    def put_rows(self, stage: int, digest: bytes, rows: Features) -> None:
         """Keep the rows made for a stage."""
         ...
 
@@ -89,7 +91,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._attempt = 0
-        self._rows: dict[tuple[int, bytes], np.ndarray] = {}
+        self._rows: dict[tuple[int, bytes], Features] = {}
         self._weights: dict[tuple[int, bytes], np.ndarray] = {}
         self._held: dict[tuple[int, bytes], np.ndarray] = {}
         self._closed: dict[tuple[int, bytes], tuple[int, ...]] = {}
@@ -103,11 +105,11 @@ class MemoryStore:
         """See :class:`ClientStore`."""
         self._attempt = attempt
 
-    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+    def rows(self, stage: int, digest: bytes) -> Features | None:
         """See :class:`ClientStore`."""
         return self._rows.get((stage, digest))
 
-    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+    def put_rows(self, stage: int, digest: bytes, rows: Features) -> None:
         """See :class:`ClientStore`."""
         self._rows = {(stage, digest): rows}
 
@@ -179,13 +181,20 @@ class FolderStore:
         """See :class:`ClientStore`."""
         self._write("attempt", str(attempt).encode())
 
-    def rows(self, stage: int, digest: bytes) -> np.ndarray | None:
+    def rows(self, stage: int, digest: bytes) -> Features | None:
         """See :class:`ClientStore`."""
-        return self._array(_name(stage, digest, "npy"), dimensions=2)
+        dense = self._array(_name(stage, digest, "npy"), dimensions=2)
+        return self._sparse(_name(stage, digest, "npz")) if dense is None else dense
 
-    def put_rows(self, stage: int, digest: bytes, rows: np.ndarray) -> None:
+    def put_rows(self, stage: int, digest: bytes, rows: Features) -> None:
         """See :class:`ClientStore`."""
-        self._put_array(_name(stage, digest, "npy"), rows)
+        if isinstance(rows, np.ndarray):
+            self._put_array(_name(stage, digest, "npy"), rows)
+            return
+        content = io.BytesIO()
+        arrays = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
+        np.savez(content, shape=np.array(rows.shape), **arrays)
+        self._put_whole(_name(stage, digest, "npz"), content.getvalue())
 
     def weights(self, stage: int, digest: bytes) -> np.ndarray | None:
         """See :class:`ClientStore`."""
@@ -248,12 +257,8 @@ class FolderStore:
 
     def _array(self, name: str, *, dimensions: int) -> np.ndarray | None:
         path = self._folder / name
-        try:
-            self._check_whole(path)
-        except FileNotFoundError:
+        if not self._is_there(path):
             return None
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         array = open_npy(path, error=CheckpointError)
         if array.ndim != dimensions or array.dtype.kind != "f":
             raise CheckpointError(
@@ -261,12 +266,31 @@ class FolderStore:
             )
         return array
 
+    def _sparse(self, name: str) -> csr_array | None:
+        path = self._folder / name
+        if not self._is_there(path):
+            return None
+        with open_npz(path, error=CheckpointError) as file:
+            data, indices, indptr, shape = map(file.read, ("data", "indices", "indptr", "shape"))
+        try:
+            rows = csr_array((data, indices, indptr), shape=tuple(map(int, shape)))
+            rows.check_format(full_check=True)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: damaged ({error})") from error
+        if rows.ndim != 2 or rows.dtype.kind != "f":
+            raise CheckpointError(
+                f"{path}: damaged ({rows.dtype} of shape {rows.shape}; expected rows of floats)"
+            )
+        return rows
+
     def _put_array(self, name: str, array: np.ndarray) -> None:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
             header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array))
         )
-        content = header.getvalue(), np.ascontiguousarray(array).tobytes()
+        self._put_whole(name, header.getvalue(), np.ascontiguousarray(array).tobytes())
+
+    def _put_whole(self, name: str, *content: bytes) -> None:
         # The checksum first: an array that has none is not whole.
         self._write(f"{name}.crc32", _checksum(content).encode())
         self._write(name, *content)
@@ -279,6 +303,16 @@ class FolderStore:
             return None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+
+    def _is_there(self, path: Path) -> bool:
+        """Return whether there is a file, which is whole."""
+        try:
+            self._check_whole(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        return True
 
     def _check_whole(self, path: Path) -> None:
         """Compare rows with their checksum; damaged ones are removed, so that they are made anew.

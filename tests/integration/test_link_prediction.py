@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,61 @@ def test_agents_train_and_predict_links_as_one_process_does(folder: Path, tmp_pa
         assert (
             result_of(tmp_path / "deployed")["metric"] == result_of(tmp_path / "inline")["metric"]
         )
+
+
+def write_wide(folder: Path, *, nodes: int, columns: int, dense: bool = False) -> dict[str, Any]:
+    """Write a graph without labels that has four features of many a node; return where it is."""
+    rng = np.random.default_rng(3)
+    places = columns // 4 * np.arange(4) + rng.integers(0, columns // 4, (nodes, 4))
+    pairs = np.unique(np.sort(rng.integers(0, nodes, (2, 3 * nodes)), axis=0), axis=1)
+    arrays = {"edge_index": pairs[:, pairs[0] != pairs[1]]}
+    if dense:
+        features = np.zeros((nodes, columns), np.float32)
+        np.put_along_axis(features, places, np.arange(1, 5), axis=1)
+        arrays["x"] = features
+    else:
+        arrays |= {
+            "x_indptr": 4 * np.arange(nodes + 1),
+            "x_indices": places.reshape(-1),
+            "x_data": np.tile(np.arange(1, 5, dtype=np.float32), nodes),
+            "x_shape": np.array([nodes, columns]),
+        }
+    np.savez(folder / "wide.npz", **arrays)
+    return {**LINKS, "dataset": "wide", "data_dir": folder, "clients": 3}
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_sparse_features_train_what_dense_ones_do(tmp_path: Path, model: str) -> None:
+    runs = []
+    for name in ("sparse", "dense"):
+        (tmp_path / name).mkdir()
+        keys = write_wide(tmp_path / name, nodes=60, columns=90, dense=name == "dense")
+        runs.append(train(tmp_path / f"{name}-run", **keys, model=model))
+    assert largest_difference(*runs) < 1e-9
+    moved = [ledger_of(run).sum(kind="boundary") for run in runs]
+    assert (moved[0].messages, moved[0].raw) == (moved[1].messages, moved[1].raw)
+
+
+def test_a_run_on_sparse_features_goes_on(tmp_path: Path) -> None:
+    keys = {**write_wide(tmp_path, nodes=60, columns=90), "model": "gcn"}
+    expected, stopped = train(tmp_path / "undisturbed", **keys), tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, Interrupter(9), **keys)
+    train(stopped, **keys, resume=str(stopped))
+    assert model_bytes(stopped) == model_bytes(expected)
+
+
+def test_sparse_features_stay_sparse(tmp_path: Path) -> None:
+    keys = write_wide(tmp_path, nodes=1500, columns=60_000) | {"hidden": 2, "rounds": 1}
+    tracemalloc.start()
+    try:
+        train(tmp_path / "run", **keys, model="gcn")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # As arrays, the features of one client take 240 MB, and those of its peers 480. What a trained
+    # layer makes of them is computed 134 MB at a time.
+    assert peak_bytes < 200_000_000
 
 
 def test_an_owner_has_a_say_in_how_many_edges_an_update_is_of(folder: Path, tmp_path: Path) -> None:

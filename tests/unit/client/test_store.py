@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from retexo_fl.client.store import ClientStore, FolderStore, MemoryStore
 from retexo_fl.errors import CheckpointError
@@ -41,6 +44,47 @@ def test_store_returns_what_was_put(store: ClientStore, dtype: str) -> None:
     assert weights is not None
     np.testing.assert_array_equal(weights, rows[0])
     assert store.weights(2, DIGEST) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sparse_rows_stay_sparse(store: ClientStore, dtype: str) -> None:
+    # A row, and the last column, without any value.
+    rows = csr_array(np.array([[0, 2.5, 0], [0, 0, 0], [-1, 4, 0]], dtype=dtype))
+    store.put_rows(1, DIGEST, rows)
+    kept = store.rows(1, DIGEST)
+    assert isinstance(kept, csr_array)
+    assert (kept.shape, kept.dtype) == (rows.shape, dtype)
+    np.testing.assert_array_equal(kept.toarray(), rows.toarray())
+    store.forget()
+    assert store.rows(1, DIGEST) is None
+
+
+def test_folder_store_never_returns_altered_sparse_rows(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put_rows(1, DIGEST, csr_array(np.eye(3)))
+    (path,) = tmp_path.glob("*.npz")
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=f"{path}: damaged"):
+            store.rows(1, DIGEST)
+        assert store.rows(1, DIGEST) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"indices": [9]}, {"indptr": [0, 2]}, {"shape": [1]}, {"data": [1]}, {"data": ["a"]}],
+    ids=str,
+)
+def test_sparse_rows_that_are_none_are_damaged(tmp_path: Path, changed: dict[str, Any]) -> None:
+    store = FolderStore(tmp_path)
+    store.put_rows(1, DIGEST, csr_array(np.eye(1)))
+    (path,) = tmp_path.glob("*.npz")
+    with np.load(path) as file:
+        np.savez(path, **{**file, **{name: np.array(value) for name, value in changed.items()}})
+    path.with_name(f"{path.name}.crc32").write_text(f"{zlib.crc32(path.read_bytes()):08x}")
+    with pytest.raises(CheckpointError, match=f"{path}: damaged"):
+        store.rows(1, DIGEST)
 
 
 def test_forget_drops_rows_and_closings(store: ClientStore) -> None:
