@@ -26,11 +26,11 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
     asked = asked.of_run()
     config = settled(asked)
     layer_class(config.model)
-    config, parts = asked.load(config)
-    config, fit = fitted(config, parts, asked)
+    loaded = asked.load(config)
+    config, fit = fitted(loaded.config, loaded.parts, asked)
     with Step("counting what each algorithm and profile would move"):
-        counted = PlannedParts(parts)
-        profile = chosen_profile(config, counted, asked, fit=fit)
+        counted = PlannedParts(loaded.parts)
+        profile = chosen_profile(config, counted, asked, fit=fit, masks=loaded.masks)
         facts = {**plan_facts(config, counted), "profile": to_json(profile)}
         if config.algorithm == "lazy":
             facts["profiles"] = {

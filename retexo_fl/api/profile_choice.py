@@ -29,7 +29,7 @@ _OF_WHAT: Final = frozenset({"task", "model"})
 
 
 def chosen_profile(
-    config: RunConfig, planned: PlannedParts, asked: Asked, *, fit: str
+    config: RunConfig, planned: PlannedParts, asked: Asked, *, fit: str, masks: str
 ) -> ChosenProfile:
     """Return the profile of a run whose graph is here.
 
@@ -38,8 +38,10 @@ def chosen_profile(
         planned: All clients' parts.
         asked: What the user asked for, with a profile.
         fit: What was fitted (:func:`~retexo_fl.api.settling.fitted`).
+        masks: Likewise, of the split (:class:`~retexo_fl.client.preparation.SettledParts`).
     """
     profile = named_profile(asked)
+    fit = "; ".join(filter(None, (fit, masks)))
     if profile.name == DEFAULT_PROFILE:
         return replace(profile, fit=fit)
     lean = _lean_at_most(config, planned, asked)

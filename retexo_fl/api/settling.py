@@ -29,6 +29,7 @@ from retexo_fl.masking import MASKED
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
+    from retexo_fl.client.preparation import SettledParts
     from retexo_fl.graph import GraphPartition
 
 #: Configuration keys that a user gave.
@@ -91,18 +92,16 @@ class Asked:
         """Keys of the file."""
         return read_config_file(self.file) if self.file else {}
 
-    def load(
-        self, config: RunConfig, *, quiet: bool = False
-    ) -> tuple[RunConfig, list[GraphPartition]]:
-        """Return the configuration with the split that was used, and all parts.
+    def load(self, config: RunConfig, *, quiet: bool = False) -> SettledParts:
+        """Return all parts, and by which split.
 
         ``quiet`` shows no progress of a download.
         """
-        from retexo_fl.client.preparation import check_parts, load_settled
+        from retexo_fl.client.preparation import SettledParts, check_parts, load_settled
 
         if self.parts is None:
             return load_settled(config, graph=self.graph, quiet=quiet)
-        return config, check_parts(config, list(self.parts))
+        return SettledParts(config=config, parts=check_parts(config, list(self.parts)))
 
 
 def settled(asked: Asked) -> RunConfig:

@@ -99,11 +99,13 @@ class Training:
         from retexo_fl.api.plan_exchanges import PlannedParts
         from retexo_fl.api.profile_choice import chosen_profile
 
-        config, parts = self.asked.load(self.config, quiet=self.quiet)
+        loaded = self.asked.load(self.config, quiet=self.quiet)
         if self.config.resume:
-            return self.config, parts, None
-        config, fit = fitted(config, parts, self.asked)
-        return config, parts, chosen_profile(config, PlannedParts(parts), self.asked, fit=fit)
+            return self.config, loaded.parts, None
+        config, fit = fitted(loaded.config, loaded.parts, self.asked)
+        counted = PlannedParts(loaded.parts)
+        profile = chosen_profile(config, counted, self.asked, fit=fit, masks=loaded.masks)
+        return config, loaded.parts, profile
 
     def _tell_devices(self) -> None:
         """Say what of the devices is here, where the clients are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,21 @@ from retexo_fl.units import counted, format_counted
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledParts:
+    """All parts of a graph, and by which split.
+
+    Attributes:
+        config: With the split that it was.
+        parts: By client.
+        masks: That these are the graph's own masks, and what was made of them; empty where not.
+    """
+
+    config: RunConfig
+    parts: list[GraphPartition]
+    masks: str = ""
+
+
 def make_parts(
     config: RunConfig, *, graph: object | None = None, quiet: bool = False
 ) -> list[GraphPartition]:
@@ -83,51 +98,48 @@ def make_parts(
         TableError: Its tables cannot be read, or contradict each other.
         ConfigurationError: It cannot be split as asked.
     """
-    return settled_parts(config, graph=graph, quiet=quiet)[1]
+    return settled_parts(config, graph=graph, quiet=quiet).parts
 
 
 def settled_parts(
     config: RunConfig, *, graph: object | None = None, quiet: bool = False
-) -> tuple[RunConfig, list[GraphPartition]]:
-    """Return what :func:`make_parts` does, and the configuration with the split that it was."""
+) -> SettledParts:
+    """Return what :func:`make_parts` does, and by which split."""
     # A download has a bar of its own.
     with Step(f"loading {config.graph_name}", quiet=quiet or _may_download(config)):
         whole = load_graph(config, quiet=quiet) if graph is None else given_graph(graph, config)
     check_task(whole.labels, config.task, source=f"data set {whole.name!r}")
     tell_scale(whole.name, [whole.features], whole.recipe)
-    config = _with_own_split(config, whole)
+    config, masks = _with_own_split(config, whole)
     with _cutting(whole, config, quiet=quiet):
         assignment = assign_nodes(
             whole, partitioner=config.partitioner, clients=config.clients, seed=config.seed
         )
         split = _node_split(whole, assignment, config)
         parts = cut_graph(whole, assignment, split)
-    return config, parts
+    return SettledParts(config=config, parts=parts, masks=masks)
 
 
-def _with_own_split(config: RunConfig, graph: Graph) -> RunConfig:
-    """Choose the split that a graph brings where none is chosen, and say what it is."""
+def _with_own_split(config: RunConfig, graph: Graph) -> tuple[RunConfig, str]:
+    """Choose the split that a graph brings where none is chosen; say, and return, what it is."""
     chosen = config.split
     if config.task == LINKS or not graph.masks.columns:
-        return config
+        return config, ""
     if chosen == AUTO:
         config = replace(config, split=PUBLISHED if graph.masks.columns == 1 else f"{PUBLISHED}:0")
     if config.split.partition(":")[0] != PUBLISHED:
-        return config
+        return config, ""
     found = own_split(graph, config.split)
-    notes = list(found.notes)
+    notes, masks = list(found.notes), f"split {config.split}: the graph's own masks"
+    made = f"{masks} ({'; '.join(notes)})" if notes else masks
     if chosen == AUTO:
         if graph.masks.columns > 1:
             notes.append(f"column 0 of {graph.masks.columns}, {PUBLISHED}:1 is the next")
         drawn = split_name(config.task, AUTO)
         notes.append(f"no split was chosen, {drawn} would draw another")
-    elif not notes:
-        return config
-    logger.warning(
-        "%s: split %s: the graph's own masks, %s (%s)",
-        *(graph.name, config.split, found.counts, "; ".join(notes)),
-    )
-    return config
+    if notes:
+        logger.warning("%s: %s, %s (%s)", graph.name, masks, found.counts, "; ".join(notes))
+    return config, made
 
 
 def _may_download(config: RunConfig) -> bool:
@@ -403,17 +415,18 @@ def load_parts(
             node, or the model cannot take its edges.
         ConfigurationError: ``clients`` contradicts the folder.
     """
-    return load_settled(config, graph=graph, quiet=quiet)[1]
+    return load_settled(config, graph=graph, quiet=quiet).parts
 
 
 def load_settled(
     config: RunConfig, *, graph: object | None = None, quiet: bool = False
-) -> tuple[RunConfig, list[GraphPartition]]:
-    """Return what :func:`load_parts` does, and the configuration with the split that it was."""
+) -> SettledParts:
+    """Return what :func:`load_parts` does, and by which split."""
     if config.partitions:
-        return config, check_parts(config, open_parts(Path(config.partitions)))
-    config, parts = settled_parts(config, graph=graph, quiet=quiet)
-    return config, _with_checked_edges(config, parts)
+        parts = check_parts(config, open_parts(Path(config.partitions)))
+        return SettledParts(config=config, parts=parts)
+    found = settled_parts(config, graph=graph, quiet=quiet)
+    return replace(found, parts=_with_checked_edges(found.config, found.parts))
 
 
 def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:

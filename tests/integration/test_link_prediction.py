@@ -174,7 +174,7 @@ def write_wide(folder: Path, *, nodes: int, columns: int, dense: bool = False) -
     rng = np.random.default_rng(3)
     places = columns // 4 * np.arange(4) + rng.integers(0, columns // 4, (nodes, 4))
     pairs = np.unique(np.sort(rng.integers(0, nodes, (2, 3 * nodes)), axis=0), axis=1)
-    arrays = {"edge_index": pairs[:, pairs[0] != pairs[1]]}
+    arrays: dict[str, Any] = {"edge_index": pairs[:, pairs[0] != pairs[1]]}
     if dense:
         features = np.zeros((nodes, columns), np.float32)
         np.put_along_axis(features, places, np.arange(1, 5), axis=1)

@@ -13,7 +13,7 @@ from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import hash_keys, narrow_keys
 from retexo_fl.graph.labels import CLASSES, MULTI_LABEL
-from retexo_fl.graph.masks import Split
+from retexo_fl.graph.masks import Split, published_split
 from retexo_fl.graph.neighbours import (
     IN,
     OUT,
@@ -30,7 +30,7 @@ from retexo_fl.graph.scale import tell_scale
 from retexo_fl.graph.sources.edge_rules import EdgeList, EdgeRules, ruled_edges, tell_unknown
 from retexo_fl.graph.sources.tables import BoundaryTable, EdgeTable, NodeTable, edge_rows
 from retexo_fl.graph.sources.tables.edges import check_pairs_once, key_rows
-from retexo_fl.graph.sources.tables.source import shown
+from retexo_fl.graph.sources.tables.source import MASK_COLUMNS, shown
 from retexo_fl.units import counted, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -163,6 +163,15 @@ def _split(nodes: NodeTable, split: str, seed: int) -> Split:
                 "one of the two"
             )
         return nodes.split
+    if not split and (masks := nodes.masks.there()):
+        if lacking := [name for name, *_ in MASK_COLUMNS.values() if name not in masks]:
+            raise TableError(
+                f"{nodes.source}: column {lacking[0]!r} is missing; expected it beside the other "
+                "masks, since clients that do not see each other cannot make one, or --split "
+                "by-key:TRAIN/VAL/TEST"
+            )
+        found = published_split(nodes.source, nodes.masks, keys=nodes.keys, labels=nodes.labels)
+        return found.split
     if not split:
         raise TableError(
             f"{nodes.source}: column 'split' is missing; expected it, or --split "

@@ -78,7 +78,7 @@ def read_table_graph(
         task=LINKS if reading.task == LINKS else None,
         num_classes=len(names) or reading.outputs,
         node_keys=table.keys,
-        split=None if split is None else Masks.of(split),
+        split=table.masks if split is None else Masks.of(split),
         attributes=table.attributes,
         recipe=table.recipe,
         may_lack_edges=reading.may_lack_edges,

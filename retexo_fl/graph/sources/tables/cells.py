@@ -170,6 +170,25 @@ def split_codes(column: Column) -> np.ndarray:
     )
 
 
+def mask_array(column: Column) -> np.ndarray:
+    """Return whether a node is in a mask; what is empty or absent is not.
+
+    Returns:
+        [n] bool.
+
+    Raises:
+        TableError: A cell is another value.
+    """
+
+    def meaning(cell: Any) -> int | None:
+        found = _label_of(cell)
+        if found == -1:
+            return 0 if _as_text(cell) in {"", "nan"} else None
+        return found if found in {0, 1} else None
+
+    return _by_value(column, meaning, "0, 1, True, False or nothing").astype(bool)
+
+
 def direction_array(column: Column) -> np.ndarray:
     """Return 1 for ``out``, 0 for ``in``.
 

@@ -20,12 +20,13 @@ from retexo_fl.graph.labels import (
     labelled,
     unknown_labels,
 )
-from retexo_fl.graph.masks import Split
+from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.recipes.recipe import FeatureRecipe, named_recipe
 from retexo_fl.graph.sources.tables.cells import (
     flag_array,
     key_array,
     label_array,
+    mask_array,
     split_codes,
     target_array,
     text_array,
@@ -39,7 +40,9 @@ from retexo_fl.graph.sources.tables.recipe_features import RecipeReader, class_l
 from retexo_fl.graph.sources.tables.source import (
     KEY_COLUMN,
     LABEL_COLUMN,
+    MASK_COLUMNS,
     SPLIT_COLUMN,
+    USES_OF_NODES,
     Column,
     Complaints,
     Source,
@@ -143,7 +146,8 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
             ``regression``; ``links`` reads none; for ``multi-label`` the columns ``label_0``,
             ``label_1``, ..., or so numbered by the name of the column of labels, hold 0, 1 or
             nothing.
-        masks: Read the column ``split``, where there is one.
+        masks: Read the column ``split``, where there is one, or else ``train_mask``, ``val_mask``
+            or ``validation_mask``, and ``test_mask``.
         outputs: Of the model that predicts the nodes, which need no labels; None to train on them.
 
     Raises:
@@ -175,7 +179,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         name: _known_labels(_label_reader(columns.recipe, task), columns.unlabelled)
         for name in labels_of
     }
-    readers = _readers(source, key, readers_of, attributes, masks=masks)
+    readers = _readers(source, key, readers_of, attributes, taken=features.columns, masks=masks)
     found = _read(source, features, readers, complaints)
     if not len(found["key"]):
         raise TableError(f"{source.path}: has no rows; expected at least one node")
@@ -192,7 +196,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
     split = _split(found["split"], labels, complaints) if "split" in found else None
     complaints.check()
     used = {*features.columns} if features.columns else {*SPARSE_ARRAYS}
-    told = {} if masks else {SPLIT_COLUMN: "--split published"}
+    told = {} if masks else dict.fromkeys(USES_OF_NODES, "--split published")
     tell_unused(source, used | {name for _, name, _ in readers}, told)
     table = NodeTable(
         source=str(source.path),
@@ -203,6 +207,7 @@ def read_node_table(  # noqa: PLR0913 - so much may be chosen
         split=split,
         attributes={name: found[f"text {name}"] for name in attributes},
         recipe=columns.recipe,
+        masks=Masks(**{use: found.get(f"mask {use}") for use in MASK_COLUMNS}),
     )
     return table if rows is None else table.taken(rows)
 
@@ -262,16 +267,23 @@ def _readers(
     labels: Mapping[str, Callable[[Column], np.ndarray]],
     attributes: Sequence[str],
     *,
+    taken: Sequence[str],
     masks: bool,
 ) -> list[_Reader]:
-    """Return how ``key``, ``split`` and, as ``label NAME`` and ``text NAME``, the rest are read."""
+    """Return how ``key``, the split and, as ``label NAME`` and ``text NAME``, the rest are read."""
     readers: list[_Reader] = [
         ("key", key, key_array),
         *((f"label {name}", name, reader) for name, reader in labels.items()),
         *((f"text {name}", name, text_array) for name in attributes),
     ]
-    if masks and labels and SPLIT_COLUMN in source.names and SPLIT_COLUMN not in (key, *labels):
-        readers.append(("split", SPLIT_COLUMN, split_codes))
+    if not (masks and labels):
+        return readers
+    there = {*source.names} - {key, *labels}
+    if SPLIT_COLUMN in there:
+        return [*readers, ("split", SPLIT_COLUMN, split_codes)]
+    for use, names in MASK_COLUMNS.items():
+        found = [name for name in names if name in there and name not in taken]
+        readers += [(f"mask {use}", name, mask_array) for name in found[:1]]
     return readers
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
@@ -26,6 +27,16 @@ Cells: TypeAlias = np.ndarray | list[Any]
 KEY_COLUMN: Final = "key"
 LABEL_COLUMN: Final = "label"
 SPLIT_COLUMN: Final = "split"
+#: Where there is no such column: a column for each use, by the use.
+MASK_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "train": ("train_mask",),
+        "val": ("val_mask", "validation_mask"),
+        "test": ("test_mask",),
+    }
+)
+#: What no features are made of.
+USES_OF_NODES: Final = frozenset((SPLIT_COLUMN, *chain.from_iterable(MASK_COLUMNS.values())))
 #: A bound on numbers, so that a name does not decide how much memory is taken.
 _NUMBER: Final = r"(0|[1-9][0-9]{0,3})"
 #: Characters of a refused value that an error repeats.

@@ -50,7 +50,7 @@ from retexo_fl.graph.sources.tables.opening import open_table
 from retexo_fl.graph.sources.tables.source import (
     KEY_COLUMN,
     LABEL_COLUMN,
-    SPLIT_COLUMN,
+    USES_OF_NODES,
     Column,
     Complaints,
     Source,
@@ -151,7 +151,7 @@ def _labels(source: Source, choice: ColumnChoice) -> tuple[str, ...]:
 def _features(source: Source, choice: ColumnChoice, labels: Sequence[str]) -> tuple[str, ...]:
     if choice.columns:
         return tuple(name for name in choice.columns if name not in choice.drop)
-    others = {choice.key, *labels, SPLIT_COLUMN, *choice.drop}
+    others = {choice.key, *labels, *USES_OF_NODES, *choice.drop}
     return tuple(name for name in source.names if name not in others)
 
 

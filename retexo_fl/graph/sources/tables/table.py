@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from retexo_fl.errors import TableError
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import unknown_labels
-from retexo_fl.graph.masks import Split
+from retexo_fl.graph.masks import Masks, Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.tables.source import Complaints
@@ -68,6 +68,7 @@ class NodeTable(Table):
         split: Masks of labelled nodes, or None where the file has no column ``split``.
         attributes: The text columns that were asked for, each [n], dtype ``U``.
         recipe: What made features and labels of the columns; None where they are as they stand.
+        masks: Of columns ``train_mask``, ..., where the file has no column ``split``.
     """
 
     keys: np.ndarray
@@ -76,12 +77,13 @@ class NodeTable(Table):
     split: Split | None
     attributes: Mapping[str, np.ndarray]
     recipe: FeatureRecipe | None = None
+    masks: Masks = field(default_factory=Masks)
 
     def taken(self, rows: np.ndarray) -> NodeTable:
         """Return some rows ([r] numbers), which stand where they stood."""
         split = self.split
         if split is not None:
-            split = Split(**{n.removesuffix("_mask"): m[rows] for n, m in split.named().items()})
+            split = Split(**_taken(split.named(), rows))
         return replace(
             self,
             place=partial(_place_of, self.place, rows),
@@ -90,6 +92,7 @@ class NodeTable(Table):
             labels=self.labels[rows],
             split=split,
             attributes={name: values[rows] for name, values in self.attributes.items()},
+            masks=Masks(**_taken(self.masks.there(), rows)),
         )
 
     def without_labels(self, task: str, outputs: int) -> NodeTable:
@@ -97,6 +100,10 @@ class NodeTable(Table):
         none = np.zeros(len(self.keys), dtype=bool)
         labels = unknown_labels(task, len(self.keys), outputs)
         return replace(self, labels=labels, split=Split(train=none, val=none, test=none))
+
+
+def _taken(masks: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {name.removesuffix("_mask"): mask[rows] for name, mask in masks.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

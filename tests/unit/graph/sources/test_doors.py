@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 import torch
 from scipy import sparse
 
+import retexo_fl
 from retexo_fl.client.preparation import given_graph, load_graph, make_parts
 from retexo_fl.config import make_config
 from retexo_fl.errors import RetexoError
@@ -296,6 +298,97 @@ def test_masks_that_a_graph_brings_are_its_split(
     drawn = make_parts(make_config({"clients": 2, "split": "random:0.5/0.25/0.25"}), graph=data)
     assert sum(int(part.train_mask.sum()) for part in drawn) == 6
     assert not caplog.text
+
+
+def _masked(values: dict[str, list[Any]], ending: str, folder: Path) -> dict[str, Any]:
+    """Return what a run takes of tables that have some more columns."""
+    frame, ends = _frames(X, np.arange(NODES) % 2, pd)
+    frame = frame.assign(**values)
+    if ending in {"pandas", "polars"}:
+        kind = {"pandas": pd.DataFrame, "polars": pl.DataFrame}[ending]
+        return {"graph": tuple(kind(one.to_dict(orient="list")) for one in (frame, ends))}
+    nodes, edges = folder / f"nodes.{ending}", folder / "edges.csv"
+    ends.to_csv(edges, index=False)
+    if ending == "npz":
+        arrays: dict[str, Any] = {name: np.array(cells.tolist()) for name, cells in frame.items()}
+        np.savez(nodes, **arrays)
+    else:
+        frame.to_parquet(nodes) if ending == "parquet" else frame.to_csv(nodes, index=False)
+    return {"nodes": str(nodes), "edges": str(edges)}
+
+
+def _cut(given: dict[str, Any], **keys: Any) -> tuple[int, ...]:
+    """Return how many nodes each use has."""
+    graph = given.get("graph")
+    keys |= {"clients": 2, **{key: value for key, value in given.items() if key != "graph"}}
+    parts = make_parts(make_config(keys), graph=graph)
+    return tuple(
+        sum(int(getattr(part, f"{word}_mask").sum()) for part in parts)
+        for word in ("train", "val", "test")
+    )
+
+
+TRAIN, VALIDATION, TEST = ([i // 4 == use for i in range(NODES)] for use in range(3))
+TABLES = ("csv", "parquet", "npz", "pandas", "polars")
+
+
+@pytest.mark.parametrize("ending", TABLES)
+@pytest.mark.parametrize("kind", [bool, int, float])
+def test_columns_of_masks_are_a_table_s_split(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ending: str, kind: type
+) -> None:
+    train, validation, test = ([kind(cell) for cell in m] for m in (TRAIN, VALIDATION, TEST))
+    masks = {"train_mask": train, "val_mask": validation, "test_mask": test}
+    assert _cut(_masked(masks, ending, tmp_path)) == (4, 4, 4)
+    assert "the graph's own masks, 4 train, 4 validation and 4 test nodes" in caplog.text
+    assert "not used" not in caplog.text
+    masks = {"train_mask": train, "validation_mask": validation}
+    assert _cut(_masked(masks, ending, tmp_path), split="published") == (4, 4, 4)
+    assert _cut(_masked({"train_mask": train}, ending, tmp_path)) == (3, 1, 8)
+    # A column of words is the split, and with another split no mask is looked at.
+    words = ["test"] * 5 + ["val"] * 5 + ["train"] * 2
+    assert _cut(_masked({"train_mask": train, "split": words}, ending, tmp_path)) == (2, 5, 5)
+    given = _masked({"train_mask": ["odd"] * NODES}, ending, tmp_path)
+    assert sum(_cut(given, split="random:0.5/0.25/0.25")) == NODES
+
+
+def test_plan_result_and_report_say_that_the_masks_are_the_graph_s_own(tmp_path: Path) -> None:
+    frame, ends = _frames(X, np.arange(NODES) % 2, pd)
+    said = {}
+    for name, masks, split in (
+        ("made", {"train_mask": TRAIN, "test_mask": TEST}, "auto"),
+        ("whole", {"train_mask": TRAIN, "val_mask": VALIDATION, "test_mask": TEST}, "auto"),
+        ("drawn", {"train_mask": TRAIN}, "random:0.5/0.25/0.25"),
+    ):
+        keys: dict[str, Any] = {"clients": 2, "split": split, "rounds": 1, "hidden": 2}
+        keys |= {"graph": (frame.assign(**masks), ends)}
+        run = retexo_fl.run(out=tmp_path / name, quiet=True, **keys)
+        profile = run.result.profile
+        assert profile is not None
+        assert retexo_fl.plan(**keys)["profile"]["fit"] == profile.fit
+        said[name] = profile.fit.partition("; ")[2]
+        assert html.escape(profile.sentence) in (tmp_path / name / "report.html").read_text()
+    own = "split published: the graph's own masks"
+    made = f"{own} (without a val_mask one train node of five validates)"
+    assert said == {"made": made, "whole": own, "drawn": ""}
+
+
+def test_masks_of_tables_are_no_features_and_say_what_is_odd(tmp_path: Path) -> None:
+    masks = {"train_mask": TRAIN, "val_mask": VALIDATION, "test_mask": TEST}
+    given = _masked(masks, "csv", tmp_path)
+    parts = make_parts(make_config({**given, "features": "auto", "clients": 2}))
+    assert sum(int(part.val_mask.sum()) for part in parts) == 4
+    recipe = parts[0].recipe
+    assert recipe is not None
+    assert [*recipe.columns] == ["x0", "x1"]
+    given = _masked({"train_mask": [1, "-1", 3, "yes", *[""] * 8]}, "csv", tmp_path)
+    with pytest.raises(RetexoError) as caught:
+        make_parts(make_config({**given, "clients": 2}))
+    told = str(caught.value).splitlines()
+    expected = "train_mask: got {}; expected 0, 1, True, False or nothing"
+    assert [line.split(": ", 2)[2] for line in told] == [
+        expected.format(repr(cell)) for cell in ("-1", "3", "yes")
+    ]
 
 
 @pytest.mark.parametrize(
