@@ -24,6 +24,15 @@ def write_status(run: Path, state: str, error: str | None = None) -> None:
     write_whole(run / "status.json", [text.encode()], durable=True)
 
 
+def is_status(run: Path) -> bool:
+    """Return whether ``status.json`` is one that :func:`write_status` wrote."""
+    try:
+        found = json.loads((run / "status.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.keys() == {"state", "error"}
+
+
 def correct_status(run: Path) -> None:
     """Mark a run as finished that ended between its results and its last status."""
     path = run / "status.json"

@@ -31,6 +31,8 @@ SHELLS_OF_MULE, NEAR_SHELLS = (3, 7), 0.06
 #: Shares of the pairs whose accounts are at two branches.
 CROSSING, CROSSING_OF_MULES = 0.3, 0.85
 
+TABLES = {f"{of}-{table}.csv" for of in BRANCHES for table in ("accounts", "transfers", "boundary")}
+TABLES |= {"accounts.csv", "transfers.csv"}
 
 #: From, to, day, amount.
 Transfer = tuple[int, int, str, str]
@@ -180,7 +182,7 @@ def write_bank(out: Path, *, accounts: int, transfers: int, labelled: float, see
         label if known else "" for label, known in zip(columns["fraud"], is_known, strict=True)
     ]
     names = [f"acc-{number:05d}" for number in range(accounts)]
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     head = ("account", *columns)
     rows = list(zip(names, *columns.values(), strict=True))
     write(out / "accounts.csv", head, rows)
@@ -237,9 +239,15 @@ def main() -> None:
         "--labelled", type=float, default=1.0, help="share of accounts whose label is known"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true", help="replace tables of this script")
     given = parser.parse_args()
-    if given.out.exists():
-        parser.error(f"--out: {given.out} exists; expected a new folder")
+    there = {path.name for path in given.out.iterdir()} if given.out.is_dir() else set()
+    is_ours = given.out.is_dir() and there <= TABLES
+    if given.out.exists() and not (given.overwrite and is_ours):
+        parser.error(
+            f"--out: {given.out} exists; expected a new folder, or --overwrite and no file there "
+            "but this script's"
+        )
     if not (given.accounts >= 100 and 0 < given.labelled <= 1 and given.seed >= 0):
         parser.error("expected at least 100 accounts, a share in (0, 1] and a seed from 0")
     print(

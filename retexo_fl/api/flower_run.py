@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ def run_on_flower(
     make: Callable[[], tuple[RunConfig, list[GraphPartition], ChosenProfile | None]],
     table: LiveTable,
     listeners: Sequence[Callable[[Event], None]],
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Run Flower's simulation on parts that are cut here, so that bad input ends at once.
 
@@ -38,6 +41,7 @@ def run_on_flower(
         make: Returns the configuration, fitted to the parts, these, and the run's profile.
         table: A context in which the training takes place.
         listeners: Called with every event.
+        overwrite: Replace a run that is there.
 
     Raises:
         RetexoError: A failure of the training, of the class that its ServerApp raised.
@@ -70,23 +74,27 @@ def run_on_flower(
                     num_clients=config.clients,
                     tick=look,
                     extra_environment={SCRATCH_VARIABLE: str(scratch)},
-                    apps=training_apps(profile),
+                    apps=training_apps(profile, overwrite=overwrite),
                 )
             except EngineFailed as failure:
-                raise named_error(failure, run_path, before) from failure
+                is_new = not config.resume
+                raise named_error(failure, run_path, before, is_new=is_new) from failure
             except KeyboardInterrupt:
                 note_end(run_path, before, "interrupted", None)
                 raise
         keep_recipe(recipe, run_path)
 
 
-def named_error(failure: EngineFailed, run_path: Path, before: object) -> RetexoError:
+def named_error(
+    failure: EngineFailed, run_path: Path, before: object, *, is_new: bool = False
+) -> RetexoError:
     """Return the error that ended a run in Flower's processes, in one line.
 
     Args:
         failure: The error of Flower's engine: a line, then the end of its log.
         run_path: Run directory; it may not have been made.
         before: :func:`mark_of` its ``status.json`` when this attempt began.
+        is_new: A directory that has this status still is of another run, to be left alone.
 
     Returns:
         The error of the ServerApp if it left one in ``status.json`` or in the log; otherwise an
@@ -97,7 +105,10 @@ def named_error(failure: EngineFailed, run_path: Path, before: object) -> Retexo
     if told is not None:
         return told
     note_end(run_path, before, "failed", f"EngineFailed: {first}")
-    place = run_path / LOG_NAME if run_path.is_dir() else run_path.with_name(f"{run_path.name}.log")
+    is_there = run_path.is_dir() and not (
+        is_new and before is not None and mark_of(run_path / "status.json") == before
+    )
+    place = run_path / LOG_NAME if is_there else run_path.with_name(f"{run_path.name}.log")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{first}\n{log}\n", encoding="utf-8", errors="backslashreplace")
@@ -162,16 +173,21 @@ def follow(
 ) -> Callable[[], None]:
     """Return a function that passes on the events which a file has gained since its last call.
 
-    The first call passes on what is new since now, or what lies beyond ``begin`` bytes.
+    The first call passes on what is new since now, or what lies beyond ``begin`` bytes. Of a file
+    that has taken the place of another, all is new.
     """
-    now = path.stat().st_size if path.exists() else 0
-    position = now if begin is None else begin
+    known = path.stat() if path.exists() else None
+    position = (0 if known is None else known.st_size) if begin is None else begin
 
     def look() -> None:
-        nonlocal position
+        nonlocal known, position
         if not path.exists():
             return
         with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if known is not None and not os.path.samestat(found, known):
+                position = 0
+            known = found
             # A resumed run cuts its history back to the checkpoint before it continues.
             file.seek(min(position, path.stat().st_size))
             lines = file.read()

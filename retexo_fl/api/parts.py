@@ -53,12 +53,20 @@ def plan(
 
 @words_of_python()
 @takes_keys
-def partition(*, out: str | Path, graph: object | None = None, **keys: Unpack[Options]) -> Path:
+def partition(
+    *,
+    out: str | Path,
+    graph: object | None = None,
+    overwrite: bool = False,
+    **keys: Unpack[Options],
+) -> Path:
     """Cut a graph into one folder for each client, as `retexo partition make` does.
 
     Args:
         out: New folder for the parts.
         graph: As in :func:`retexo_fl.run`.
+        overwrite: Replace parts that are there, with predictions beside them; a folder that holds
+            anything else is refused.
         keys: Of the configuration, in snake case: which graph, and how it is cut.
 
     Returns:
@@ -72,24 +80,29 @@ def partition(*, out: str | Path, graph: object | None = None, **keys: Unpack[Op
     asked = asked_for(keys, graph=graph)
     if "partitions" in asked.values:
         raise ConfigurationError("partitions: are cut already; expected a graph")
-    cut(asked, Path(out))
+    cut(asked, Path(out), overwrite=overwrite)
     return Path(out)
 
 
-def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[GraphPartition]:
+def cut(
+    asked: Asked, out: Path, *, unlabelled: int | None = None, overwrite: bool = False
+) -> list[GraphPartition]:
     """Write the parts that are asked for, and what clients make such parts by; return the parts.
 
     Args:
         asked: What is asked for.
         out: New folder.
         unlabelled: Outputs of the model that the parts are predicted by; None to train on them.
+        overwrite: Replace parts that are there.
     """
     from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
     from retexo_fl.graph import write_partitions
     from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.parts.storage import PARTS, check_new_folder
     from retexo_fl.graph.recipes import RECIPE_NAME
     from retexo_fl.progress.steps import Step
 
+    check_new_folder(out, PARTS if overwrite else None)
     if unlabelled is None:
         parts = make_parts(settled(asked), graph=asked.graph)
     else:
@@ -98,7 +111,7 @@ def cut(asked: Asked, out: Path, *, unlabelled: int | None = None) -> list[Graph
     if parts[0].recipe is not None and parts[0].recipe.columns:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()
     with Step(f"writing {counted(len(parts), 'part')}"):
-        write_partitions(parts, out, beside=beside)
+        write_partitions(parts, out, beside=beside, overwrite=overwrite)
     return parts
 
 

@@ -24,6 +24,7 @@ from retexo_fl.api.training import (
 from retexo_fl.api.values import Partitions, asked_for, check_importable, takes_keys
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
 from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.files import file_stamp
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
 from retexo_fl.run_log.result import Result
 
@@ -263,7 +264,7 @@ class Run:
 
 @words_of_python()
 @takes_keys
-def run(
+def run(  # noqa: PLR0913 - each is an option
     *,
     config: str | Path | None = None,
     profile: str | None = None,
@@ -272,6 +273,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     force: bool = False,
+    overwrite: bool = False,
     **keys: Unpack[RunOptions],
 ) -> Run:
     """Train, and return the run: what `retexo run` does with the same keys, to the same bytes.
@@ -286,6 +288,8 @@ def run(
             called with every event. What they raise ends the run, which can be resumed.
         quiet: Show no progress.
         force: Train even if memory is not enough.
+        overwrite: Replace the run that is in ``out``, once this one has begun; a directory that
+            holds anything else is refused.
         keys: Of the configuration, in snake case: ``retexo run --help`` lists them.
 
     Raises:
@@ -298,6 +302,7 @@ def run(
     asked = asked_for(
         keys, config=config, profile=profile, graph=graph, partitions=partitions
     ).of_run()
+    asked = replace(asked, overwrite=overwrite)
     return _train(asked, callbacks, quiet=quiet, force=force)
 
 
@@ -312,7 +317,7 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
         )
     if config.engine == "flower":
         check_importable(config_values(config), where="engine flower")
-    config, path = placed(config)
+    config, path = placed(config, overwrite=asked.overwrite)
     check_plugins(config)
     training = Training(
         config=config, run_path=path, asked=asked, tell=say, quiet=quiet, force=force
@@ -325,7 +330,8 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
         quiet=quiet,
     )
     how = f"retexo_fl.Run.open({str(path)!r}).resume()"
-    with _own_threads(), named_end(partial(what_now, path, how)):
+    replaced = file_stamp(path / "status.json") if asked.overwrite else None
+    with _own_threads(), named_end(partial(what_now, path, how, replaced=replaced)):
         training.run(table, listeners)
     made = Run(path, allow_plugins=True)
     _call_at_end(callbacks, made)

@@ -69,6 +69,7 @@ class Asked:
         graph: What takes the place of a named graph, as :func:`.as_graph` has it.
         parts: What takes the place of a folder of parts.
         extend: Rounds by which a finished run's last stage is trained on; 0 for none.
+        overwrite: A run that is in the run's directory is replaced, once the new one has begun.
     """
 
     values: Values = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Asked:
     graph: object | None = None
     parts: Sequence[GraphPartition] | None = None
     extend: int = 0
+    overwrite: bool = False
 
     def of_run(self) -> Self:
         """Return it with a profile: where none is named the default, if all keys go with it."""
@@ -245,6 +247,10 @@ def resumed(asked: Asked) -> RunConfig:
     from retexo_fl.federation.run_directory import check_resumable
 
     values = asked.values
+    if asked.overwrite:
+        raise ConfigurationError(
+            "overwrite: cannot be given with --resume, which goes on with the run that is there"
+        )
     run_path = Path(str(values["resume"])).absolute()
     stored = check_resumable(run_path, extends=asked.extend > 0)
     others = (("config", asked.file), ("profile", asked.profile))

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,9 @@ from retexo_fl.api.values import check_importable, takes_keys, values_of
 from retexo_fl.config import Scalar, check_value, default_values, profile_values
 from retexo_fl.config.keys import widened
 from retexo_fl.errors import CheckpointError, ConfigurationError, Interrupted, RetexoError
+from retexo_fl.file_lock import lock_run, locked_folder
 from retexo_fl.files import read_toml, write_whole
+from retexo_fl.replacing import Kind, Replacement, is_taken
 from retexo_fl.run_log.result import Result
 
 if TYPE_CHECKING:
@@ -89,6 +92,7 @@ def sweep(
     jobs: int = 1,
     profile: str | Sequence[str] | None = None,
     quiet: bool = False,
+    overwrite: bool = False,
     **base: Unpack[SweepOptions],
 ) -> Rows[SweepRow]:
     """Train many configurations and return their results as one table, in their order.
@@ -102,6 +106,8 @@ def sweep(
         jobs: How many are trained at once, each in a process of its own.
         profile: As in :func:`retexo_fl.run`.
         quiet: Do not say how runs end.
+        overwrite: Begin anew: replace the sweep that is in ``out``, once a run of this one has
+            begun; a folder that holds anything else is refused.
         base: Keys of all runs, which ``configs`` override.
 
     In both a list or a range stands for one run with each of its values, combined with those of
@@ -116,7 +122,7 @@ def sweep(
         every_key(**base)  # type: ignore[misc]
     keys = {**base, **({} if profile is None else {_PROFILE: profile})}
     runs = [_checked(own) for own in expanded(keys, [*configs])]
-    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else say)
+    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else say, overwrite=overwrite)
 
 
 def sweep_in(file: Path) -> list[dict[str, Scalar]]:
@@ -155,6 +161,7 @@ def sweep_of(
     *,
     jobs: int,
     tell: Callable[[str], None],
+    overwrite: bool = False,
 ) -> Rows[SweepRow]:
     """Train what :func:`sweep_in` returned; see :func:`sweep`.
 
@@ -163,10 +170,26 @@ def sweep_of(
         out: Folder of the sweep.
         jobs: Runs at once.
         tell: Is handed a sentence when a run ends.
+        overwrite: Replace a sweep that is there.
     """
     if jobs < 1:
         raise ConfigurationError(f"jobs: got {jobs}; expected a whole number from 1")
-    places = _places(runs, out)
+    digests = _digests(runs)
+    with _replacing(out) if overwrite else nullcontext() as former:
+        places = _places(runs, digests, out)
+        with locked_folder(out, shared=True, doing="at work on the sweep in"):
+            return _trained(runs, places, out, jobs=jobs, tell=tell, former=former)
+
+
+def _trained(
+    runs: Sequence[Mapping[str, Scalar]],
+    places: Sequence[Path],
+    out: Path,
+    *,
+    jobs: int,
+    tell: Callable[[str], None],
+    former: _Former | None,
+) -> Rows[SweepRow]:
     rows: dict[int, SweepRow] = {}
 
     def settle(number: int, error: str) -> None:
@@ -189,6 +212,8 @@ def sweep_of(
                         settle(number, error)
                 for number, error in children.ended():
                     settle(number, error)
+                if former is not None:
+                    former.give_way_to(places)
                 time.sleep(_POLL_S)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -228,17 +253,22 @@ def _one_form(key: str, value: Scalar) -> Scalar:
     return wanted
 
 
-def _places(runs: Sequence[Mapping[str, Scalar]], out: Path) -> list[Path]:
-    """Return the run directory of each run, named by all of its keys; make the folder of the sweep.
-
-    A directory of the same keys is found again, whatever the other runs are.
-    """
+def _digests(runs: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """Return what names each run by all of its keys."""
     digests = [_digest(keys) for keys in runs]
     for number, digest in enumerate(digests):
         if (first := digests.index(digest)) < number:
             raise ConfigurationError(
                 f"configs: run {number + 1} is run {first + 1} again; expected each once"
             )
+    return digests
+
+
+def _places(runs: Sequence[Mapping[str, Scalar]], digests: Sequence[str], out: Path) -> list[Path]:
+    """Return the run directory of each run; make the folder of the sweep.
+
+    A directory of the same keys is found again, whatever the other runs are.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
         there = {path.name.rpartition("-")[2]: path for path in out.iterdir() if path.is_dir()}
@@ -267,6 +297,83 @@ def _file_name(label: str) -> str:
 
 def _text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---- what was there before ----------------------------------------------------------------------
+
+
+def _is_sweep(out: Path) -> bool:
+    """Return whether there is a table of a sweep, or a run of one."""
+    try:
+        head = (out / TABLE_NAME).read_text(encoding="utf-8").partition("\n")[0].split(",")
+    except (OSError, ValueError):
+        head = []
+    return {"state", "error", "run"} <= {*head} or any(out.glob("*/config.toml"))
+
+
+@contextmanager
+def _hold_all(out: Path) -> Iterator[None]:
+    """Hold a sweep, and all of its runs."""
+    with ExitStack() as stack:
+        stack.enter_context(locked_folder(out, doing="at work on the sweep in"))
+        for config in out.glob("*/config.toml"):
+            stack.enter_context(lock_run(config, option="out"))
+        yield
+
+
+def _kind() -> Kind:
+    from retexo_fl.federation.run_directory import RUN
+
+    name = rf"[A-Za-z0-9.-]+-[0-9a-f]{{{_DIGITS}}}"
+    return Kind(
+        name="a sweep",
+        # With a run's log of Flower, and what a process that was killed left of a run.
+        files=re.compile(
+            rf"{re.escape(TABLE_NAME)}(?:\.\d+\.part)?|{name}/(?:{RUN.files.pattern})|{name}\.log"
+            rf"|\.{name}\.(?:rows|\d+\.part)/.*"
+        ),
+        is_one=_is_sweep,
+        hold=_hold_all,
+    )
+
+
+@dataclass(slots=True)
+class _Former:
+    """The sweep that was there, kept until a run of the new one has begun."""
+
+    replacement: Replacement | None
+
+    def give_way_to(self, places: Sequence[Path]) -> None:
+        """Remove it where one of these runs has begun."""
+        if self.replacement and any((place / "config.toml").exists() for place in places):
+            self.replacement.close()
+            self.replacement = None
+
+    def come_back(self) -> None:
+        """Put it in its place again, if no run has begun."""
+        if self.replacement:
+            self.replacement.swap()
+            self.replacement.close()
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[_Former]:
+    """Put an empty folder in the place of a sweep."""
+    try:
+        replacement = Replacement(out, _kind()) if is_taken(out) else None
+        if replacement is not None:
+            try:
+                replacement.swap()
+            except BaseException:
+                replacement.close()
+                raise
+    except OSError as error:
+        raise ConfigurationError(f"out: {out} cannot be replaced ({error.strerror})") from error
+    former = _Former(replacement)
+    try:
+        yield former
+    finally:
+        former.come_back()
 
 
 # ---- processes ----------------------------------------------------------------------------------
@@ -349,8 +456,6 @@ def _failure(code: int, lines: Sequence[str], place: Path) -> str:
 
 def _clear(place: Path) -> str:
     """Remove what a run left that ended before its first checkpoint; return why that cannot be."""
-    from retexo_fl.federation.file_lock import lock_run
-
     if not (place / "config.toml").is_file():
         return ""
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from retexo_fl.api.settling import Asked, fitted
 from retexo_fl.config import RunConfig, config_values, make_config
-from retexo_fl.errors import Interrupted, NotBegun, PluginError, RetexoError
+from retexo_fl.errors import ConfigurationError, Interrupted, NotBegun, PluginError, RetexoError
+from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.plugins import named_plugin_errors
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class Training:
             from retexo_fl.api.flower_run import run_on_flower
 
             self._tell_devices()
-            run_on_flower(self.run_path, self._fitted, table, listeners)
+            run_on_flower(
+                self.run_path, self._fitted, table, listeners, overwrite=self.asked.overwrite
+            )
             return
         from retexo_fl.client.preparation import keep_recipe
         from retexo_fl.client.run_memory import (
@@ -88,7 +91,14 @@ class Training:
             else None
         )
         with table:
-            run_inline(config, parts, listeners, folder=folder, profile=profile)
+            run_inline(
+                config,
+                parts,
+                listeners,
+                folder=folder,
+                profile=profile,
+                overwrite=self.asked.overwrite,
+            )
         keep_recipe(parts[0].recipe, self.run_path)
 
     def _fitted(self) -> tuple[RunConfig, list[GraphPartition], ChosenProfile | None]:
@@ -115,24 +125,30 @@ class Training:
             self.tell(ClientDevices.of(self.config).settled.sentence)
 
 
-def placed(config: RunConfig, *, made_here: bool = True) -> tuple[RunConfig, Path]:
+def placed(
+    config: RunConfig, *, made_here: bool = True, overwrite: bool = False
+) -> tuple[RunConfig, Path]:
     """Return the configuration with an absolute run directory, and that.
 
     Args:
         config: Names the directory, or a run to resume.
         made_here: The directory is made on this machine; in a deployment, where the SuperLink runs.
+        overwrite: A run that is in the directory is to be replaced.
 
     Raises:
+        ConfigurationError: There is nothing that could be replaced.
         RunDirectoryError: The directory holds something already, or cannot be made.
     """
     from retexo_fl.federation.run_directory import check_free, default_path
 
+    if overwrite and not config.out:
+        raise ConfigurationError("overwrite: expected --out with it, the run that is replaced")
     if config.resume:
         path = Path(config.resume).absolute()
         return make_config({**config_values(config), "resume": str(path)}), path
     path = Path(config.out).absolute() if config.out else default_path(config)
     if made_here or os.path.exists(path):  # noqa: PTH110 - never raises
-        check_free(path)
+        check_free(path, overwrite=overwrite)
     return make_config({**config_values(config), "out": str(path)}), path
 
 
@@ -193,13 +209,16 @@ def _joined(*sentences: str) -> str:
     return "; ".join(filter(None, sentences))
 
 
-def what_now(run_path: Path, resume: str) -> str:
+def what_now(run_path: Path, resume: str, *, replaced: FileStamp | None = None) -> str:
     """Say what can be done with a run on this machine that ended early; nothing if none began.
 
     Args:
         run_path: Its directory, which may not have been made.
         resume: What resumes it.
+        replaced: :func:`.file_stamp` of the ``status.json`` of the run that it was to replace.
     """
+    if replaced is not None and file_stamp(run_path / "status.json") == replaced:
+        return f"the run that was in {run_path} before is there as it was"
     if (run_path / "result.json").exists():
         return f"the training is finished; its results are in {run_path}"
     if (run_path / "checkpoint.safetensors").exists():

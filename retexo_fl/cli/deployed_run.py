@@ -65,6 +65,7 @@ def run_deployed(
     address: Address,
     quiet: bool = False,
     profile: ChosenProfile | None = None,
+    overwrite: bool = False,
 ) -> bool:
     """Have a SuperLink run the training, and watch it.
 
@@ -77,6 +78,7 @@ def run_deployed(
         address: Of the SuperLink.
         quiet: Show nothing.
         profile: Of a new run.
+        overwrite: Have it replace a run that is in its directory, where the SuperLink runs.
 
     Returns:
         Whether the run directory is on this machine.
@@ -86,14 +88,14 @@ def run_deployed(
         ConfigurationError: The SuperLink cannot be reached.
         EngineFailed: It was lost, or its run was stopped.
     """
-    from retexo_fl.federation.file_lock import lock_run
+    from retexo_fl.file_lock import lock_run
     from retexo_fl.simulation.flower_bundle import training_apps
 
     check_superlink(address)
     if config.resume:
         # Released at once: the ServerApp takes it.
         lock_run(run_path / "config.toml").close()
-    apps = training_apps(profile)
+    apps = training_apps(profile, overwrite=overwrite)
     return run_apps(config, run_path, table, address=address, quiet=quiet, apps=apps)
 
 
@@ -132,6 +134,7 @@ def run_apps(
                 before=before,
                 table=table,
                 quiet=quiet,
+                is_new=not config.resume,
                 stack=stack,
                 events=events,
             )
@@ -152,7 +155,8 @@ def _attend(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
         raise
     except EngineFailed as failure:
         told = EngineFailed(f"{failure}\n{watch.log}")
-        raise _explained(named_error(told, watch.run_path, watch.before)) from failure
+        named = named_error(told, watch.run_path, watch.before, is_new=watch.is_new)
+        raise _explained(named) from failure
 
 
 def check_superlink(address: Address) -> None:
@@ -175,6 +179,7 @@ class _Watch:
     """Shows a run: its events where its directory is here, until then Flower's log.
 
     Attributes:
+        is_new: Whether what is there before is of another run.
         is_here: Whether this attempt writes its directory on this machine.
         heard_s: When the run was last heard of (:func:`time.monotonic`).
     """
@@ -185,6 +190,7 @@ class _Watch:
     quiet: bool
     stack: ExitStack
     events: EventFile = _HISTORY
+    is_new: bool = False
     is_here: bool = False
     heard_s: float = field(init=False, default_factory=time.monotonic)
     _failed: bool = False
@@ -198,7 +204,9 @@ class _Watch:
 
         checkpoint = self.run_path / "checkpoint.safetensors"
         # A resumed run cuts its history back to the checkpoint before it continues.
-        begin = read_checkpoint(checkpoint).facts["metrics_bytes"] if checkpoint.exists() else 0
+        begin = 0
+        if not self.is_new and checkpoint.exists():
+            begin = read_checkpoint(checkpoint).facts["metrics_bytes"]
         self._look_at_events = follow(
             self.run_path / self.events.name,
             self._show,
@@ -328,7 +336,7 @@ def _stop(superlink: SuperLink, run_id: str, watch: _Watch) -> None:
 
 def _wait_until_free(watch: _Watch) -> None:
     """Wait for the end of the ServerApp's process, so that a resume at once finds the run free."""
-    from retexo_fl.federation.file_lock import lock_run
+    from retexo_fl.file_lock import lock_run
 
     config_path = watch.run_path / "config.toml"
     if not config_path.exists():

@@ -10,7 +10,7 @@ import typer
 
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.options import Decimal, Delimiter, Encoding, UnlabelledValues, Values
+from retexo_fl.cli.options import Decimal, Delimiter, Encoding, Overwrite, UnlabelledValues, Values
 from retexo_fl.cli.sentences import complain, tell
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -21,11 +21,13 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config import Scalar, make_config
 from retexo_fl.errors import ConfigurationError, Interrupted
-from retexo_fl.files import write_whole
+from retexo_fl.files import file_stamp, write_whole
+from retexo_fl.replacing import check_new_file
 from retexo_fl.units import format_count, format_counted
 
 if TYPE_CHECKING:
-    from retexo_fl.graph.recipes import FeatureRecipe, FitOptions, TableSummary
+    from retexo_fl.federation.recipe_app import RecipeTask
+    from retexo_fl.graph.recipes import FeatureRecipe, TableSummary
     from retexo_fl.graph.recipes.summary import ColumnSummary
     from retexo_fl.graph.sources.tables import ColumnChoice
 
@@ -98,6 +100,7 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     decimal: Decimal = "",
     encoding: Encoding = "",
     out: Annotated[Path, typer.Option(help="New file for the summary (JSON).", metavar="FILE")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Write what a recipe needs to know of one client's nodes, without any of its rows.
 
@@ -105,12 +108,13 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
     squares, also of their logarithms; for each column of texts how often each text is there; the
     texts of labels; no keys.
     """
+    from retexo_fl.graph.recipes import read_summary
     from retexo_fl.graph.recipes.fitting import unlabelled_words
     from retexo_fl.graph.sources.tables import summarise_table
     from retexo_fl.graph.sources.tables.nodes import words_of
     from retexo_fl.graph.sources.text_form import TextForm
 
-    _check_new(out)
+    check_new_file(out, overwrite=overwrite, read=read_summary, what="a summary")
     choice = replace(
         _choice(key_column, label_column, columns, drop, categorical),
         unlabelled=words_of(unlabelled_values),
@@ -149,6 +153,7 @@ def _share(
     ] = 86_400.0,
     secure_aggregation: _SecureAggregation = "",
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Send a summary to the server that this client's SuperNode is connected to; store the recipe.
 
@@ -160,9 +165,9 @@ def _share(
     from retexo_fl.agent.masked_sharing import MaskedShare, signer_if_possible
     from retexo_fl.agent.settings import read_settings
     from retexo_fl.agent.sharing import share_summary
-    from retexo_fl.graph.recipes import read_summary
+    from retexo_fl.graph.recipes import read_recipe, read_summary
 
-    _check_new(out)
+    check_new_file(out, overwrite=overwrite, read=read_recipe, what="a recipe")
     summed = read_summary(summary)
     settings = read_settings(config)
     signer, sentence = signer_if_possible(settings, _secure(secure_aggregation))
@@ -242,17 +247,18 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
     ] = 3600.0,
     secure_aggregation: _SecureAggregation = "",
     out: Annotated[Path, typer.Option(help="New file for the recipe (TOML).", metavar="FILE")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Make the feature recipe that all clients share, from their summaries or from tables.
 
     The same summaries, in any order, give the same file, byte for byte. Numbers are standardised,
     texts become a feature for each category, text labels become classes.
     """
-    from retexo_fl.graph.recipes import FitOptions, fit_recipe, merge_summaries
+    from retexo_fl.graph.recipes import FitOptions, fit_recipe, merge_summaries, read_recipe
     from retexo_fl.graph.sources.tables.nodes import words_of
     from retexo_fl.graph.sources.text_form import TextForm
 
-    _check_new(out)
+    check_new_file(out, overwrite=overwrite, read=read_recipe, what="a recipe")
     options = FitOptions(
         logarithms=_names(log),
         as_is=_names(as_is),
@@ -272,10 +278,15 @@ def _fit(  # noqa: PLR0913 - a command's parameters are its options
             decimal=decimal,
             encoding=encoding,
         )
+        from retexo_fl.federation.recipe_app import RecipeTask
+
         values: dict[str, Scalar] = {"clients": clients, "message-timeout-s": wait_s}
         if secure_aggregation:
             values["secure-aggregation"] = secure_aggregation
-        _fit_deployed(options, _names(drop), out, address, values)
+        task = RecipeTask(
+            **asdict(options), out=str(out.absolute()), drop=_names(drop), overwrite=overwrite
+        )
+        _fit_deployed(task, address, values)
         return
     if secure_aggregation:
         raise ConfigurationError("secure-aggregation: expected only with --superlink HOST:PORT")
@@ -305,16 +316,13 @@ def _refuse_with_superlink(**given: object) -> None:
 
 
 def _fit_deployed(
-    options: FitOptions,
-    drop: tuple[str, ...],
-    out: Path,
+    task: RecipeTask,
     address: Address,
     values: Values,
 ) -> None:
-    """Have a SuperLink make the recipe; ``out`` is written where it runs."""
+    """Have a SuperLink make the recipe, which is written where it runs."""
     from retexo_fl.api.settling import masked_if_possible
     from retexo_fl.cli.deployed_run import check_superlink, run_apps
-    from retexo_fl.federation.recipe_app import RecipeTask
     from retexo_fl.graph.recipes import read_recipe
     from retexo_fl.progress import LiveTable
     from retexo_fl.simulation.flower_bundle import recipe_apps
@@ -326,8 +334,8 @@ def _fit_deployed(
     check_superlink(address)
     if sentence:
         complain(sentence)
-    out = out.absolute()
-    task = RecipeTask(**asdict(options), out=str(out), drop=drop)
+    out = Path(task.out)
+    before = file_stamp(out)
     table = LiveTable(dataset="", model="", engine=config.engine, quiet=True)
     try:
         run_apps(config, out, table, address=address, apps=recipe_apps(task))
@@ -336,7 +344,7 @@ def _fit_deployed(
             "interrupted; no recipe was made: clients' `retexo features share` go on, so run this "
             "again"
         ) from None
-    if out.exists():
+    if file_stamp(out) != before:
         tell(_sentence(read_recipe(out), None, out))
     else:
         tell(f"recipe in {out} where the SuperLink runs")
@@ -428,11 +436,6 @@ def _constant(missing: str) -> float | None:
             f"missing: got {missing[:60]!r}; expected mean, or constant:X with a finite number X"
         )
     return value
-
-
-def _check_new(out: Path) -> None:
-    if out.exists():
-        raise ConfigurationError(f"out: {out} exists; expected a new file")
 
 
 def _sentence(recipe: FeatureRecipe, summary: TableSummary | None, out: Path) -> str:

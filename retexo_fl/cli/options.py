@@ -36,6 +36,13 @@ PROFILE_OPTION: Final = typer.Option(
 )
 #: Of commands that print what they found as one JSON value.
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+#: Of commands that write what may take the place of what is there.
+Overwrite: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace what the same command wrote there before, and nothing else."
+    ),
+]
 #: Of commands that read a client's own tables, which have no configuration.
 UnlabelledValues: TypeAlias = Annotated[
     str,

@@ -12,7 +12,7 @@ from retexo_fl.api.settling import Asked
 from retexo_fl.cli import partition_local
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
-from retexo_fl.cli.options import Values, config_command
+from retexo_fl.cli.options import Overwrite, Values, config_command
 from retexo_fl.cli.sentences import tell
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import format_count, format_counted
@@ -70,8 +70,9 @@ def _make(
             metavar="N",
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
-    parts = cut(Asked(values=values), out, unlabelled=unlabelled)
+    parts = cut(Asked(values=values), out, unlabelled=unlabelled, overwrite=overwrite)
     nodes = sum(part.num_inner for part in parts)
     boundary = sum(part.num_boundary for part in parts)
     tell(

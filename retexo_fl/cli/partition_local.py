@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retexo_fl.cli.help_text import examples, styled
-from retexo_fl.cli.options import Decimal, Delimiter, Encoding, UnlabelledValues
+from retexo_fl.cli.options import Decimal, Delimiter, Encoding, Overwrite, UnlabelledValues
 from retexo_fl.cli.sentences import tell
 from retexo_fl.config import AUTO_FEATURES
 from retexo_fl.errors import ConfigurationError
@@ -152,12 +152,13 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         ),
     ] = "",
     out: Annotated[Path, typer.Option(help="Folder that gets part-INDEX.", metavar="DIR")],
+    overwrite: Overwrite = False,
 ) -> None:
     from retexo_fl.graph import EdgeRules
     from retexo_fl.graph.labels import LINKS
     from retexo_fl.graph.parts.local_part import ClientTables, make_local_part
     from retexo_fl.graph.parts.peers import read_peers
-    from retexo_fl.graph.parts.storage import check_new_folder, part_name, write_partition
+    from retexo_fl.graph.parts.storage import PART, check_new_folder, part_name, write_partition
     from retexo_fl.graph.sources.edge_rules import EdgeColumns
     from retexo_fl.graph.sources.moments import Moment
     from retexo_fl.graph.sources.tables import (
@@ -189,7 +190,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
     agreed = read_peers(peers)
     client = agreed.index_of(name)
     folder = out / part_name(client)
-    check_new_folder(folder)
+    check_new_folder(folder, PART if overwrite else None)
     recipe = _recipe(features) or agreed.recipe_of_classes
     agreed.check_recipe(recipe)
     table = read_node_table(
@@ -220,7 +221,7 @@ def _local(  # noqa: PLR0913 - a command's parameters are its options
         self_loops=self_loops,
         unknown=unknown_nodes,
     )
-    write_partition(part, folder)
+    write_partition(part, folder, overwrite=overwrite)
     cut = part.num_cut_edges
     tell(
         f"part {client} of {part.num_clients}: {format_counted(part.num_inner, 'inner node')}, "

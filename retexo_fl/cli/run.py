@@ -21,7 +21,7 @@ from retexo_fl.api.training import (
 )
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.imports import imports_uncollected
-from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Values, config_command
+from retexo_fl.cli.options import PROFILE_OPTION, AsJson, Overwrite, Values, config_command
 from retexo_fl.cli.sentences import complain, printable, tell, tell_json
 from retexo_fl.cli.superlink import (
     DEPLOYMENT,
@@ -33,6 +33,7 @@ from retexo_fl.cli.superlink import (
 )
 from retexo_fl.config import FITTED, RunConfig, panels
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
 from retexo_fl.units import format_bytes, format_duration
 
@@ -90,6 +91,7 @@ def _run(  # noqa: PLR0913 - each is an option
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
     ] = False,
+    overwrite: Overwrite = False,
     superlink: Annotated[
         str | None,
         typer.Option(
@@ -106,10 +108,12 @@ def _run(  # noqa: PLR0913 - each is an option
         values = deployed_values(values)
     if extend and "resume" not in values:
         raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
-    asked = Asked(values=values, file=config, profile=profile, extend=extend).of_run()
+    asked = Asked(
+        values=values, file=config, profile=profile, extend=extend, overwrite=overwrite
+    ).of_run()
     with imports_uncollected():
         chosen, told = _chosen(asked, address)
-        chosen, run_path = placed(chosen, made_here=address is None)
+        chosen, run_path = placed(chosen, made_here=address is None, overwrite=overwrite)
         check_plugins(chosen)
         if chosen.engine == "inline":
             import_module("retexo_fl.simulation.inline_engine")
@@ -118,7 +122,8 @@ def _run(  # noqa: PLR0913 - each is an option
     training = Training(
         config=chosen, run_path=run_path, asked=asked, tell=complain, quiet=quiet, force=force
     )
-    with named_end(partial(_what_now, run_path, address)):
+    replaced = file_stamp(run_path / "status.json") if overwrite else None
+    with named_end(partial(_what_now, run_path, address, replaced)):
         is_here = _train(training, address, told)
     if not is_here and as_json:
         tell_json({"run": str(run_path), "result": None})
@@ -191,7 +196,13 @@ def _train(training: Training, address: Address | None, told: str) -> bool:
     _say_what_is_not_fitted(training.asked)
     profile = None if config.resume else named_profile(training.asked)
     return run_deployed(
-        config, training.run_path, table, address=address, quiet=quiet, profile=profile
+        config,
+        training.run_path,
+        table,
+        address=address,
+        quiet=quiet,
+        profile=profile,
+        overwrite=training.asked.overwrite,
     )
 
 
@@ -204,11 +215,12 @@ def _say_what_is_not_fitted(asked: Asked) -> None:
         )
 
 
-def _what_now(run_path: Path, address: Address | None) -> str:
+def _what_now(run_path: Path, address: Address | None, replaced: FileStamp | None) -> str:
     if address and not run_path.exists():
         return f"any checkpoint is in {run_path} where the SuperLink runs"
     where = f" {address.options()}" if address else ""
-    return what_now(run_path, f"retexo run --resume {shlex.quote(str(run_path))}{where}")
+    resume = f"retexo run --resume {shlex.quote(str(run_path))}{where}"
+    return what_now(run_path, resume, replaced=replaced)
 
 
 def _summary(result: Result, run_path: Path) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from retexo_fl.api.sweeps import TABLE_NAME, SweepRow, sweep_in, sweep_of
 from retexo_fl.cli.help_text import examples, styled
-from retexo_fl.cli.options import AsJson
+from retexo_fl.cli.options import AsJson, Overwrite
 from retexo_fl.cli.sentences import complain, printable, tell_json
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import UNKNOWN, counted, format_bytes, format_duration
@@ -22,8 +22,8 @@ _HELP = """Train many configurations and write their results as one table.
 
 SWEEP.toml has a table `[base]` with keys of all runs, any number of tables `[[run]]` with keys of \
 one more, or both; a list stands for one run with each of its values. Called again it goes on: a \
-run that has finished is not trained again, one that was interrupted or failed is resumed. A run \
-that fails does not end the others; the exit code is then 1.
+run that has finished is not trained again, one that was interrupted or failed is resumed; with \
+`--overwrite` it begins anew. A run that fails does not end the others; the exit code is then 1.
 """
 _EXAMPLES = examples(
     "retexo sweep SWEEP.toml --out runs/sweep", "retexo sweep SWEEP.toml --out runs/sweep --jobs 4"
@@ -42,12 +42,13 @@ def _sweep(
     jobs: Annotated[int, typer.Option(help="Runs at once.", metavar="N")] = 1,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not say how runs end.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     def tell(sentence: str) -> None:
         if not quiet:
             complain(sentence)
 
-    rows = sweep_of(sweep_in(file), out, jobs=jobs, tell=tell)
+    rows = sweep_of(sweep_in(file), out, jobs=jobs, tell=tell, overwrite=overwrite)
     if as_json:
         tell_json(rows.cells())
     else:

@@ -177,7 +177,9 @@ class WorkerClients:
 def _device_log(config: RunConfig) -> DeviceLog | None:
     """Open the run's log of devices, where it has more than the client's own process."""
     run = config.resume or config.out
-    return DeviceLog(Path(run) / "devices.log") if run and config.devices != "cpu" else None
+    if not run or config.devices == "cpu":
+        return None
+    return DeviceLog(Path(run), is_new=not config.resume)
 
 
 def _leave(scratch: Path, job: str, client: int) -> None:

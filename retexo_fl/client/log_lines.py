@@ -7,8 +7,11 @@ import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Final
+
+from retexo_fl.replacing import in_the_making
 
 #: Of this agent and everything below it.
 LOGGER: Final = logging.getLogger("retexo_fl.agent")
@@ -18,6 +21,8 @@ _OF_DEVICES: Final = (
     "retexo_fl.training.balance_log",
     "retexo_fl.training.sampled_trainer",
 )
+#: In a run directory.
+DEVICES_NAME: Final = "devices.log"
 _DATE: Final = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -52,10 +57,14 @@ class DeviceLog:
     """What the clients of this process compute on, and in which shares, in a file of the run's.
 
     Several processes may write to the file; it is made with its first line.
+
+    Args:
+        run: The run directory.
+        is_new: One in the making is meant, where there is another run yet.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    def __init__(self, run: Path, *, is_new: bool) -> None:
+        self._handler = _FileOfRun(run, is_new=is_new)
         self._handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt=_DATE))
         self._before = [(logger, logger.level) for logger in map(logging.getLogger, _OF_DEVICES)]
         for logger, _ in self._before:
@@ -80,6 +89,20 @@ def _shown(value: object) -> str:
         return f"{value:.4f}"
     text = str(value)
     return f'"{text}"' if " " in text or not text else text
+
+
+class _FileOfRun(WatchedFileHandler):
+    """A file in a run directory, which moves where it replaces another."""
+
+    def __init__(self, run: Path, *, is_new: bool) -> None:
+        super().__init__(run / DEVICES_NAME, encoding="utf-8", delay=True)
+        self._run, self._is_new = run.absolute(), is_new
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line to the file where it is now."""
+        folder = in_the_making(self._run) if self._is_new else self._run
+        self.baseFilename = str(folder / DEVICES_NAME)
+        super().emit(record)
 
 
 class _OneLine(logging.Formatter):

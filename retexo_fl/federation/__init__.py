@@ -12,10 +12,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 
-def make_server_app(**profile: Any) -> ServerApp:
+def make_server_app(*, overwrite: bool = False, **profile: Any) -> ServerApp:
     """Return the ServerApp that trains by lazy message passing.
 
     Args:
+        overwrite: Replace a run that is in the run's directory.
         profile: Fields of :class:`~retexo_fl.run_log.profile.ChosenProfile`; without any, keys are
             those of Flower's run configuration.
     """
@@ -23,7 +24,7 @@ def make_server_app(**profile: Any) -> ServerApp:
     from retexo_fl.run_log.profile import ChosenProfile
 
     given = profile or {"name": "retexo", "why": "whose keys Flower's run configuration overrides"}
-    return server_app.make_server_app(profile=ChosenProfile(**given))
+    return server_app.make_server_app(profile=ChosenProfile(**given), overwrite=overwrite)
 
 
 def make_prediction_app(*, run: str, folder: str, form: str) -> ServerApp:

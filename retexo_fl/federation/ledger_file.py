@@ -58,7 +58,8 @@ class LedgerFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        #: Where it is now: a run that replaces another moves.
+        self.folder = folder
         self._number = self._bytes = self._crc32 = 0
         #: Of the whole account as the file began.
         self._whole_bytes = 0
@@ -99,7 +100,7 @@ class LedgerFile:
 
     def remove_others(self, number: int) -> None:
         """Remove all files but one: those before it, and one that no checkpoint came to name."""
-        for path in self._folder.glob("checkpoint-ledger-*.csv"):
+        for path in self.folder.glob("checkpoint-ledger-*.csv"):
             if path != self._path(number):
                 path.unlink(missing_ok=True)
 
@@ -127,4 +128,4 @@ class LedgerFile:
             return TrafficLedger.from_csv(content.decode().splitlines())
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"checkpoint-ledger-{number}.csv"
+        return self.folder / f"checkpoint-ledger-{number}.csv"

@@ -46,10 +46,12 @@ from retexo_fl.graph.recipes import (
     merge_columns,
     merge_summaries,
     parse_summary,
+    read_recipe,
     summary_of_sums,
 )
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.masking.long_number import LongNumber
+from retexo_fl.replacing import check_new_file
 from retexo_fl.units import clients_named
 
 logger = logging.getLogger(__name__)
@@ -71,10 +73,12 @@ class RecipeTask(FitOptions):
     Attributes:
         out: New file for the recipe, where the ServerApp runs.
         drop: Columns that do not become features.
+        overwrite: A recipe that is there is replaced.
     """
 
     out: str
     drop: tuple[str, ...] = ()
+    overwrite: bool = False
 
 
 def make_recipe_app(task: RecipeTask) -> ServerApp:
@@ -84,8 +88,7 @@ def make_recipe_app(task: RecipeTask) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config, out = make_config(dict(context.run_config)), Path(task.out)
-        if out.exists():
-            raise ConfigurationError(f"out: {out} exists; expected a new file")
+        check_new_file(out, overwrite=task.overwrite, read=read_recipe, what="a recipe")
         policy = WaitPolicy.for_all(config)
         messenger = Messenger(grid, ledger=TrafficLedger(), policy=policy)
         masked = config.secure_aggregation == "masked"

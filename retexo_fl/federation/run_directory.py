@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 import tomli_w
@@ -32,7 +33,6 @@ from retexo_fl.federation.checkpoints import (
     replace_file,
     write_checkpoint,
 )
-from retexo_fl.federation.file_lock import lock_run
 from retexo_fl.federation.layer_files import (
     LayerFacts,
     basis_path,
@@ -48,14 +48,32 @@ from retexo_fl.federation.resume_checks import (
     fixed_values,
     told_rounds,
 )
+from retexo_fl.file_lock import lock_run
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.plugins import outside_plugins
+from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
 from retexo_fl.run_log.events import Event
 from retexo_fl.run_log.log import EventLog, RoundSpan
 from retexo_fl.run_log.result import Result, result_text
-from retexo_fl.run_status import correct_status, write_status
+from retexo_fl.run_status import correct_status, is_status, write_status
 
 logger = logging.getLogger(__name__)
+
+_FILES: Final = (
+    r"config\.toml|metrics\.jsonl|status\.json|ledger\.csv|result\.json|report\.html|recipe\.toml"
+    r"|checkpoint\.safetensors|checkpoint-ledger-\d+\.csv|flower\.log|devices\.log"
+    r"|model/(?:(?:layer-\d+|basis)\.safetensors)?"
+)
+#: What a run directory holds, with what a process that was killed was writing.
+RUN: Final = Kind(
+    name="a run",
+    files=re.compile(
+        rf"(?:{_FILES})(?:\.\d+\.part)?|predictions/(?:{PREDICTIONS}|events\.jsonl|status\.json)?"
+    ),
+    is_one=lambda path: (path / "config.toml").is_file() and is_status(path),
+    hold=lambda path: lock_run(path / "config.toml", option="out"),
+    error=RunDirectoryError,
+)
 
 
 class RunDirectory:
@@ -72,6 +90,7 @@ class RunDirectory:
         self._seconds_before = 0.0
         self._listeners: list[Callable[[Event], None]] = []
         self._held: BinaryIO | None = None
+        self._replacement: Replacement | None = None
         self._log = EventLog(path / "metrics.jsonl")
         self._ledger_file = LedgerFile(path)
         self._writer = CheckpointWriter(self._write_checkpoint)
@@ -81,22 +100,65 @@ class RunDirectory:
 
     # ---- beginning ------------------------------------------------------------------------------
 
-    def create(self, config: RunConfig) -> None:
+    def create(self, config: RunConfig, *, overwrite: bool = False) -> None:
         """Make the folder and write ``config.toml``.
+
+        Args:
+            config: Of the run.
+            overwrite: Where another run is, make it beside that, until :meth:`take_place`.
 
         Raises:
             RunDirectoryError: The folder holds something already, or cannot be made.
         """
-        check_free(self.path)
+        check_free(self.path, overwrite=overwrite)
         try:
+            self._make(overwrite=overwrite)
+            self._config = fixed_values(config)
+            self._write_config(config)
+            self._lock()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, *, overwrite: bool) -> None:
+        try:
+            if overwrite and is_taken(self.path):
+                self._replacement = Replacement(self.path, RUN)
+                self._move(self._replacement.new)
             (self.path / "model").mkdir(parents=True)
         except OSError as error:
             raise RunDirectoryError(
                 f"out: {self.path} cannot be made ({error.strerror})"
             ) from error
-        self._config = fixed_values(config)
-        self._write_config(config)
-        self._lock()
+
+    def take_place(self) -> None:
+        """Take the place of the run that is to be replaced, if there is one: this one has begun.
+
+        Raises:
+            CheckpointError: It cannot, and that one stays.
+        """
+        if self._replacement is None:
+            return
+        self._writer.wait()
+        replacement = self._replacement
+        try:
+            replacement.swap()
+        except OSError as error:
+            raise CheckpointError(
+                f"out: {replacement.place} could not be replaced ({error.strerror})"
+            ) from error
+        self._move(replacement.place)
+        self._end_replacement()
+
+    def _move(self, path: Path) -> None:
+        self.path = path
+        self._log.path = path / "metrics.jsonl"
+        self._ledger_file.folder = path
+
+    def _end_replacement(self) -> None:
+        if self._replacement is not None:
+            self._replacement.close()
+            self._replacement = None
 
     def reopen(self, last_rounds: int) -> Checkpoint:
         """Return the last checkpoint; :meth:`go_on` follows when nothing more is to be checked.
@@ -187,6 +249,7 @@ class RunDirectory:
     def close(self) -> None:
         """Release the run, once what is being written is on the disk."""
         self._writer.close()
+        self._end_replacement()
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -305,18 +368,27 @@ class RunDirectory:
         self._writer.wait()
         replace_file(self.path / "ledger.csv", ledger.to_csv().encode())
         replace_file(self.path / "result.json", result_text(result).encode())
+        self.take_place()
 
 
-def check_free(path: Path) -> None:
+def check_free(path: Path, *, overwrite: bool = False) -> None:
     """Refuse a run directory that holds anything, or that cannot be made.
+
+    Args:
+        path: The directory.
+        overwrite: A run that it holds, and nothing else, is to be replaced.
 
     Raises:
         RunDirectoryError: Names what is there and what to do.
     """
     try:
+        if overwrite and is_taken(path):
+            check_replaceable(path, RUN)
+            return
         if (path / "config.toml").exists():
             raise RunDirectoryError(
-                f"out: {path} holds another run; choose another directory{_or_resume(path)}"
+                f"out: {path} holds another run; choose another directory, replace that run by "
+                f"--overwrite{_or_resume(path)}"
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunDirectoryError(

@@ -34,7 +34,10 @@ Listener = Callable[[Event], None]
 
 
 def make_server_app(
-    listeners: Sequence[Listener] | None = None, *, profile: ChosenProfile | None = None
+    listeners: Sequence[Listener] | None = None,
+    *,
+    profile: ChosenProfile | None = None,
+    overwrite: bool = False,
 ) -> ServerApp:
     """Return the ServerApp: one run of it is one attempt of a job.
 
@@ -42,6 +45,7 @@ def make_server_app(
         listeners: Called with every event, for callers in the same process. Without any, progress
             goes to Flower's log as plain lines.
         profile: Of a new job, to be told and noted.
+        overwrite: As in :func:`run_training`.
     """
     app = ServerApp()
 
@@ -52,9 +56,11 @@ def make_server_app(
             # Flower runs this app, whatever the default of a key that was not given.
             config = replace(config, engine="flower")
         if listeners is not None:
-            run_training(grid, config, listeners, profile=profile)
+            run_training(grid, config, listeners, profile=profile, overwrite=overwrite)
             return
-        path = run_training(grid, config, [_flower_log(config)], profile=profile)
+        path = run_training(
+            grid, config, [_flower_log(config)], profile=profile, overwrite=overwrite
+        )
         log(INFO, "report: %s", path / "report.html")
 
     return app
@@ -79,6 +85,7 @@ def run_training(
     *,
     clock: Clock = THIS_MACHINE,
     profile: ChosenProfile | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Train, or resume a training, and return the run directory.
 
@@ -92,6 +99,8 @@ def run_training(
         listeners: Called with every event.
         clock: For the deadlines of exchanges.
         profile: Of a new job; a resumed one has its own.
+        overwrite: Replace a run in the new job's directory, once that has its first checkpoint
+            after the first exchange, or has finished; until then that run stays.
 
     Raises:
         RetexoError: Any named failure.
@@ -109,7 +118,7 @@ def run_training(
             raise
     else:
         run = RunDirectory(Path(config.out).absolute() if config.out else default_path(config))
-        check_free(run.path)
+        check_free(run.path, overwrite=overwrite)
         job = JobState.begin(profile)
     loop = ServerLoop(grid=grid, config=config, run=run, job=job, clock=clock)
     try:
@@ -120,7 +129,7 @@ def run_training(
         run.close()
         raise
     if not config.resume:
-        run.create(config)
+        run.create(config, overwrite=overwrite)
     for listener in listeners:
         run.listen(listener)
     try:

@@ -200,10 +200,12 @@ class ServerLoop:
         """
         stage = len(self.job.outcomes)
         state = self.job.stage_state(stage) or self._first_state(stage)
-        self._checkpoint(self.job.ticket(stage), state)
+        self.run.checkpoint(self.job.checkpoint(self.job.ticket(stage), state), self.job.ledger)
 
     def _checkpoint(self, ticket: Ticket, state: StageState) -> None:
         self.run.checkpoint(self.job.checkpoint(ticket, state), self.job.ledger)
+        # Whether all parts go together has been seen.
+        self.run.take_place()
 
     def _exchange(self, stage: int) -> None:
         begun_s = self.clock.now_s()

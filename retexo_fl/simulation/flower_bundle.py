@@ -59,9 +59,17 @@ def prediction_apps(task: PredictionTask, *, predictions: str) -> BundleApps:
     )
 
 
-def training_apps(profile: ChosenProfile | None) -> BundleApps:
-    """Return the components of a training that tells which profile it has."""
-    return BundleApps() if profile is None else BundleApps(server=_component("server", profile))
+def training_apps(profile: ChosenProfile | None, *, overwrite: bool = False) -> BundleApps:
+    """Return the components of a training that tells which profile it has.
+
+    Args:
+        profile: None of a resumed one.
+        overwrite: The training may replace a run that is in its directory.
+    """
+    if profile is None:
+        return BundleApps()
+    also = {"overwrite": True} if overwrite else {}
+    return BundleApps(server=_component("server", profile, **also))
 
 
 def recipe_apps(task: RecipeTask) -> BundleApps:
@@ -74,9 +82,9 @@ def in_place_apps(task: InPlaceTask) -> BundleApps:
     return BundleApps(server=_component("prediction_in_place", task))
 
 
-def _component(kind: str, task: PredictionTask | RecipeTask | ChosenProfile) -> str:
-    """Return the source of a ServerApp that is made with the fields of a task."""
-    given = ", ".join(f"{name}={value!r}" for name, value in asdict(task).items())
+def _component(kind: str, task: PredictionTask | RecipeTask | ChosenProfile, **also: object) -> str:
+    """Return the source of a ServerApp that is made with the fields of a task, and others."""
+    given = ", ".join(f"{name}={value!r}" for name, value in {**asdict(task), **also}.items())
     return f"from retexo_fl.federation import make_{kind}_app\napp = make_{kind}_app({given})\n"
 
 

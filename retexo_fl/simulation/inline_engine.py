@@ -37,6 +37,7 @@ def run_inline(
     *,
     folder: Path | None = None,
     profile: ChosenProfile | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Train on ``parts`` in this process.
 
@@ -46,6 +47,7 @@ def run_inline(
         listeners: Called with every event of the run.
         folder: Keeps rows that cross, in place of memory; it is removed at the end.
         profile: Of the run, to be told and noted.
+        overwrite: As in :func:`.run_training`.
 
     Raises:
         RetexoError: Any named failure of the run.
@@ -57,7 +59,14 @@ def run_inline(
     channel = make_channel(network, folder)
     clients = InProcessClients(parts, config, channel=channel, folder=folder)
     try:
-        run_clients(config, clients.find, listeners, network=network, profile=profile)
+        run_clients(
+            config,
+            clients.find,
+            listeners,
+            network=network,
+            profile=profile,
+            overwrite=overwrite,
+        )
     finally:
         clients.close()
 
@@ -92,6 +101,7 @@ def run_clients(
     *,
     network: VirtualNetwork | None = None,
     profile: ChosenProfile | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Train in this process with clients that the caller makes.
 
@@ -101,6 +111,7 @@ def run_clients(
         listeners: Called with every event of the run.
         network: From :func:`make_network`, with clients whose channel is of :func:`make_channel`.
         profile: Of the run, to be told and noted.
+        overwrite: As in :func:`.run_training`.
 
     Raises:
         ConfigurationError: ``links`` is not ideal, and there is no network.
@@ -109,7 +120,8 @@ def run_clients(
     if config.traits.exchanges_in_rounds:
         watch: Watcher = no_watch if network is None else network.exchange
         find = InterleavedClients(find, config.clients, codec=config.codec, watch=watch).find
-    _serve(make_server_app(listeners, profile=profile), config, find, network)
+    app = make_server_app(listeners, profile=profile, overwrite=overwrite)
+    _serve(app, config, find, network)
 
 
 def predict_inline(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from retexo_fl.client.prediction_files import FORMS, predictions_name
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.federation.file_lock import locked_folder
+from retexo_fl.file_lock import locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
 

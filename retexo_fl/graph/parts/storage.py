@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, PartitionError
+from retexo_fl.file_lock import locked_folder
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.neighbours import EdgeValues
@@ -20,6 +22,7 @@ from retexo_fl.graph.npy import open_npy
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME, Manifest, StoredArray, read_manifest
 from retexo_fl.graph.parts.partition import GraphPartition, check_partition
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_recipe
+from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
 from retexo_fl.units import counted
 
 _PART: Final = "part-"
@@ -40,23 +43,55 @@ _FIELDS: Final = (
 _SPARSE_PARTS: Final = ("indptr", "indices", "data")
 _SPARSE_DTYPES: Final = {"indptr": "<i8", "indices": "<i4", "data": "<f4"}
 
+_FILES: Final = rf"{re.escape(MANIFEST_NAME)}|{re.escape(RECIPE_NAME)}|[a-z_]+\.npy"
 
-def write_partition(partition: GraphPartition, directory: Path) -> None:
+
+def _hold(folder: Path) -> AbstractContextManager[None]:
+    return locked_folder(folder, doing="at work in")
+
+
+#: A folder of one part.
+PART: Final = Kind(
+    name="a part",
+    files=re.compile(_FILES),
+    is_one=lambda folder: (folder / MANIFEST_NAME).is_file(),
+    hold=_hold,
+    error=PartitionError,
+)
+#: A folder of parts, with what clients make such parts by, and predictions.
+PARTS: Final = Kind(
+    name="a folder of parts",
+    files=re.compile(
+        rf"{_PART}\d+/(?:{_FILES})|peers\.toml|{re.escape(RECIPE_NAME)}"
+        rf"|{PREDICTIONS}|\.(?:predictions-[0-9a-f]+|{_PART}\d+\.\d+)\.part/.*"
+    ),
+    is_one=lambda folder: any(folder.glob(f"{_PART}*/{MANIFEST_NAME}")),
+    hold=_hold,
+    error=PartitionError,
+)
+
+
+def write_partition(partition: GraphPartition, directory: Path, *, overwrite: bool = False) -> None:
     """Store one partition in files of mode 0600, in a folder of mode 0700.
 
     Args:
         partition: To be stored.
         directory: New, or empty.
+        overwrite: It may hold a partition, which is replaced.
 
     Raises:
         PartitionError: ``directory`` holds something, or cannot be written; nothing is left there.
     """
-    with _new_folder(directory) as beside:
+    with _new_folder(directory, PART if overwrite else None) as beside:
         _write_arrays(partition, beside)
 
 
 def write_partitions(
-    parts: Sequence[GraphPartition], out: Path, *, beside: Mapping[str, str] | None = None
+    parts: Sequence[GraphPartition],
+    out: Path,
+    *,
+    beside: Mapping[str, str] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Store all partitions of a graph as ``out/part-0``, ``out/part-1``, ...; for this user alone.
 
@@ -64,11 +99,12 @@ def write_partitions(
         parts: To be stored.
         out: New, or empty; it appears with all parts in it or not at all.
         beside: Texts of other files in ``out``, by name.
+        overwrite: It may hold partitions, which are replaced, with predictions beside them.
 
     Raises:
         PartitionError: ``out`` holds something, or cannot be written; nothing is left there.
     """
-    with _new_folder(out) as place:
+    with _new_folder(out, PARTS if overwrite else None) as place:
         for partition in parts:
             folder = place / part_name(partition.client)
             folder.mkdir(mode=0o700)
@@ -132,24 +168,40 @@ def open_partition(directory: Path, *, verify: bool = True) -> GraphPartition:
     return partition
 
 
-def check_new_folder(target: Path) -> None:
+def check_new_folder(target: Path, replaced: Kind | None = None) -> bool:
     """Check that a folder is absent or empty, before there is anything to be written to it.
 
+    Args:
+        target: The folder.
+        replaced: :data:`PART` or :data:`PARTS`, which it may hold.
+
+    Returns:
+        Whether it holds one.
+
     Raises:
-        PartitionError: It holds something, or cannot be read.
+        PartitionError: It holds something else, or cannot be read; or another process is at work
+            in it.
     """
     try:
-        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        taken = is_taken(target)
     except OSError as error:
         raise PartitionError(f"{target}: cannot be read ({error.strerror})") from error
-    if taken:
-        raise PartitionError(f"{target}: exists; expected a new or empty folder")
+    if taken and replaced is None:
+        raise PartitionError(
+            f"{target}: exists; expected a new or empty folder, or --overwrite to replace parts"
+        )
+    if taken and replaced is not None:
+        check_replaceable(target, replaced)
+    return taken
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def _new_folder(target: Path, replaced: Kind | None = None) -> Iterator[Path]:
     """Yield a folder beside ``target`` that takes its place at the end, or vanishes."""
-    check_new_folder(target)
+    if check_new_folder(target, replaced) and replaced is not None:
+        with _replacing(target, replaced) as new:
+            yield new
+        return
     place = target.resolve()
     beside = place.with_name(f".{place.name}.{os.getpid()}.part")
     made: list[Path] = []
@@ -167,6 +219,20 @@ def _new_folder(target: Path) -> Iterator[Path]:
             # What is not empty stays: the partition, or what others put there meanwhile.
             with suppress(OSError):
                 parent.rmdir()
+
+
+@contextmanager
+def _replacing(target: Path, kind: Kind) -> Iterator[Path]:
+    try:
+        replacement = Replacement(target, kind, mode=0o700)
+        try:
+            yield replacement.new
+            replacement.swap()
+        finally:
+            replacement.close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise PartitionError(f"{target}: could not be written ({reason})") from error
 
 
 def _write_arrays(partition: GraphPartition, folder: Path) -> None:

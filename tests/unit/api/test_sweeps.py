@@ -14,7 +14,7 @@ import retexo_fl
 from retexo_fl.api import sweeps
 from retexo_fl.api.sweeps import SweepRow, expanded, sweep_in
 from retexo_fl.errors import ConfigurationError, Interrupted
-from retexo_fl.federation.file_lock import lock_run
+from retexo_fl.file_lock import lock_run
 
 #: Takes the place of Python: notes what it is asked for, and ends as a run that failed does.
 PROGRAM = """#!/bin/sh

@@ -54,7 +54,7 @@ def test_what_is_said_about_devices_is_kept_in_a_file(
         for name in ("retexo_fl.client.trainers", "retexo_fl.training.balance_log")
     ]
     before = [logger.level for logger in loggers]
-    log = DeviceLog(path)
+    log = DeviceLog(tmp_path, is_new=False)
     assert not path.exists()
     for logger in loggers:
         logger.info("said by %s", logger.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retexo_fl.errors import RunDirectoryError
-from retexo_fl.federation.file_lock import lock_run
+from retexo_fl.file_lock import lock_run
 
 
 @pytest.fixture
