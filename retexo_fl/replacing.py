@@ -55,7 +55,8 @@ def is_taken(place: Path) -> bool:
     Raises:
         OSError: It cannot be looked into.
     """
-    return os.path.lexists(place) and (not place.is_dir() or any(place.iterdir()))
+    is_there = place.exists() or place.is_symlink()
+    return is_there and (not place.is_dir() or any(place.iterdir()))
 
 
 def check_replaceable(place: Path, kind: Kind) -> None:

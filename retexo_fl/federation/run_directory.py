@@ -387,7 +387,7 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
             return
         if (path / "config.toml").exists():
             raise RunDirectoryError(
-                f"out: {path} holds another run; choose another directory, replace that run by "
+                f"out: {path} holds another run; choose another directory, or replace that run with "
                 f"--overwrite{_or_resume(path)}"
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -451,7 +451,8 @@ def check_resumable(path: Path, *, extends: bool = False) -> RunConfig:
         )
     if not (path / "checkpoint.safetensors").is_file():
         raise RunDirectoryError(
-            f"resume: {path} has no checkpoint yet; start the run again in a new directory"
+            f"resume: {path} has no checkpoint yet; start the run again, in a new directory or "
+            "there with --overwrite"
         )
     return stored
 

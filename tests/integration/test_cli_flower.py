@@ -37,6 +37,10 @@ class Diverging(WeightedMean):
     def end(self):
         raise TrainingDiverged("round 3: the sum of all gradients is not finite")
 
+class Early(WeightedMean):
+    def finish(self):
+        raise TrainingDiverged("round 1: not finite")
+
 class Dying(Diverging):
     def end(self):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -88,6 +92,21 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
     assert model_bytes(path) == model_bytes(tmp_path / "whole")
     configurations = [(folder / "config.toml").read_text() for folder in (path, tmp_path / "whole")]
     assert configurations[0].replace('engine = "flower"', 'engine = "inline"') == configurations[1]
+
+
+def test_a_run_is_replaced_once_the_new_one_has_begun(tmp_path: Path) -> None:
+    few = (*KEYS[:-3], "--rounds", "2", "--engine", "flower", "--out", "run", "--overwrite")
+    assert run(tmp_path, *KEYS, "--engine", "inline", "--out", "run").code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")}
+    told = run(tmp_path, *few, "--aggregator", "ending:Early")
+    assert told.code == 1
+    assert f"the run that was in {tmp_path / 'run'} before is there as it was" in told.err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")} == before
+    shown = run(tmp_path, *few)
+    assert shown.code == 0, shown.err
+    # All of the new run's rounds are shown, and none of the old one's.
+    assert re.findall(r"stage 0: round (\d+)/(\d+)", shown.err) == [("1", "2"), ("2", "2")]
+    assert not [*tmp_path.glob(".run*")]
 
 
 @pytest.mark.parametrize("engine", ["inline", "flower"])

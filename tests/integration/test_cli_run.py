@@ -106,7 +106,7 @@ def test_run_directory_with_odd_characters_is_shown_in_one_line(
 ) -> None:
     odd = stopped.rename(stopped.with_name("it's a run"))
     told = retexo.refused("run", *TINY, "--out", odd)
-    assert told.endswith(f"--resume {odd}")
+    assert told.endswith(f"--resume {odd}`")
     retexo.done("run", "--resume", odd, "--quiet")
     assert result_of(odd)["attempts"] == 2
 
@@ -227,7 +227,7 @@ def test_out_that_holds_a_run_is_refused(
     assert "--resume" not in told
     told = retexo.refused("run", *TINY, "--out", stopped)
     assert re.match(f"out: {stopped} .*another run; .*another directory", told)
-    assert told.endswith(f"--resume {stopped}")
+    assert told.endswith(f"--resume {stopped}`")
 
 
 def test_out_that_cannot_be_a_new_directory_is_refused(retexo: CommandLine) -> None:

@@ -28,6 +28,26 @@ def test_outputs_are_those_of_a_run(path: Path, tmp_path: Path) -> None:
         assert differences(new, old, ENDED_BY_VALIDATION.get(path.stem)) == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("default")
+def test_all_run_again_in_one_folder_in_another_order(tmp_path: Path) -> None:
+    said: dict[str, list[str]] = {}
+    for path in (*NOTEBOOKS, *reversed(NOTEBOOKS)):
+        told = printed(executed(path, tmp_path))
+        assert said.setdefault(path.stem, told) == told
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_whatever_a_notebook_writes_it_replaces(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    writes = len(re.findall(r"\bout=|--out |\.predict\(", code))
+    # Keys that several calls share are written once.
+    shared = code.count("**keys)") - 1 if "keys = dict(\n" in code else 0
+    assert writes == len(re.findall(r"\boverwrite=True|--overwrite\b", code)) + shared > 0
+
+
 def differences(new: str, old: str, by_validation: str | None) -> list[str]:
     """Return the lines that do not say the same."""
     lines = list(zip(new.splitlines(), old.splitlines(), strict=True))

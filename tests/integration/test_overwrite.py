@@ -17,9 +17,11 @@ import pytest
 import retexo_fl
 from retexo_fl.errors import InputError, Interrupted, RetexoError
 from retexo_fl.file_lock import lock_run
+from retexo_fl.graph import open_partition, write_partition
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
-from tests.support.runs import model_bytes, result_of
+from tests.support.edge_lists import cut_edges, with_cut_edges
+from tests.support.runs import model_bytes
 
 KEYS: dict[str, Any] = {"clients": 2, "hidden": 4, "rounds": 2, "quiet": True}
 OPTIONS = ("--clients", "2", "--hidden", "4", "--rounds", "2", "--quiet")
@@ -92,9 +94,9 @@ def test_a_run_takes_the_place_of_another_to_the_bits_of_a_new_one(there: Path) 
 
 def test_without_it_the_error_names_it(there: Path, retexo: CommandLine) -> None:
     before = content(there)
-    assert "replace that run by --overwrite" in retexo.refused("run", "--out", there / "run")
+    assert "replace that run with --overwrite" in retexo.refused("run", "--out", there / "run")
     assert "or --overwrite" in retexo.refused("partition", "make", "--out", there / "parts")
-    with pytest.raises(InputError, match="replace that run by overwrite=True"):
+    with pytest.raises(InputError, match="replace that run with overwrite=True"):
         retexo_fl.run(out=there / "run", **KEYS)
     with pytest.raises(InputError, match="or overwrite=True to replace parts"):
         retexo_fl.partition(out=there / "parts")
@@ -182,7 +184,7 @@ def test_until_the_new_run_has_begun_the_old_one_stays(there: Path) -> None:
         run_again(there / "run", nodes="nope.csv", edges="nope.csv")
     with pytest.raises(InputError, match="layers"):
         run_again(there / "run", layers=0)
-    for event in ("Started", "ExchangeClosed", "RoundClosed"):
+    for event in ("Started", "ExchangeClosed"):
         with pytest.raises(Interrupted, match=f"run that was in {there}/run before is there as"):
             run_again(there / "run", callbacks=[end_at(event)])
     assert content(there) == before
@@ -198,12 +200,21 @@ def test_a_new_run_that_ends_early_is_there_and_goes_on(there: Path) -> None:
 
 
 def test_parts_that_do_not_go_together_leave_the_old_run(there: Path) -> None:
-    retexo_fl.partition(clients=2, seed=1, partitioner="random", out=there / "others")
-    shutil.rmtree(there / "parts/part-1")
-    shutil.copytree(there / "others/part-1", there / "parts/part-1")
+    part = open_partition(there / "parts/part-1")
+    write_partition(
+        with_cut_edges(part, cut_edges(part)[:-1]), there / "parts/part-1", overwrite=True
+    )
     before = content(there)
-    with pytest.raises(InputError):
-        run_again(there / "run", partitions=there / "parts", clients=2)
+    for solver in ("rounds", "ridge"):
+        with pytest.raises(InputError, match="client 0 .* edges to client 1"):
+            retexo_fl.run(
+                out=there / "run",
+                partitions=there / "parts",
+                overwrite=True,
+                quiet=True,
+                rounds=2,
+                solver=solver,
+            )
     assert content(there) == before
 
 
@@ -265,7 +276,7 @@ def test_a_part_of_a_client_and_its_summary_are_replaced(
     Path("nodes.csv").write_text("key,label,split,x0\np,0,train,1\nq,1,val,2\ns,1,test,4\n")
     for command in (local, summarise, fit):
         retexo.done(*command, "--overwrite")
-    (part,) = (retexo_fl.graph.open_partition(Path("parts/part-0")),)
+    part = open_partition(Path("parts/part-0"))
     assert b"s" in [key.rstrip(b"\0") for key in part.node_keys.tolist()]
     Path("a.json").write_text('{"of": "somebody else"}')
     Path("recipe.toml").write_text("mine = 1\n")

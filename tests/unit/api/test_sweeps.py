@@ -128,6 +128,30 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path, log: Pa
     assert started(log) == []
 
 
+def test_a_sweep_begins_anew_once_a_run_of_the_new_one_has_begun(tmp_path: Path, log: Path) -> None:
+    out, program = tmp_path / "sweep", tmp_path / "python"
+    (row,) = retexo_fl.sweep(seed=[3], out=out, quiet=True)
+    row.path.mkdir()
+    (row.path / "config.toml").write_text("seed = 3\n")
+    (row.path / "status.json").write_text('{"state": "finished", "error": null}')
+    table = (out / "sweep.csv").read_bytes()
+    # None of the new runs begins.
+    (again,) = retexo_fl.sweep(seed=[4], out=out, overwrite=True, quiet=True)
+    assert again.error == "no luck"
+    assert (out / "sweep.csv").read_bytes() == table
+    assert row.path.is_dir()
+    assert not again.path.exists()
+    # One does; here it fails later.
+    begin = (
+        'for place; do :; done\nplace="${place#--out=}"; mkdir "$place"; touch "$place/config.toml"'
+    )
+    program.write_text(PROGRAM.format(log=log).replace("sleep", f"{begin}\nsleep"))
+    (again,) = retexo_fl.sweep(seed=[4], out=out, overwrite=True, quiet=True)
+    assert again.path.is_dir()
+    assert {path.name for path in out.iterdir()} == {again.path.name, "sweep.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep", "python", "log"}
+
+
 def test_a_directory_is_found_again_by_its_keys_alone(tmp_path: Path, log: Path) -> None:
     out = tmp_path / "sweep"
     (row,) = retexo_fl.sweep([{"seed": 3, "hidden": 8}], out=out, quiet=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from retexo_fl.client.log_lines import LOGGER, DeviceLog, line, logged_to_stderr
+from retexo_fl.client.log_lines import DEVICES_NAME, LOGGER, DeviceLog, line, logged_to_stderr
+from retexo_fl.replacing import Kind, Replacement
 
 
 def test_a_line_names_its_facts() -> None:
@@ -67,3 +70,26 @@ def test_what_is_said_about_devices_is_kept_in_a_file(
         f"said by {logger.name}" for logger in loggers
     ]
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_said_of_devices_moves_with_a_run_that_replaces_another(tmp_path: Path) -> None:
+    logger = logging.getLogger("retexo_fl.client.trainers")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / DEVICES_NAME).write_text("of the old run\n")
+    kind = Kind(
+        name="a run",
+        files=re.compile(DEVICES_NAME),
+        is_one=lambda _: True,
+        hold=lambda _: nullcontext(),
+    )
+    log = DeviceLog(run, is_new=True)
+    replacement = Replacement(run, kind)
+    logger.info("first")
+    assert (run / DEVICES_NAME).read_text() == "of the old run\n"
+    replacement.swap()
+    replacement.close()
+    logger.info("second")
+    log.close()
+    lines = (run / DEVICES_NAME).read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["first", "second"]
