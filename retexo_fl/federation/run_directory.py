@@ -387,8 +387,8 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
             return
         if (path / "config.toml").exists():
             raise RunDirectoryError(
-                f"out: {path} holds another run; choose another directory, or replace that run with "
-                f"--overwrite{_or_resume(path)}"
+                f"out: {path} holds another run; choose another directory, or replace that run "
+                f"with --overwrite{_or_resume(path)}"
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunDirectoryError(
