@@ -17,6 +17,7 @@ import pytest
 import retexo_fl
 from retexo_fl.errors import InputError, Interrupted, RetexoError
 from retexo_fl.file_lock import lock_run
+from retexo_fl.files import write_whole
 from retexo_fl.graph import open_partition, write_partition
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
@@ -115,10 +116,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
     "notes.txt": lambda folder: (folder / "notes.txt").write_text("mine"),
     ".hidden": lambda folder: (folder / ".hidden").touch(),
     "empty": lambda folder: (folder / "empty").mkdir(),
-    "deep/in/it.csv": lambda folder: (
-        (folder / "deep/in").mkdir(parents=True),
-        (folder / "deep/in/it.csv").touch(),
-    ),
+    "deep/in/it.csv": lambda folder: write_whole(folder / "deep/in/it.csv", [b"mine"]),
     "link": lambda folder: (folder / "link").symlink_to(folder.parent),
 }
 
@@ -252,7 +250,7 @@ def test_a_run_goes_on_or_is_replaced_not_both(there: Path, retexo: CommandLine)
     told = retexo.refused("run", "--resume", there / "run", "--overwrite")
     assert told.startswith("overwrite: cannot be given with --resume")
     with pytest.raises(InputError, match=r"cannot be given with resume\(\)"):
-        retexo_fl.run(resume=str(there / "run"), overwrite=True, quiet=True)
+        run_again(there / "run", resume=str(there / "run"))
     assert retexo.refused("run", *OPTIONS, "--overwrite").startswith("overwrite: expected --out")
     assert content(there) == before
 
