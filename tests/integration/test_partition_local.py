@@ -138,7 +138,9 @@ def test_made_part_is_told_in_one_line_and_never_overwritten(
     assert [path.name for path in Path("new").iterdir()] == ["part-0"]
     manifest = Path("new/part-0/manifest.json").read_bytes()
     told = retexo.refused("partition", "local", *options)
-    assert re.fullmatch("new/part-0: exists; expected .*empty folder, or --overwrite to replace parts", told)
+    assert re.fullmatch(
+        "new/part-0: exists; expected .*empty folder, or --overwrite to replace parts", told
+    )
     assert Path("new/part-0/manifest.json").read_bytes() == manifest
 
 
