@@ -16,7 +16,7 @@ import pytest
 
 import retexo_fl
 from retexo_fl.errors import InputError, Interrupted, RetexoError
-from retexo_fl.file_lock import lock_run
+from retexo_fl.file_lock import lock_run, locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.graph import open_partition, write_partition
 from tests.support.cli import CommandLine
@@ -158,8 +158,17 @@ def test_a_folder_with_a_file_of_keys_is_no_run(tmp_path: Path, retexo: CommandL
 def test_one_that_is_under_way_is_refused(there: Path, kind: str) -> None:
     (config,) = (there / kind).rglob("config.toml")
     before = content(there)
-    with lock_run(config), pytest.raises(InputError, match="out: another process is using the run"):
-        AGAIN[kind](there / kind)
+    # Known before the graph is looked at.
+    for keys in ({}, {"nodes": "nope.csv", "edges": "nope.csv"}):
+        with lock_run(config), pytest.raises(InputError, match="out: another process is using the"):
+            AGAIN[kind](there / kind, **keys)
+    assert content(there) == before
+
+
+def test_parts_that_are_predicted_into_are_refused(there: Path) -> None:
+    before = content(there)
+    with locked_folder(there / "parts"), pytest.raises(InputError, match="another process is at"):
+        cut_again(there / "parts", nodes="nope.csv", edges="nope.csv")
     assert content(there) == before
 
 
