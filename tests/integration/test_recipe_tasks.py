@@ -42,7 +42,8 @@ def _write_nodes(
         numbers = [f"{1990 + draws.gauss(0, 9):.3f}" for _ in labels]
         row = (f"a{node}", *(numbers if labels == ("risk",) and not words else flags))
         row += (draws.choice(("", "12.5", "40")), draws.choice(("AT", "DE")))
-        rows.append((*row, "train" if any(row[1 : 1 + len(labels)]) else "") if split else row)
+        use = ("train", "val", "test")[node % 3] if any(row[1 : 1 + len(labels)]) else ""
+        rows.append((*row, use) if split else row)
     with Path(path).open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])
 
