@@ -96,23 +96,29 @@ def cut(
         overwrite: Replace parts that are there.
     """
     from retexo_fl.client.preparation import make_parts, make_unlabelled_parts
-    from retexo_fl.graph import write_partitions
-    from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
     from retexo_fl.graph.parts.storage import PARTS, check_new_folder
-    from retexo_fl.graph.recipes import RECIPE_NAME
-    from retexo_fl.progress.steps import Step
 
     check_new_folder(out, PARTS if overwrite else None)
     if unlabelled is None:
         parts = make_parts(settled(asked), graph=asked.graph)
     else:
         parts = make_unlabelled_parts(settled(asked), unlabelled)
+    store(parts, out, overwrite=overwrite)
+    return parts
+
+
+def store(parts: list[GraphPartition], out: Path, *, overwrite: bool = False) -> None:
+    """Write parts to a new folder, or over others, and what clients make such parts by."""
+    from retexo_fl.graph import write_partitions
+    from retexo_fl.graph.parts.peers import PEERS_NAME, peers_of
+    from retexo_fl.graph.recipes import RECIPE_NAME
+    from retexo_fl.progress.steps import Step
+
     beside = {PEERS_NAME: peers_of(parts).to_toml()}
     if parts[0].recipe is not None and parts[0].recipe.columns:
         beside[RECIPE_NAME] = parts[0].recipe.to_toml()
     with Step(f"writing {counted(len(parts), 'part')}"):
         write_partitions(parts, out, beside=beside, overwrite=overwrite)
-    return parts
 
 
 @words_of_python()

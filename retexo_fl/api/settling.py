@@ -39,8 +39,8 @@ Values: TypeAlias = Mapping[str, Scalar]
 _MOVABLE: Final = free_keys() - {"out", "last-rounds"}
 #: Keys of a deployment only.
 _OF_DEPLOYMENTS: Final = {"introductions": False, "relay": False}
-#: What parts on disk were made with.
-_OF_PARTS = frozenset(
+#: What parts were made with, which they take the place of.
+OF_PARTS: Final = frozenset(
     {
         *("dataset", "data-dir", "nodes", "edges", *OF_TABLES),
         *("partitioner", "split", "edges-are", "merge-edges", "self-loops", "edges-before"),
@@ -124,12 +124,12 @@ def settled(asked: Asked) -> RunConfig:
     # Edges are split when they are trained on.
     later = {"split"} if merged.get("task") == "links" else frozenset()
     if asked.parts is not None:
-        _refuse(((_OF_PARTS | _PLACES) - later) & values.keys(), "parts, which are cut already")
+        _refuse(((OF_PARTS | _PLACES) - later) & values.keys(), "parts, which are cut already")
         merged = {"clients": len(asked.parts), **merged, "dataset": "parts"}
     elif asked.graph is not None:
         merged |= _names_of(asked.graph, values)
     elif merged.get("partitions"):
-        _refuse((_OF_PARTS - later) & values.keys(), "partitions, which are cut already")
+        _refuse((OF_PARTS - later) & values.keys(), "partitions, which are cut already")
         if "clients" not in merged:
             merged["clients"] = len(part_paths(Path(str(merged["partitions"]))))
     elif merged.get("nodes"):

@@ -23,11 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from retexo_fl.api.rows import Rows
 from retexo_fl.api.spelling import words_of_python
+from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
 from retexo_fl.api.training import result_of, say
-from retexo_fl.api.values import check_importable, takes_keys, values_of
+from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
 from retexo_fl.config import Scalar, check_value, default_values, profile_values
 from retexo_fl.config.keys import widened
-from retexo_fl.errors import CheckpointError, ConfigurationError, Interrupted, RetexoError
+from retexo_fl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    Interrupted,
+    RetexoError,
+)
 from retexo_fl.file_lock import lock_run, locked_folder
 from retexo_fl.files import read_toml, write_whole
 from retexo_fl.replacing import Kind, Replacement, is_taken
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 TABLE_NAME: Final = "sweep.csv"
 #: A set of keys, chosen like one of them.
 _PROFILE: Final = "profile"
+_PARTITIONS: Final = "partitions"
 #: What a sweep decides for its runs.
 _OWN_KEYS: Final = ("out", "resume")
 _POLL_S: Final = 0.05
@@ -91,6 +99,7 @@ def sweep(
     out: str | Path,
     jobs: int = 1,
     profile: str | Sequence[str] | None = None,
+    graph: object | None = None,
     quiet: bool = False,
     overwrite: bool = False,
     **base: Unpack[SweepOptions],
@@ -105,6 +114,8 @@ def sweep(
         out: Folder of the run directories, and of ``sweep.csv``, the same table.
         jobs: How many are trained at once, each in a process of its own.
         profile: As in :func:`retexo_fl.run`.
+        graph: Likewise, for all runs; or DataFrames as ``nodes`` and ``edges``. It is cut for the
+            processes, into parts in the folder of the sweep. Another graph has other runs there.
         quiet: Do not say how runs end.
         overwrite: Begin anew: replace the sweep that is in ``out``, once a run of this one has
             begun; a folder that holds anything else is refused.
@@ -120,9 +131,12 @@ def sweep(
     """
     if TYPE_CHECKING:
         every_key(**base)  # type: ignore[misc]
-    keys = {**base, **({} if profile is None else {_PROFILE: profile})}
+    keys, graph = with_frames(dict(base), graph)
+    keys |= {} if profile is None else {_PROFILE: profile}
     runs = [_checked(own) for own in expanded(keys, [*configs])]
-    return sweep_of(runs, Path(out), jobs=jobs, tell=_silent if quiet else say, overwrite=overwrite)
+    handed = None if graph is None else SweepGraph(graph, quiet=quiet)
+    tell = _silent if quiet else say
+    return sweep_of(runs, Path(out), jobs=jobs, tell=tell, graph=handed, overwrite=overwrite)
 
 
 def sweep_in(file: Path) -> list[dict[str, Scalar]]:
@@ -162,6 +176,7 @@ def sweep_of(
     jobs: int,
     tell: Callable[[str], None],
     overwrite: bool = False,
+    graph: SweepGraph | None = None,
 ) -> Rows[SweepRow]:
     """Train what :func:`sweep_in` returned; see :func:`sweep`.
 
@@ -171,18 +186,24 @@ def sweep_of(
         jobs: Runs at once.
         tell: Is handed a sentence when a run ends.
         overwrite: Replace a sweep that is there.
+        graph: What all runs train on; None for what their keys name.
     """
     if jobs < 1:
         raise ConfigurationError(f"jobs: got {jobs}; expected a whole number from 1")
     digests = _digests(runs)
+    given: Sequence[Mapping[str, Scalar] | InputError] = runs
     with _replacing(out) if overwrite else nullcontext() as former:
+        if graph is not None:
+            given = graph.readings(runs, out)
+            digests = [_of_graph(*both) for both in zip(digests, given, strict=True)]
         places = _places(runs, digests, out)
         with locked_folder(out, shared=True, doing="at work on the sweep in"):
-            return _trained(runs, places, out, jobs=jobs, tell=tell, former=former)
+            return _trained(runs, given, places, out, jobs=jobs, tell=tell, former=former)
 
 
 def _trained(
     runs: Sequence[Mapping[str, Scalar]],
+    given: Sequence[Mapping[str, Scalar] | InputError],
     places: Sequence[Path],
     out: Path,
     *,
@@ -190,6 +211,7 @@ def _trained(
     tell: Callable[[str], None],
     former: _Former | None,
 ) -> Rows[SweepRow]:
+    """Train what has not finished, each from the keys that its process gets."""
     rows: dict[int, SweepRow] = {}
 
     def settle(number: int, error: str) -> None:
@@ -199,7 +221,9 @@ def _trained(
 
     waiting = []
     for number, place in enumerate(places):
-        if (place / "result.json").is_file():
+        if isinstance(problem := given[number], InputError):
+            settle(number, str(problem))
+        elif (place / "result.json").is_file():
             settle(number, "")
         else:
             waiting.append(number)
@@ -208,7 +232,9 @@ def _trained(
             while waiting or children.running:
                 while waiting and len(children.running) < jobs:
                     number = waiting.pop(0)
-                    if error := children.start(number, runs[number], places[number]):
+                    keys = given[number]
+                    assert not isinstance(keys, InputError)
+                    if error := children.start(number, keys, places[number]):
                         settle(number, error)
                 for number, error in children.ended():
                     settle(number, error)
@@ -262,6 +288,12 @@ def _digests(runs: Sequence[Mapping[str, Scalar]]) -> list[str]:
                 f"configs: run {number + 1} is run {first + 1} again; expected each once"
             )
     return digests
+
+
+def _of_graph(digest: str, given: Mapping[str, Scalar] | InputError) -> str:
+    """Return what names a run by its keys and the parts that it reads, wherever these are."""
+    name = "" if isinstance(given, InputError) else Path(str(given[_PARTITIONS])).name
+    return _digest({"keys": digest, "parts": name})
 
 
 def _places(runs: Sequence[Mapping[str, Scalar]], digests: Sequence[str], out: Path) -> list[Path]:
@@ -323,6 +355,7 @@ def _hold_all(out: Path) -> Iterator[None]:
 
 def _kind() -> Kind:
     from retexo_fl.federation.run_directory import RUN
+    from retexo_fl.graph.parts.storage import PARTS
 
     name = rf"[A-Za-z0-9.-]+-[0-9a-f]{{{_DIGITS}}}"
     return Kind(
@@ -331,6 +364,7 @@ def _kind() -> Kind:
         files=re.compile(
             rf"{re.escape(TABLE_NAME)}(?:\.\d+\.part)?|{name}/(?:{RUN.files.pattern})|{name}\.log"
             rf"|\.{name}\.(?:rows|\d+\.part)/.*"
+            rf"|{FOLDER}/[0-9a-f]+/(?:{PARTS.files.pattern})|{FOLDER}/\.[0-9a-f]+\.\d+\.part/.*"
         ),
         is_one=_is_sweep,
         hold=_hold_all,
@@ -410,7 +444,8 @@ class _Children:
     def start(self, number: int, keys: Mapping[str, Scalar], place: Path) -> str:
         """Start a run, or resume it; return why it cannot be started, empty where it was."""
         if (place / "checkpoint.safetensors").is_file():
-            arguments = [f"--resume={place}"]
+            moved = [f"--{_PARTITIONS}={keys[_PARTITIONS]}"] if _PARTITIONS in keys else []
+            arguments = [f"--resume={place}", *moved]
         else:
             if error := _clear(place):
                 return error

@@ -10,14 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import networkx
+import numpy as np
+import pandas
 import pytest
+import torch
 
 import retexo_fl
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.errors import ConfigurationError, InputError
 from retexo_fl.layers.sage import SageLayer
 from tests.support.cli import PROGRAM, CommandLine, environment
 from tests.support.runs import model_bytes, result_of
@@ -173,3 +178,94 @@ def test_python_refuses_what_other_processes_cannot_know(
         retexo_fl.sweep(model=SageLayer, out=tmp_path / "sweep")
     with pytest.raises(ConfigurationError, match="jobs: got 0"):
         retexo_fl.sweep(out=tmp_path / "sweep", jobs=0)
+
+
+def handed_over(form: str, *, moved: int = 0) -> dict[str, Any]:
+    """Return a graph as an object of some library, the same in all forms."""
+    data = as_data(moved=moved)
+    ends = data.edge_index.T.tolist()
+    keys = [f"n{node}" for node in range(len(data.y))]
+    match form:
+        case "pyg":
+            return {"graph": data}
+        case "networkx":
+            graph = networkx.Graph()
+            for node, key in enumerate(keys):
+                graph.add_node(key, x=data.x[node].tolist(), y=int(data.y[node]))
+            graph.add_edges_from((keys[u], keys[v]) for u, v in ends)
+            return {"graph": graph}
+    columns = {f"x_{at}": data.x[:, at].tolist() for at in range(data.x.shape[1])}
+    nodes = pandas.DataFrame({"key": keys, "label": data.y.tolist(), **columns})
+    edges = pandas.DataFrame([(keys[u], keys[v]) for u, v in ends], columns=["source", "target"])
+    return {"nodes": nodes, "edges": edges, "features": "auto"}
+
+
+def as_data(*, moved: int) -> Any:
+    random = np.random.default_rng(3)
+    labels = np.arange(40) % 2
+    ends = np.stack([np.arange(40), (np.arange(40) + 2) % 40])
+    x = (labels[:, None] + random.normal(size=(40, 4)) + moved).astype(np.float32)
+    with warnings.catch_warnings():
+        # PyTorch deprecates what PyG does when it is imported.
+        warnings.simplefilter("ignore")
+        from torch_geometric.data import Data
+    return Data(
+        x=torch.from_numpy(x), edge_index=torch.from_numpy(ends), y=torch.from_numpy(labels)
+    )
+
+
+@pytest.mark.parametrize("form", ["pyg", "networkx", "frames"])
+def test_a_graph_that_is_handed_over_trains_as_in_a_run(tmp_path: Path, form: str) -> None:
+    graph = handed_over(form)
+    keys: dict[str, Any] = {**KEYS, "partitioner": "random", "split": "random:0.4/0.3/0.3"}
+    (row,) = retexo_fl.sweep(out=tmp_path / "sweep", quiet=True, **keys, **graph)
+    assert row.error == ""
+    alone = retexo_fl.run(out=tmp_path / "run", quiet=True, **keys, **graph)
+    assert model_bytes(row.path) == model_bytes(alone.path)
+    assert row.result is not None
+    assert row.result.test_accuracy == alone.result.test_accuracy
+
+
+@pytest.mark.system
+def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    keys: dict[str, Any] = {"clients": 2, "rounds": 2, "out": out, "quiet": True}
+
+    def swept(moved: int, **more: Any) -> list[tuple[Path, int]]:
+        rows = retexo_fl.sweep(**handed_over("pyg", moved=moved), **keys, **more)
+        assert [row.error for row in rows] == [""] * len(rows)
+        return [(row.path, (row.path / "result.json").stat().st_mtime_ns) for row in rows]
+
+    first = swept(0, hidden=[8, 4])
+    # Which model is trained decides over no part.
+    assert len([*(out / "parts").iterdir()]) == 1
+    other = swept(1, hidden=8)
+    assert other[0][0] not in {path for path, _ in first}
+    assert swept(0, hidden=[8, 4]) == first
+    assert len([*(out / "parts").iterdir()]) == 2
+    # Whoever interrupts it finds the parts again, also where the folder has been moved.
+    (first[0][0] / "result.json").unlink()
+    moved_out = tmp_path / "moved"
+    out.rename(moved_out)
+    keys["out"] = moved_out
+    assert (moved_out / first[0][0].name / "checkpoint.safetensors").is_file()
+    again = swept(0, hidden=[8, 4])
+    assert again[1][1] == first[1][1]
+    assert retexo_fl.Run.open(again[0][0]).result.attempts == 2
+
+
+def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
+    graph = handed_over("pyg")
+    rows = retexo_fl.sweep(
+        out=tmp_path / "sweep", split=["auto", "published"], quiet=True, **KEYS, **graph
+    )
+    assert rows[0].error == ""
+    assert "published" in rows[1].error
+    for wrong, told in (
+        ({"graph": [1, 2, 3]}, "graph: got list; expected"),
+        ({**graph, "dataset": "digits"}, "dataset: cannot be given with graph"),
+        ({**graph, "split": "published"}, "published"),
+    ):
+        with pytest.raises(InputError, match=told):
+            retexo_fl.sweep(out=tmp_path / "none", quiet=True, **KEYS, **wrong)
+        assert not (tmp_path / "none").exists()
