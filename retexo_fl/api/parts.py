@@ -44,11 +44,12 @@ def plan(
         InputError: The configuration, or the graph that it names, cannot be used.
     """
     from retexo_fl.api.planning import planned
+    from retexo_fl.api.shown import PlanFacts
 
     if TYPE_CHECKING:
         every_key(**keys)
     asked = asked_for(keys, config=config, profile=profile, graph=graph, partitions=partitions)
-    return planned(asked)[1]
+    return PlanFacts(planned(asked)[1])
 
 
 @words_of_python()

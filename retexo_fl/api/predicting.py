@@ -17,6 +17,7 @@ from retexo_fl.api.values import values_of, with_frames
 from retexo_fl.config import RunConfig, config_values, make_config
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import bare_name
+from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
     from retexo_fl.federation.trained_model import TrainedModel
@@ -304,6 +305,11 @@ class Predictions:
     folder: Path
     files: tuple[Path, ...]
     summary: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        nodes = format_counted(self.summary["nodes"], "node")
+        files = format_counted(len(self.files), "file")
+        return f"<Predictions of {nodes}: {files} in {str(self.folder)!r}>"
 
 
 def predict_for(

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from retexo_fl.errors import ConfigurationError
+from retexo_fl.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,13 @@ class Rows(Sequence[Row]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} rows>"
+        columns = ", ".join(self._columns(self._rows[0])) if self._rows else "nothing"
+        return f"<{counted(len(self), 'row')} of {columns}>"
+
+    def _repr_html_(self) -> str:
+        from retexo_fl.api.shown import cells_table
+
+        return cells_table("Rows", self.cells())
 
     def cells(self) -> list[dict[str, Any]]:
         """Return each row as cells by the name of their column."""

@@ -23,7 +23,7 @@ from retexo_fl.api.training import (
 )
 from retexo_fl.api.values import Partitions, asked_for, check_importable, takes_keys
 from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
-from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.errors import ConfigurationError, RetexoError, RunDirectoryError
 from retexo_fl.files import file_stamp
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
 from retexo_fl.run_log.result import Result
@@ -96,6 +96,25 @@ class Run:
                 f"{path}: holds no run (config.toml is missing); expected a run directory"
             )
         return cls(path, allow_plugins)
+
+    def __repr__(self) -> str:
+        return f"<Run {str(self.path)!r}: {self._told()}>"
+
+    def _repr_html_(self) -> str:
+        from retexo_fl.api.shown import pairs_table
+
+        try:
+            pairs = self.result.headline().items()
+        except RetexoError:
+            pairs = {"run": self._told()}.items()
+        return pairs_table("Run", [("directory", str(self.path)), *pairs])
+
+    def _told(self) -> str:
+        """Return in words how far it is; also of a directory that is damaged."""
+        try:
+            return self.result.told() if self.is_finished else "has not finished"
+        except RetexoError as error:
+            return str(error)
 
     @property
     def config(self) -> RunConfig:

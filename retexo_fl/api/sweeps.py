@@ -76,6 +76,10 @@ class SweepRow:
     error: str = ""
     result: Result | None = None
 
+    def __repr__(self) -> str:
+        keys = ", ".join(f"{key} {_text(value)}" for key, value in self.keys.items())
+        return f"<SweepRow {keys}: {_told(self)}>"
+
     def cells(self) -> dict[str, Any]:
         """Return it as cells of a table; a figure that a run does not have is None."""
         result = self.result

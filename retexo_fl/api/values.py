@@ -32,6 +32,8 @@ Partitions: TypeAlias = "str | Path | Sequence[GraphPartition]"
 _SEPARATORS: Final = MappingProxyType({"fanouts": "/", "devices": ",", "class-weights": ","})
 #: Known to one process alone.
 _MAIN: Final = "__main__:"
+#: Of what PyTorch has modules.
+_MODULE: Final = "torch.nn.modules.module:Module"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -166,14 +168,45 @@ def _scalar(key: str, value: object) -> Scalar:
         return str(value)
     if isinstance(value, list | tuple) and key in _SEPARATORS:
         return _SEPARATORS[key].join(str(_scalar("", item)) for item in value)
+    if key == "model" and _is_module(value):
+        return _layer(value)
     if isinstance(value, type) or inspect.isroutine(value):
         return _importable(key, value)
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         return _scalar(key, item())
+    if key in key_infos() and key_infos()[key].extensible:
+        raise ConfigurationError(
+            f"{key}: got an object of class {type(value).__name__}, which has no name to import it "
+            "by; expected a name, or a class or function at the top level of a module, as such or "
+            "as module:attribute"
+        )
     raise ConfigurationError(
         f"{key}: got {type(value).__name__}; expected text, a number, true or false, a path, or a "
         "class or function where module:attribute may stand"
+    )
+
+
+def _is_module(value: object) -> bool:
+    """Return whether it is a module of PyTorch, or a class of such; PyTorch is not imported."""
+    bases = (value if isinstance(value, type) else type(value)).__mro__
+    return any(f"{base.__module__}:{base.__qualname__}" == _MODULE for base in bases)
+
+
+def _layer(value: Any) -> str:
+    """Return the name of a layer's class.
+
+    Raises:
+        ConfigurationError: It is a module that is made already.
+    """
+    from retexo_fl.layers.named import name_of
+
+    if isinstance(value, type):
+        return name_of(value) or _importable("model", value)
+    named = name_of(type(value)) or "gcn or pyg:GATv2Conv"
+    raise ConfigurationError(
+        f"model: got an object of class {type(value).__name__}, and a run makes its layers itself, "
+        f"as many and as wide as layers and hidden say; expected a layer's name or class: {named}"
     )
 
 
@@ -187,6 +220,6 @@ def _importable(key: str, found: Any) -> str:
     if not is_found:
         raise ConfigurationError(
             f"{key}: {found.__qualname__} cannot be found by its name; expected a class or "
-            "function at the top level of a module, script or notebook"
+            "function at the top level of a module (module:attribute), script or notebook"
         )
     return text

@@ -584,6 +584,14 @@ class RunConfig:
         lean=ANY,
     )
 
+    def __repr__(self) -> str:
+        chosen = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if getattr(self, item.name) != item.default
+        }
+        return f"RunConfig({', '.join(f'{name}={value!r}' for name, value in chosen.items())})"
+
     def __post_init__(self) -> None:
         """Check types, ranges and what keys demand of each other."""
         for key, value in config_values(self).items():

@@ -22,6 +22,7 @@ from retexo_fl.graph.labels import (
     count_outputs,
     counted_from_zero,
     labelled,
+    sizes_told,
     stored_labels,
     task_of,
     unknown_labels,
@@ -38,7 +39,7 @@ from retexo_fl.graph.neighbours import (
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
 from retexo_fl.graph.sources.attributes import attribute_texts
 from retexo_fl.graph.sources.foreign import as_array, as_features, as_labels, as_numbers
-from retexo_fl.units import format_count
+from retexo_fl.units import format_count, format_counted
 
 logger = logging.getLogger(__name__)
 
@@ -207,6 +208,14 @@ class Graph:
             recipe=given.recipe,
             **masks,
         )
+
+    def __repr__(self) -> str:
+        sizes = sizes_told(self.num_features, self.num_classes, self.task)
+        nodes, edges = (
+            format_counted(self.num_nodes, "node"),
+            format_counted(self.num_edges, "edge"),
+        )
+        return f"<Graph {self.name!r}: {nodes}, {edges}, {sizes}>"
 
     @property
     def task(self) -> str:

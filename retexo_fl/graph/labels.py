@@ -21,6 +21,7 @@ import numpy as np
 
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.graph.checks import ArrayChecks, HasForm, largest_label
+from retexo_fl.units import format_counted
 
 CLASSES: Final = "classes"
 MULTI_LABEL: Final = "multi-label"
@@ -56,6 +57,16 @@ def task_of(labels: HasForm) -> str:
     if labels.dtype.kind == "f":
         return REGRESSION
     return MULTI_LABEL if len(labels.shape) == 2 else CLASSES
+
+
+def sizes_told(features: int, outputs: int, task: str) -> str:
+    """Return how wide features and labels are, in words."""
+    told = format_counted(features, "feature")
+    if task == REGRESSION:
+        return f"{told}, numbers as labels"
+    if task == MULTI_LABEL:
+        return f"{told}, {format_counted(outputs, 'label')}"
+    return f"{told}, {outputs} {'class' if outputs == 1 else 'classes'}"
 
 
 def labelled(labels: np.ndarray) -> np.ndarray:

@@ -16,7 +16,10 @@ from retexo_fl.layers.gine import GineLayer
 from retexo_fl.layers.pyg import is_pyg, pyg_layer
 from retexo_fl.layers.sage import SageLayer
 from retexo_fl.layers.sage_pool import SagePoolLayer
-from retexo_fl.plugins import is_plugin, load_plugin
+from retexo_fl.plugins import PYG, is_plugin, load_plugin
+
+#: Where PyG defines them.
+_CONVOLUTIONS: Final = "torch_geometric.nn.conv."
 
 _BUILT_IN: Final[Mapping[str, type[GraphLayer]]] = MappingProxyType(
     {
@@ -51,9 +54,22 @@ def layer_class(name: str) -> type[GraphLayer]:
     if is_pyg(name):
         return pyg_layer(name)
     found = load_plugin("layer", name) if is_plugin(name) else None
+    if isinstance(found, type) and (known := name_of(found)) and is_pyg(known):
+        raise PluginError(f"model {name!r}: has a name of its own; expected {known}")
     if not (isinstance(found, type) and issubclass(found, GraphLayer)):
         raise PluginError(
             f"model {name!r}: not a layer; expected one of {', '.join(_BUILT_IN)}, pyg:NAME of "
             "PyG, or module:attribute naming a subclass of retexo_fl.layers.GraphLayer"
         )
     return found
+
+
+def name_of(found: type) -> str | None:
+    """Return the name that a class has as a layer; None where it has none but its module's.
+
+    Args:
+        found: One of ours, or a convolution of PyG, be it one that can be trained or not.
+    """
+    if found.__module__.startswith(_CONVOLUTIONS):
+        return f"{PYG}{found.__name__}"
+    return next((name for name, layer in _BUILT_IN.items() if layer is found), None)

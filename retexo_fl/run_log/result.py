@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Final
 
 from retexo_fl.errors import RunDirectoryError
 from retexo_fl.ledger import KINDS, MEASURES, RARE_KINDS
 from retexo_fl.run_log.json_form import OMITTED, key, parse_object, read, spread, to_json
 from retexo_fl.run_log.profile import ChosenProfile
+from retexo_fl.units import format_bytes, format_duration
 
 RESULT_VERSION: Final = 1
 #: Of a client's index.
@@ -191,6 +193,54 @@ class Result:
     plan: Plan | None = None
     versions: Mapping[str, object]
     hardware: Mapping[str, object]
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.dataset!r}: {self.told()}>"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>'
+            for name, text in self.headline().items()
+        )
+        return f"<table><caption>Result</caption>{''.join(rows)}</table>"
+
+    def told(self) -> str:
+        """Return in a line how good it is and what it took."""
+        figures = [f"{name} {text}" for name, text in self._figures().items()]
+        moved = format_bytes(self.volumes["payload"]["total"])
+        return ", ".join(
+            [
+                *(figures or ["no test nodes"]),
+                f"{moved} of payload",
+                format_duration(self.seconds["total"]),
+            ]
+        )
+
+    def headline(self) -> dict[str, str]:
+        """Return what of it one sees first, as text by name."""
+        profile = {} if self.profile is None else {"profile": self.profile.name}
+        return {
+            "graph": self.dataset,
+            "model": self.model,
+            "algorithm": self.algorithm,
+            **profile,
+            "clients": str(self.clients),
+            **self._figures(),
+            "payload": format_bytes(self.volumes["payload"]["total"]),
+            "seconds": format_duration(self.seconds["total"]),
+        }
+
+    def _figures(self) -> dict[str, str]:
+        """Return the figures by which weights were chosen, of validation and test nodes."""
+        last = self.stages[-1] if self.stages else None
+        if self.metric is None:
+            name, test = "accuracy", self.test_accuracy
+            val = None if last is None else last.val_accuracy
+        else:
+            name, test = self.metric.name, self.metric.value
+            val = None if last is None or last.metric is None else last.metric.value
+        found = {f"validation {name}": val, f"test {name}": test}
+        return {use: f"{value:.4f}" for use, value in found.items() if value is not None}
 
 
 def result_text(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -146,8 +146,14 @@ def _of_classes(name: str) -> Loss:
 def _plugin(name: str) -> Loss:
     if not is_plugin(name):
         raise PluginError(f"loss {name!r}: expected a built-in name, or module:attribute")
-    found: Loss = load_callable("loss", name, "logits", "labels")
-    return found
+    found: Any = load_callable("loss", name, "logits", "labels")
+    if isinstance(found, type) and issubclass(found, torch.nn.Module):
+        raise PluginError(
+            f"loss {name!r}: is a class of modules; expected a function of (logits, labels) that "
+            "returns the sum over nodes"
+        )
+    made: Loss = found
+    return made
 
 
 def check_loss(loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> None:

@@ -13,8 +13,14 @@ import torch
 
 from retexo_fl.errors import PluginError
 from retexo_fl.graph.labels import CLASSES, LINKS
-from retexo_fl.plugins import load_callable
+from retexo_fl.plugins import load_callable, load_plugin
 from retexo_fl.training.judging import label_counts, number_sums
+
+#: Of what a name stands for.
+_WANTED: Final = (
+    "expected a built-in name, or module:attribute naming a subclass of "
+    "retexo_fl.training.metrics.Metric (or a function without arguments that returns one)"
+)
 
 
 class Metric(ABC):
@@ -79,12 +85,16 @@ def make_metric(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -
     kind, _, target = name.partition(":")
     if kind in _COUNTED and target.isdecimal():
         return _COUNTED[kind](int(target))
-    found = load_callable("metric", name)()
-    if not isinstance(found, Metric):
+    load_plugin("metric", name)
+    try:
+        found = load_callable("metric", name)()
+    except PluginError as error:
         raise PluginError(
-            f"metric {name!r}: expected a built-in name, or module:attribute naming a subclass of "
-            "retexo_fl.training.metrics.Metric (or a function that returns one)"
-        )
+            f"{error}; a metric is computed from sums that each client forms alone, and not from "
+            f"all nodes' labels: {_WANTED}"
+        ) from error
+    if not isinstance(found, Metric):
+        raise PluginError(f"metric {name!r}: {_WANTED}")
     return found
 
 

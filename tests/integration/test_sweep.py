@@ -172,10 +172,10 @@ def test_bad_sweeps_are_refused_whole(
 def test_python_refuses_what_other_processes_cannot_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SageLayer, "__module__", "__main__")
-    monkeypatch.setattr(sys.modules["__main__"], "SageLayer", SageLayer, raising=False)
-    with pytest.raises(ConfigurationError, match="model: SageLayer is known to this process"):
-        retexo_fl.sweep(model=SageLayer, out=tmp_path / "sweep")
+    own = type("OwnLayer", (SageLayer,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "OwnLayer", own, raising=False)
+    with pytest.raises(ConfigurationError, match="model: OwnLayer is known to this process"):
+        retexo_fl.sweep(model=own, out=tmp_path / "sweep")
     with pytest.raises(ConfigurationError, match="jobs: got 0"):
         retexo_fl.sweep(out=tmp_path / "sweep", jobs=0)
 

@@ -13,10 +13,11 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.keys import check_keys, hash_keys
-from retexo_fl.graph.labels import CLASSES, check_labels, labelled, task_of
+from retexo_fl.graph.labels import CLASSES, check_labels, labelled, sizes_told, task_of
 from retexo_fl.graph.masks import Split
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows, weighted_degrees
 from retexo_fl.graph.recipes.recipe import FeatureRecipe
+from retexo_fl.units import format_counted
 
 #: Hex digits of :attr:`GraphPartition.partitioning`: SHA-256.
 PARTITIONING_DIGITS: Final = 64
@@ -71,6 +72,12 @@ class GraphPartition:
     num_classes: int
     recipe: FeatureRecipe | None = None
     edge_values: EdgeValues = PLAIN
+
+    def __repr__(self) -> str:
+        sizes = sizes_told(self.num_features, self.num_classes, self.task)
+        inner = format_counted(self.num_inner, "node")
+        boundary = format_counted(self.num_boundary, "boundary node")
+        return f"<GraphPartition {self.client} of {self.num_clients}: {inner}, {boundary}, {sizes}>"
 
     @property
     def num_inner(self) -> int:
