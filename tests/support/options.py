@@ -1,4 +1,4 @@
-"""Write ``retexo_fl/api/options.py``: ``python -m tests.support.options``."""
+"""Write ``retexo_fl/api/options.py``, ``docs/options.md``: ``python -m tests.support.options``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from retexo_fl.config import default_values, field_of, free_keys, key_infos, panels
+from retexo_fl.config import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    default_values,
+    field_of,
+    free_keys,
+    key_infos,
+    panels,
+)
 
-PATH: Final = Path(__file__).parents[2] / "retexo_fl/api/options.py"
+_ROOT: Final = Path(__file__).parents[2]
+PATH: Final = _ROOT / "retexo_fl/api/options.py"
+PAGE: Final = _ROOT / "docs/options.md"
 #: Arguments of the functions themselves, or of some of them alone.
 _OWN: Final = frozenset({"partitions", "resume", "out"})
 _HEAD: Final = '''\
@@ -27,6 +37,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 '''
+_TOP: Final = """\
+# Options
+
+All keys of a run, with their defaults. `retexo run --rounds 20` on a command line, `rounds = 20` in
+a TOML file for `--config`, `rounds=20` in [Python](python.md), where a key's name is in snake case:
+`learning_rate`. `retexo plan` and `retexo sweep` take the same keys, `retexo partition make` those
+of the graph.
+
+The profile of a run chooses what is not given: [the default profile](#profiles) has other values
+than the defaults below ([lean training](lean-training.md)). Where `module:attribute` may stand, a
+part of your own may ([extending](extending.md)). Which keys do not go together a run says before it
+starts.
+
+Made by `python -m tests.support.options` from what the keys are declared with."""
+_OF_PROFILES: Final = f"""\
+`--profile NAME` chooses these keys, which others that are given override; without it a run has
+`{DEFAULT_PROFILE}`, or says why not. Some values are then fitted to the graph, and said.
+"""
+_PLACES: Final = {"DIR": "a folder", "FILE": "a file", "RUN": "a run directory"}
 _LISTS: Final = {
     "fanouts": "Sequence[int]",
     "devices": "Sequence[str]",
@@ -122,5 +151,52 @@ def _function() -> str:
     )
 
 
+def page() -> str:
+    """Return the text of the page of all options."""
+    lines = [_TOP]
+    for heading, keys in panels().items():
+        lines += [
+            f"\n## {heading}\n",
+            "| option | default | values | what for |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{key}` | {_default(key)} | {_values(key)} | {_cell(key_infos()[key].help)} |"
+            for key in keys
+        ]
+    lines += ["\n## Profiles\n", _OF_PROFILES, "| profile | keys |", "|---|---|"]
+    for name, values in PROFILES.items():
+        chosen = ", ".join(f"`{key} {_told(value)[1:]}" for key, value in values.items())
+        lines.append(f"| `{name}` | {chosen or 'the defaults'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _told(value: object) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _default(key: str) -> str:
+    default = default_values()[key]
+    return "" if default == "" else _told(default)
+
+
+def _values(key: str) -> str:
+    info = key_infos()[key]
+    if info.values:
+        known = ", ".join(f"`{value}`" for value in info.values)
+        return f"{known}, `module:attribute`" if info.extensible else known
+    if info.metavar in _PLACES:
+        return _PLACES[info.metavar]
+    if info.expected == "printable text":
+        return "text"
+    return _cell(info.expected.removeprefix("one of ").removesuffix(f" to {2**31 - 1}"))
+
+
+def _cell(text: str) -> str:
+    """Return text as a cell of a table, where a pipe would end it."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
 if __name__ == "__main__":
     PATH.write_text(written(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 from pathlib import Path
 
 import jedi
@@ -15,7 +16,7 @@ from retexo_fl.config import default_values, field_of, key_infos, make_config, p
 from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.errors import ConfigurationError
 from tests.support.cli import CommandLine
-from tests.support.options import PATH, written
+from tests.support.options import PAGE, PATH, page, written
 
 #: That a function takes by a parameter of its own, or not at all.
 OWN = {"partitions", "resume", "out"}
@@ -24,6 +25,16 @@ CALLS = ("run", "plan", "sweep", "partition")
 
 def test_typed_keys_are_those_of_the_configuration() -> None:
     assert PATH.read_text(encoding="utf-8") == written(), "run: python -m tests.support.options"
+
+
+def test_the_page_of_options_is_that_of_the_configuration() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(), "run: python -m tests.support.options"
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    named = [row.split("`")[1] for row in rows]
+    assert named == [key for keys in panels().values() for key in keys] == [*key_infos()]
+    assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert "| `hidden` | `64` | a whole number from 1 " in text
 
 
 @pytest.mark.parametrize("call", CALLS)
