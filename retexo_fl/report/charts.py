@@ -204,11 +204,13 @@ def _end_labels(labels: list[tuple[float, float, Line]], bottom: float) -> list[
 def _marks(chart: LineChart, plot: _Plot) -> list[str]:
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []
+    # Names of lines stand behind their ends.
+    right = plot.right if any(line.label for line in chart.lines) else plot.right + 10
     for mark in chart.marks:
         x, y = plot.x(mark.x), plot.y(mark.y)
         parts.append(f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
         half = text_width(mark.label) / 2
-        middle = min(max(x, plot.left + half + 4), plot.right + 10 - half)
+        middle = min(max(x, plot.left + half + 4), right - half)
         above = y - 12 if y - 26 > plot.top else y + 22
         for base in (above, y + 22):
             if all(_is_clear(middle, half, base, other) for other in taken):

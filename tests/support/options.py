@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -56,6 +57,7 @@ _OF_PROFILES: Final = f"""\
 `{DEFAULT_PROFILE}`, or says why not. Some values are then fitted to the graph, and said.
 """
 _PLACES: Final = {"DIR": "a folder", "FILE": "a file", "RUN": "a run directory"}
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w/-])")
 _LISTS: Final = {
     "fanouts": "Sequence[int]",
     "devices": "Sequence[str]",
@@ -194,7 +196,10 @@ def _values(key: str) -> str:
 
 def _cell(text: str) -> str:
     """Return text as a cell of a table, where a pipe would end it."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    pieces = text.replace("|", "\\|").replace("<", "&lt;").split("`")
+    # Options are code, in what is not code already.
+    pieces[::2] = [_OPTION.sub(r"`\g<0>`", piece) for piece in pieces[::2]]
+    return "`".join(pieces)
 
 
 if __name__ == "__main__":
