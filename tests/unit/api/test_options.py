@@ -12,7 +12,7 @@ import pytest
 from mypy import api as mypy
 
 import retexo_fl
-from retexo_fl.config import default_values, field_of, key_infos, make_config, panels
+from retexo_fl.config import PROFILES, default_values, field_of, key_infos, make_config, panels
 from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.errors import ConfigurationError
 from tests.support.cli import CommandLine
@@ -30,11 +30,13 @@ def test_typed_keys_are_those_of_the_configuration() -> None:
 def test_the_page_of_options_is_that_of_the_configuration() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(), "run: python -m tests.support.options"
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    of_keys, _, of_profiles = text.partition("\n## Profiles\n")
+    rows = [line for line in of_keys.splitlines() if line.startswith("| `")]
     named = [row.split("`")[1] for row in rows]
     assert named == [key for keys in panels().values() for key in keys] == [*key_infos()]
     assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-    assert "| `hidden` | `64` | a whole number from 1 " in text
+    assert "| `hidden` | `64` | a whole number from 1 |" in text
+    assert all(f"| `{name}` | " in of_profiles for name in PROFILES)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retexo_fl.report.bytes_chart import BytesRow, bytes_chart
 from retexo_fl.report.charts import Hit, Line, LineChart, Mark, line_chart, thinned
 from retexo_fl.report.scales import Axis
-from retexo_fl.report.svg import Size
+from retexo_fl.report.svg import Size, text_width
 
 _SIZE = Size(width=500, height=230)
 
@@ -48,6 +48,14 @@ def test_line_chart_end_labels_keep_apart() -> None:
     heights = [float(place) for place in places]
     assert len(heights) == 3
     assert all(below - above >= 15 for above, below in itertools.pairwise(heights))
+
+
+def test_a_mark_at_a_lines_end_leaves_room_for_its_name() -> None:
+    line = Line(label="validation", tone="val", points=[(1, 1), (3, 2)])
+    drawn = _chart(replace(_EMPTY, lines=[line], marks=[Mark(x=3, y=2, label="round 10")]))
+    (middle,) = re.findall(r'x="([\d.]+)"[^>]*>round 10<', drawn)
+    (name,) = re.findall(r'x="([\d.]+)"[^>]*>validation<', drawn)
+    assert float(middle) + text_width("round 10") / 2 <= float(name) - 8
 
 
 def test_line_chart_leaves_out_marks_labels_that_would_overlap() -> None:
