@@ -307,6 +307,8 @@ def run(  # noqa: PLR0913 - each is an option
             called with every event. What they raise ends the run, which can be resumed.
         quiet: Show no progress.
         force: Train even if memory is not enough.
+        overwrite: Replace the run that is in ``out``, once this one has begun; a directory that
+            holds anything else is refused.
         keys: Of the configuration, in snake case: docs/options.md lists them.
 
     Raises:

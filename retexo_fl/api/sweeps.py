@@ -225,9 +225,7 @@ def _trained(
 
     waiting = []
     for number, place in enumerate(places):
-        if isinstance(problem := given[number], InputError):
-            settle(number, str(problem))
-        elif (place / "result.json").is_file():
+        if (place / "result.json").is_file():
             settle(number, "")
         else:
             waiting.append(number)
@@ -236,9 +234,7 @@ def _trained(
             while waiting or children.running:
                 while waiting and len(children.running) < jobs:
                     number = waiting.pop(0)
-                    keys = given[number]
-                    assert not isinstance(keys, InputError)
-                    if error := children.start(number, keys, places[number]):
+                    if error := children.start(number, given[number], places[number]):
                         settle(number, error)
                 for number, error in children.ended():
                     settle(number, error)
@@ -445,8 +441,10 @@ class _Children:
                 child.process.wait()
             child.stderr.close()
 
-    def start(self, number: int, keys: Mapping[str, Scalar], place: Path) -> str:
+    def start(self, number: int, keys: Mapping[str, Scalar] | InputError, place: Path) -> str:
         """Start a run, or resume it; return why it cannot be started, empty where it was."""
+        if isinstance(keys, InputError):
+            return str(keys)
         if (place / "checkpoint.safetensors").is_file():
             moved = [f"--{_PARTITIONS}={keys[_PARTITIONS]}"] if _PARTITIONS in keys else []
             arguments = [f"--resume={place}", *moved]

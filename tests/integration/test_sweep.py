@@ -256,11 +256,17 @@ def test_another_graph_has_other_runs_in_the_same_sweep(tmp_path: Path) -> None:
 
 def test_graphs_that_cannot_be_cut_as_asked(tmp_path: Path) -> None:
     graph = handed_over("pyg")
-    rows = retexo_fl.sweep(
-        out=tmp_path / "sweep", split=["auto", "published"], quiet=True, **KEYS, **graph
-    )
-    assert rows[0].error == ""
-    assert "published" in rows[1].error
+    for _ in range(2):
+        rows = retexo_fl.sweep(
+            out=tmp_path / "sweep",
+            split=["auto", "published"],
+            quiet=True,
+            overwrite=True,
+            **KEYS,
+            **graph,
+        )
+        assert rows[0].error == ""
+        assert "published" in rows[1].error
     for wrong, told in (
         ({"graph": [1, 2, 3]}, "graph: got list; expected"),
         ({**graph, "dataset": "digits"}, "dataset: cannot be given with graph"),

@@ -35,7 +35,7 @@ def test_the_page_of_options_is_that_of_the_configuration() -> None:
     named = [row.split("`")[1] for row in rows]
     assert named == [key for keys in panels().values() for key in keys] == [*key_infos()]
     assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-    assert "| `hidden` | `64` | a whole number from 1 |" in text
+    assert "| `hidden` | `64` | a whole number from 1 to 65536 |" in text
     assert all(f"| `{name}` | " in of_profiles for name in PROFILES)
 
 
