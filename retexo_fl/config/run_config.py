@@ -55,7 +55,10 @@ ANY, OWN = Lean.ANY, Lean.OWN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Everything that decides a training: equal configurations give equal bits."""
+    """Everything that decides a training: equal configurations give equal bits.
+
+    Its attributes are the keys of docs/options.md, in snake case.
+    """
 
     dataset: str = text(
         "digits",
