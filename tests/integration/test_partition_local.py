@@ -169,6 +169,22 @@ def test_parts_of_single_nodes_need_no_table_of_edges(retexo: CommandLine, tmp_p
         assert_same_files(part, Path("local") / part.name)
 
 
+def test_columns_of_masks_are_the_split_of_a_part(retexo: CommandLine, files: TableFiles) -> None:
+    head, rows = "key,label,train_mask,val_mask,{}x0,x1,x2\n", "0,0,1,,{}1,0,0\n1,1,,1,{}0,1,1\n"
+    rows += "2,0,0,0,{}1,0,2\n3,1,True,False,{}1,0,3\n"
+    files.nodes.write_text(head.format("") + rows.replace("{}", ""))
+    assert "column 'test_mask' is missing" in _refused(retexo, files)
+    files.nodes.write_text(head.format("test_mask,") + rows.format("0,", "0,", "1,", ","))
+    options = (*files.options(), *PEERS, "--name", "client-0")
+    retexo.done("partition", "local", *options, "--out", "one")
+    split = open_partition(Path("one") / "part-0").split
+    assert [mask.tolist() for mask in (split.train, split.val, split.test)] == [
+        [True, False, False, True],
+        [False, True, False, False],
+        [False, False, True, False],
+    ]
+
+
 def test_split_by_key_is_drawn_by_each_client(retexo: CommandLine, files: TableFiles) -> None:
     files.nodes.write_text("key,label,x0,x1,x2\n0,0,1,0,0\n1,1,0,1,1\n2,0,1,0,2\n3,1,0,1,3\n")
     told = _refused(retexo, files)
