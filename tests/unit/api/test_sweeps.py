@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import retexo_fl
 from retexo_fl.api import sweeps
+from retexo_fl.api.sweep_graph import SweepGraph
 from retexo_fl.api.sweeps import SweepRow, expanded, sweep_in
 from retexo_fl.errors import ConfigurationError, Interrupted
 from retexo_fl.file_lock import lock_run
@@ -183,3 +185,22 @@ def test_what_is_under_way_is_told_of_an_interruption(
     with pytest.raises(Interrupted, match="^interrupted; 0 of 3 runs have ended, the same sweep"):
         retexo_fl.sweep(seed=range(3), out=tmp_path / "sweep", jobs=2, quiet=True)
     assert log.read_text().splitlines().count("stopped") == 2
+
+
+def test_runs_read_the_parts_that_their_keys_ask_for(tmp_path: Path) -> None:
+    ring = np.stack([np.arange(30), (np.arange(30) + 2) % 30])
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    graph = SweepGraph({"edge_index": ring, "x": x, "y": np.arange(30) % 2}, quiet=True)
+    runs: list[dict[str, Any]] = [
+        {"clients": 2},
+        {"clients": 3},
+        {"clients": 2, "seed": 1},
+        {"clients": 2, "hidden": 8, "split": "auto"},
+    ]
+    read = graph.readings(runs, tmp_path)
+    given = [keys for keys in read if isinstance(keys, dict)]
+    folders = [str(keys.pop("partitions")) for keys in given]
+    assert folders[3] == folders[0]
+    assert len({*folders}) == len([*(tmp_path / "parts").iterdir()]) == 3
+    assert [len([*Path(folder).glob("part-*")]) for folder in folders] == [2, 3, 2, 2]
+    assert given == [*runs[:3], {"clients": 2, "hidden": 8}]
