@@ -219,7 +219,7 @@ def test_what_only_this_process_knows_is_refused_to_others(
         ({"rounds": [1]}, ConfigurationError, "rounds: got list; expected text"),
         ({"profile": "best"}, ConfigurationError, "profile: got 'best'; expected one of"),
         ({"dataset": "nonesuch"}, DatasetError, "nonesuch"),
-        ({"graph": 7}, DatasetError, "graph: got int; expected a retexo_fl.graph.Graph"),
+        ({"graph": 7}, DatasetError, "graph: got int; expected a retexo_fl.Graph"),
         (
             {"graph": 7, "dataset": "cora"},
             ConfigurationError,

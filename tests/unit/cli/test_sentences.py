@@ -58,7 +58,7 @@ def test_tell_keeps_lines_apart(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_names_the_nearest() -> None:
     near = unknown("option", "--seeed", ["--seed", "--out"])
     assert re.fullmatch(r"--seeed: unknown option; .*'--seed'\?", near)
-    assert unknown("option", "--x", ["--seed"]) == "--x: unknown option; see --help"
+    assert unknown("option", "--x", ["--seed", "--out"]) == "--x: unknown option; see --help"
 
 
 def test_usage_sentence_of_other_errors_is_theirs() -> None:
