@@ -28,29 +28,38 @@ _CHUNK_VALUES: Final = 2**22
 _MOST_NAMED: Final = 5
 
 
-def column_sizes(parts: Sequence[Features]) -> np.ndarray:
+def column_sizes(parts: Sequence[Features]) -> tuple[np.ndarray, np.ndarray]:
     """Return how large the numbers of each column are where they are not 0.
 
     Args:
         parts: Rows of features, each [n, F].
 
     Returns:
-        [F] float64, the root of the mean square of these numbers; 0 for a column without any.
+        [k] numbers of columns, ascending, of sparse parts those in use alone: there may be more
+        than memory has room for; [k] float64, the root of the mean square of the numbers in each, 0
+        for a column without any.
     """
     width = int(parts[0].shape[1])
+    sparse = [features.indices for features in parts if isinstance(features, csr_array)]
+    if len(sparse) == len(parts):
+        columns = np.unique(np.concatenate(sparse))
+        width = len(columns)
+    else:
+        columns = np.arange(width)
     squares, counts = np.zeros(width), np.zeros(width)
     for features in parts:
         if isinstance(features, csr_array):
             values = features.data.astype(np.float64)
-            squares += np.bincount(features.indices, weights=values**2, minlength=width)
-            counts += np.bincount(features.indices, weights=values != 0, minlength=width)
+            places = np.searchsorted(columns, features.indices)
+            squares += np.bincount(places, weights=values**2, minlength=width)
+            counts += np.bincount(places, weights=values != 0, minlength=width)
             continue
         step = max(1, _CHUNK_VALUES // max(width, 1))
         for first in range(0, len(features), step):
             rows = features[first : first + step].astype(np.float64)
             squares += np.einsum("nf,nf->f", rows, rows)
             counts += np.count_nonzero(rows, axis=0)
-    return np.sqrt(squares / np.maximum(counts, 1))
+    return columns, np.sqrt(squares / np.maximum(counts, 1))
 
 
 def drowning_columns(sizes: np.ndarray) -> np.ndarray:
@@ -79,12 +88,13 @@ def tell_scale(source: str, parts: Sequence[Features], recipe: FeatureRecipe | N
         parts: Rows of features, each [n, F].
         recipe: What made them of columns, by which they are named; None for their numbers.
     """
-    sizes = column_sizes(parts)
+    columns, sizes = column_sizes(parts)
     found = drowning_columns(sizes)
     if not len(found):
         return
-    names = _names(recipe, len(sizes))
-    told = ", ".join(f"{names[at]} (about {sizes[at]:.2g})" for at in found[:_MOST_NAMED])
+    told = ", ".join(
+        f"{_name(recipe, int(columns[at]))} (about {sizes[at]:.2g})" for at in found[:_MOST_NAMED]
+    )
     more = (
         f", and {format_count(len(found) - _MOST_NAMED)} more" if len(found) > _MOST_NAMED else ""
     )
@@ -97,7 +107,7 @@ def tell_scale(source: str, parts: Sequence[Features], recipe: FeatureRecipe | N
     )
 
 
-def _names(recipe: FeatureRecipe | None, width: int) -> list[str]:
+def _name(recipe: FeatureRecipe | None, at: int) -> str:
     if recipe is None or not recipe.columns:
-        return [f"column {at}" for at in range(width)]
-    return [repr(column.column) for column in recipe.in_order for _ in range(column.width)]
+        return f"column {at}"
+    return [repr(column.column) for column in recipe.in_order for _ in range(column.width)][at]
