@@ -87,7 +87,7 @@ def planetoid_dir() -> Path:
     """
     folder = Path(tempfile.mkdtemp(prefix="planetoid-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with np.load(cora_dir() / "cora.npz") as stored:
+    with np.load(cora_dir(with_masks=True) / "cora.npz") as stored:
         arrays = dict(stored)
     train, val, test = (arrays[f"{use}_mask"] for use in ("train", "val", "test"))
     uses = (train, val, ~(train | val | test), test)
