@@ -61,6 +61,10 @@ class IdentityError(InputError):
     """A key, a certificate or a roster cannot be used, or they do not belong together."""
 
 
+class AgreementError(InputError):
+    """What owners agree on for masked sums hides nobody, or what they signed is something else."""
+
+
 # ---- failures of a run ------------------------------------------------------------------------
 
 
