@@ -46,18 +46,11 @@ def pair(
         yield made
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        *({"algorithm": algorithm} for algorithm in ("lazy", "standard", "bns")),
-        {"local_steps": 2, "local_optimizer": "sgd", "local_correction": "scaffold"},
-    ],
-    ids=lambda keys: " ".join(map(str, keys.values())),
-)
-def test_agents_train_as_one_process_does(
-    tmp_path: Path, pair: list[AgentProcess], more: dict[str, Any]
+def test_corrections_of_local_steps_are_those_of_one_process(
+    tmp_path: Path, pair: list[AgentProcess]
 ) -> None:
-    keys = {**KEYS, **more}
+    """All forms of exchange are compared in the grid of recorded bits."""
+    keys = {**KEYS, "local_steps": 2, "local_optimizer": "sgd", "local_correction": "scaffold"}
     train_with(pair, configured(tmp_path / "agents", **keys))
     train(tmp_path / "inline", **keys)
     assert_same_training(tmp_path / "agents", tmp_path / "inline")

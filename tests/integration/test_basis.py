@@ -20,7 +20,6 @@ from tests.support.predictions import summary_of
 from tests.support.runs import (
     Interrupter,
     configured,
-    largest_difference,
     ledger_of,
     model_bytes,
     result_of,
@@ -34,24 +33,6 @@ KEYS: dict[str, Any] = {
     "basis": "supervised",
     "basis_blocks": 2,
 }
-
-
-OWN = [("own", model) for model in ("gcn", "sage", "gat", "gin", "sage-pool")]
-SUMS = [("sums", model) for model in ("gcn", "sage", "gin")]
-
-
-@pytest.mark.parametrize(("rows", "model"), OWN + SUMS)
-def test_weights_do_not_depend_on_the_partition(tmp_path: Path, rows: str, model: str) -> None:
-    cora = {"dataset": "cora", "data_dir": cora_dir(), "dtype": "float64"}
-    keys = {**KEYS, **cora, "model": model, "basis_rows": rows}
-    whole = train(tmp_path / "whole", **{**keys, "clients": 1})
-    for clients, partitioner in ((2, "random"), (5, "louvain")):
-        run = train(
-            tmp_path / f"{clients}", **{**keys, "clients": clients, "partitioner": partitioner}
-        )
-        assert largest_difference(whole, run) < 1e-9
-        basis = [path / "model" / "basis.safetensors" for path in (whole, run)]
-        assert all(path.is_file() for path in basis)
 
 
 def test_peers_get_coordinates_and_no_features(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What edges weigh, carry and where they lead: many partitions train the weights of one."""
+"""What edges weigh, carry and where they lead: read, counted, and refused where it does not fit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from retexo_fl.graph import BoundaryPlan
 from retexo_fl.simulation.inline_engine import run_inline
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import VOLUMES, TrainingSize, sampled_vectors
-from tests.support.agents import agents, assert_same_training, train_with
 from tests.support.cli import CommandLine
-from tests.support.limits import PERMISSIVE
 from tests.support.predictions import cut, read_npz
 from tests.support.runs import configured, largest_difference, ledger_of, model_bytes, train
 from tests.support.valued_graphs import VALUED, write_valued
@@ -38,9 +36,6 @@ MODELS = (
     *(("dir-gcn", DIRECTED), ("dir-sage", DIRECTED), ("dir-gat", DIRECTED), ("dir-gin", DIRECTED)),
 )
 EACH = pytest.mark.parametrize(("model", "graph"), MODELS)
-ADDING = ("gcn", "sage", "gin")
-#: Models that clients of one node each train, too, which takes longest; of every way of reading.
-ALONE = ("sage", "gat", "dir-gcn", "pyg:GINEConv")
 
 
 @pytest.fixture
@@ -52,32 +47,6 @@ def keys_of(folder: Path, model: str, graph: dict[str, Any]) -> dict[str, Any]:
     """Write a graph; return the keys of a training on it."""
     edges = {"edges_are": "directed"} if graph.get("directed") else {}
     return {**KEYS, **edges, "data_dir": write_valued(folder, **graph), "model": model}
-
-
-@pytest.mark.parametrize(
-    ("model", "graph"),
-    [
-        *MODELS,
-        *(("pyg:GCNConv", WEIGHTED), ("pyg:GATv2Conv", CARRYING), ("pyg:GINEConv", DIRECTED)),
-        ("pyg:TransformerConv", DIRECTED),
-    ],
-)
-def test_trained_weights_do_not_depend_on_the_partition(
-    tmp_path: Path, model: str, graph: dict[str, Any]
-) -> None:
-    keys = keys_of(tmp_path, model, graph)
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    central = train(tmp_path / "central", clients=1, algorithm="central", **keys)
-    cuts = (("random", 3), ("one-node", 48)) if model in ALONE else (("random", 3),)
-    for plan in ("rows", "cover") if model in ADDING else ("rows",):
-        for partitioner, clients in cuts:
-            out = tmp_path / f"{plan}-{partitioner}"
-            parts = {"clients": clients, "partitioner": partitioner, "boundary_plan": plan}
-            run = train(out, **parts, **keys)
-            assert largest_difference(whole, run) < TOLERANCE, parts
-        out = tmp_path / f"{plan}-standard"
-        run = train(out, clients=3, algorithm="standard", boundary_plan=plan, **keys)
-        assert largest_difference(central, run) < TOLERANCE
 
 
 @EACH
@@ -240,21 +209,6 @@ def test_workers_of_flowers_simulation_leave_the_same_model(
     keys = {**keys_of(tmp_path, model, graph), "clients": 2}
     one = train(tmp_path / "inline", **keys)
     assert model_bytes(train_in_workers(tmp_path / "workers", **keys)) == model_bytes(one)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(
-    ("model", "graph"), [("gcn", WEIGHTED), ("gine", CARRYING), ("dir-gcn", DIRECTED)]
-)
-def test_agents_train_as_one_process_does(
-    tmp_path: Path, model: str, graph: dict[str, Any]
-) -> None:
-    keys = {**keys_of(tmp_path, model, graph), "clients": 2}
-    parts = make_parts(configured(tmp_path / "planned", **keys))
-    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as pair:
-        train_with(pair, configured(tmp_path / "deployed", **keys))
-    train(tmp_path / "inline", **keys)
-    assert_same_training(tmp_path / "deployed", tmp_path / "inline")
 
 
 def test_clients_whose_edges_carry_unequally_much_are_refused_by_name(tmp_path: Path) -> None:

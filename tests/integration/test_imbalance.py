@@ -1,4 +1,4 @@
-"""Weights of classes and focal loss: alike for any partition; and what the user is warned of."""
+"""Weights of classes and focal loss, and what the user is warned of."""
 
 from __future__ import annotations
 
@@ -24,33 +24,6 @@ from tests.support.runs import (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_rare(tmp_path_factory.mktemp("rare"))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"class_weights": "balanced"},
-        {"class_weights": "1,7.5", "model": "gcn"},
-        {"loss": "focal:2", "model": "gat"},
-        {"loss": "focal:1.5", "class_weights": "balanced", "model": "gin"},
-        {"class_weights": "balanced", "algorithm": "standard"},
-    ],
-    ids=lambda keys: " ".join(map(str, keys.values())),
-)
-def test_weights_do_not_depend_on_the_partition(
-    tmp_path: Path, folder: Path, keys: dict[str, Any]
-) -> None:
-    keys = {**RARE, "data_dir": folder, "rounds": 4, "heads": 2, "dropout": 0.3, **keys}
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    cuts = [(4, "random"), (3, "louvain")]
-    # Clients without a rare node, and those without any other: one of the models stands for all.
-    if keys.get("model") == "gcn":
-        cuts.append((NODES, "one-node"))
-    for clients, partitioner in cuts:
-        run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
-        assert largest_difference(whole, run) < 1e-9, (clients, partitioner)
-    plain = {**keys, "class_weights": "none", "loss": "cross-entropy"}
-    assert largest_difference(whole, train(tmp_path / "plain", clients=1, **plain)) > 1e-3
 
 
 def test_balanced_weights_find_what_is_rare(tmp_path: Path, folder: Path) -> None:

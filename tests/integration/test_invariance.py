@@ -1,85 +1,252 @@
-"""Many partitions train the weights of one."""
+"""Many partitions train the weights of one, and report its figures: one table of all ways."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from tests.support.data import cora_dir
+from tests.support.goals import GOALS, write_goals
+from tests.support.links import LINKS, Draws
+from tests.support.predictions import SMALL, write_small
+from tests.support.rare import NODES as RARE_NODES
+from tests.support.rare import RARE, write_rare
 from tests.support.runs import largest_difference, result_of, train
+from tests.support.valued_graphs import VALUED, write_valued
 
-TOLERANCE = 1e-9
+TOLERANCE: Final = 1e-9
+NODES: Final = 40
+LAYERS: Final = ("gcn", "sage", "gat", "gin", "sage-pool")
+#: Layers whose neighbours can be added up before they are sent.
+ADDING: Final = ("gcn", "sage", "gin", "dir-gcn", "dir-sage", "dir-gin")
+#: What every row has unless it says otherwise.
+KEYS: Final[dict[str, Any]] = {
+    **{"dtype": "float64", "hidden": 8, "heads": 2, "layers": 2, "rounds": 3, "dropout": 0.3},
+}
+#: What the rows of a graph have, and into how many clients it is cut.
+GRAPHS: Final[dict[str, dict[str, Any]]] = {
+    "small": SMALL,
+    "rare": RARE,
+    "multi-label": {**GOALS, "dataset": "multi-label", "task": "multi-label"},
+    "regression": {**GOALS, "dataset": "regression", "task": "regression"},
+    "links": {**VALUED, **LINKS},
+    "weighted": VALUED,
+    "carrying": VALUED,
+    "directed": {**VALUED, "edges_are": "directed"},
+    "digits": {"dataset": "digits"},
+    "cora": {"dataset": "cora", "hidden": 16},
+}
+CUTS: Final = ((3, "random"), (2, "louvain"))
+SUPERVISED: Final = {"basis": "supervised", "basis_blocks": 2}
+RIDGE: Final = {**SUPERVISED, "solver": "ridge"}
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
-def test_weights_do_not_depend_on_the_partition(tmp_path: Path, model: str) -> None:
-    keys = {
-        "dataset": "cora",
-        "data_dir": cora_dir(),
-        "model": model,
-        "hidden": 32,
-        "rounds": 6,
-        "dropout": 0.3,
-        "dtype": "float64",
+#: Of each task but classes.
+TASKS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    "multi-label": (
+        {},
+        {"model": "gcn", "metric": "average-precision", "class_weights": "balanced"},
+        {"model": "gat", "loss": "focal:2", "metric": "macro-f1"},
+        {"model": "gin", "metric": "f1:2", "class_weights": "1,2,3", "loss": "focal:1"},
+        {"metric": "log-loss", "algorithm": "standard"},
+        {"metric": "accuracy", "basis": "supervised"},
+    ),
+    "regression": (
+        {},
+        {"model": "gcn", "metric": "mae"},
+        {"model": "gat", "metric": "r2"},
+        {"model": "sage-pool"},
+        {"model": "gin", "loss": f"{__name__}:absolute"},
+        {"algorithm": "standard"},
+        {"basis": "supervised"},
+    ),
+    "links": (
+        {},
+        {"model": "gcn", "metric": "average-precision", "negatives": 3},
+        {"model": "gin", "link_head": "mlp"},
+        {"metric": "mrr", "layers": 1},
+        {"model": "gcn", "layers": 3, "metric": "hits:5", "loss": "focal:2"},
+    ),
+}
+#: Which models read what edges have, by graph.
+READ: Final = {
+    "weighted": ("gcn", "sage", "gat", "gin", "pyg:GCNConv"),
+    "carrying": ("gat", "gine", "pyg:GATv2Conv"),
+    "directed": (
+        *("gine", "dir-gcn", "dir-sage", "dir-gat", "dir-gin"),
+        *("pyg:GINEConv", "pyg:TransformerConv"),
+    ),
+}
+#: One of every way of reading, which clients of one node each train, too; it takes longest.
+ALONE: Final = {
+    ("weighted", "gcn"),
+    ("weighted", "gat"),
+    ("directed", "dir-gcn"),
+    ("directed", "pyg:GINEConv"),
+}
+
+
+def absolute(outputs: Any, labels: Any) -> Any:
+    """Return a loss of one's own."""
+    return (outputs[:, 0] - labels).abs().sum()
+
+
+Row = tuple[str, dict[str, Any], tuple[tuple[int, str], ...]]
+
+
+def rows() -> Iterator[Row]:
+    """Yield the graph, the keys and the cuts of each row."""
+    yield from _of_layers()
+    yield from _of_classes()
+    for task, ways in TASKS.items():
+        for keys in ways:
+            yield task, keys, CUTS
+    for graph, models in READ.items():
+        for model in models:
+            yield from _of_edges(graph, model)
+
+
+def _of_layers() -> Iterator[Row]:
+    for model in LAYERS:
+        yield "small", {"model": model, "layers": 3}, (*CUTS, (NODES, "one-node"))
+        yield "small", {"model": model, "algorithm": "standard"}, CUTS
+        yield "small", {"model": model, **SUPERVISED}, CUTS
+    yield "small", {"model": "gat", "algorithm": "standard", "layers": 3}, ((24, "random"),)
+    for model in ("gcn", "sage", "gin"):
+        yield "small", {"model": model, **SUPERVISED, "basis_rows": "sums"}, CUTS
+    for layers, model in product((1, 2, 3), ("gcn", "sage")):
+        yield "digits", {"model": model, **RIDGE, "basis_rows": "sums", "layers": layers}, CUTS
+    for layers in (1, 2, 3):
+        yield "digits", {"model": "gcn", **RIDGE, "layers": layers}, CUTS
+        yield "digits", {"model": "sage", **RIDGE, "basis": "none", "layers": layers}, CUTS
+    for optimizer in ("yogi", "adagrad"):
+        yield "small", {"optimizer": optimizer, "model": "gcn"}, CUTS
+    # A published split, and as wide as features are.
+    yield "cora", {"model": "gcn"}, ((5, "louvain"), (2, "metis"))
+    yield "cora", {"model": "sage", **SUPERVISED}, ((5, "random"),)
+    yield "cora", {"model": "gcn", "algorithm": "standard"}, ((5, "metis"),)
+
+
+def _of_classes() -> Iterator[Row]:
+    yield "rare", {"class_weights": "balanced"}, CUTS
+    yield "rare", {"loss": "focal:2", "model": "gat"}, CUTS
+    yield "rare", {"loss": "focal:1.5", "class_weights": "balanced", "model": "gin"}, CUTS
+    yield "rare", {"class_weights": "balanced", "algorithm": "standard"}, CUTS
+    for metric in ("balanced-accuracy", "macro-f1", "recall:1", "precision:1"):
+        yield "rare", {"metric": metric}, CUTS
+    for metric in ("average-precision", "log-loss"):
+        yield "rare", {"metric": metric}, CUTS
+    # Clients without a rare node, and those without any other: with weights, by a metric of
+    # counts, and by one that ranks.
+    for keys in (
+        {"class_weights": "1,7.5", "model": "gcn"},
+        {"metric": "f1:1"},
+        {"metric": "roc-auc"},
+    ):
+        yield "rare", keys, (*CUTS, (RARE_NODES, "one-node"))
+
+
+def _of_edges(graph: str, model: str) -> Iterator[Row]:
+    keys = {"model": model, "heads": 3, "hidden": 12}
+    cuts = CUTS[:1] if (graph, model) not in ALONE else (*CUTS[:1], (48, "one-node"))
+    yield graph, keys, cuts
+    yield graph, {**keys, "algorithm": "standard"}, CUTS[:1]
+    if model in ADDING:
+        for algorithm in ("lazy", "standard"):
+            yield graph, {**keys, "boundary_plan": "cover", "algorithm": algorithm}, CUTS[:1]
+
+
+ROWS: Final = list(rows())
+
+
+def name_of(row: tuple[str, Mapping[str, Any], Any]) -> str:
+    """Return how a row is called."""
+    return " ".join([row[0], *(str(value).rpartition(":")[2] for value in row[1].values())])
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write the graphs; return the folder of each."""
+    root = tmp_path_factory.mktemp("graphs")
+    write_small(root / "small.npz", nodes=NODES)
+    write_rare(root)
+    write_goals(root)
+    found = dict.fromkeys(GRAPHS, root) | {"cora": cora_dir()}
+    valued: dict[str, dict[str, Any]] = {
+        "links": {"nodes": 60},
+        "weighted": {"weighted": True},
+        "carrying": {"weighted": True, "carrying": 2},
+        "directed": {"weighted": True, "carrying": 2, "directed": True},
     }
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    accuracy = result_of(whole)["test_accuracy"]
-    for partitioner, clients in (("random", 5), ("metis", 2), ("louvain", 5)):
-        run = train(tmp_path / partitioner, clients=clients, partitioner=partitioner, **keys)
-        assert largest_difference(whole, run) < TOLERANCE, (partitioner, clients)
-        assert result_of(run)["test_accuracy"] == accuracy
+    for name, edges in valued.items():
+        (root / name).mkdir()
+        found[name] = write_valued(root / name, **edges)
+    return found
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin", "sage-pool"])
-def test_one_node_per_client_gives_the_weights_of_one_client(tmp_path: Path, model: str) -> None:
-    nodes = _small_graph(tmp_path / "small.npz")
-    keys = {
-        "dataset": "small",
-        "data_dir": tmp_path,
-        "model": model,
-        "layers": 3,
-        "hidden": 16,
-        "rounds": 3,
-        "dtype": "float64",
-        "split": "random:0.4/0.3/0.3",
-    }
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    single = train(tmp_path / "single", clients=nodes, partitioner="one-node", **keys)
-    assert largest_difference(whole, single) < TOLERANCE
+@pytest.mark.parametrize(("graph", "keys", "cuts"), ROWS, ids=map(name_of, ROWS))
+def test_weights_and_figures_do_not_depend_on_the_partition(
+    tmp_path: Path,
+    graphs: dict[str, Path],
+    graph: str,
+    keys: dict[str, Any],
+    cuts: tuple[tuple[int, str], ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = KEYS | GRAPHS[graph] | {"data_dir": graphs[graph], **keys}
+    ends = keys.get("algorithm") == "standard"
+    for clients, partitioner in cuts:
+        # Which nodes a client draws for a link depends on what it knows: one client is given them.
+        draws = Draws(monkeypatch) if graph == "links" else None
+        out = tmp_path / f"{clients}-{partitioner}"
+        run = train(out, clients=clients, partitioner=partitioner, **keys)
+        whole = tmp_path / "whole"
+        if draws is not None:
+            draws.replays = True
+            whole = whole.with_name(f"whole-{clients}")
+        if not whole.exists():
+            train(whole, clients=1, **keys | ({"algorithm": "central"} if ends else {}))
+        monkeypatch.undo()
+        assert largest_difference(whole, run) < TOLERANCE, out.name
+        found, expected = result_of(run), result_of(whole)
+        for name in ("confusion", "test_accuracy", "labels"):
+            assert found.get(name) == expected.get(name)
+        if "metric" in expected:
+            values = [result["metric"].pop("value") for result in (found, expected)]
+            assert values[0] == pytest.approx(values[1], rel=1e-9, abs=1e-9)
+            assert found["metric"] == expected["metric"]
+        # As near as the weights; r2 is about 0.
+        assert found.get("errors", {}) == pytest.approx(
+            expected.get("errors", {}), rel=1e-9, abs=1e-9
+        )
+        if not ends:
+            rounds = [stage["best_round"] for stage in found["stages"]]
+            assert rounds == [stage["best_round"] for stage in expected["stages"]]
 
 
-def test_weights_follow_the_assignment_file_and_the_seed(tmp_path: Path) -> None:
-    nodes = _small_graph(tmp_path / "small.npz")
+@pytest.mark.parametrize(
+    "keys", [{"class_weights": "balanced"}, {"loss": "focal:2"}, {"dropout": 0.0}, {"seed": 1}]
+)
+def test_other_keys_train_other_weights(
+    tmp_path: Path, graphs: dict[str, Path], keys: dict[str, Any]
+) -> None:
+    both = KEYS | RARE | {"data_dir": graphs["rare"], "clients": 1}
+    one, other = train(tmp_path / "one", **both), train(tmp_path / "other", **both | keys)
+    assert largest_difference(one, other) > 1e-3
+
+
+def test_weights_follow_the_assignment_file(tmp_path: Path, graphs: dict[str, Path]) -> None:
     assignment = tmp_path / "owners.txt"
-    assignment.write_text("\n".join(str(node % 3) for node in range(nodes)))
-    keys = {
-        "dataset": "small",
-        "data_dir": tmp_path,
-        "hidden": 8,
-        "rounds": 4,
-        "dtype": "float64",
-        "split": "random:0.4/0.3/0.3",
-    }
+    assignment.write_text("\n".join(str(node % 3) for node in range(NODES)))
+    keys = KEYS | SMALL | {"data_dir": graphs["small"]}
     whole = train(tmp_path / "whole", clients=1, **keys)
     run = train(tmp_path / "filed", clients=3, partitioner=f"file:{assignment}", **keys)
     assert largest_difference(whole, run) < TOLERANCE
-    other_seed = train(tmp_path / "other", clients=1, seed=1, **keys)
-    assert largest_difference(whole, other_seed) > 0.01
-
-
-def _small_graph(path: Path, nodes: int = 40) -> int:
-    """Write a graph with isolated nodes, unlabelled nodes and dense features."""
-    rng = np.random.default_rng(0)
-    upper = np.triu(rng.random((nodes, nodes)) < 0.1, k=1)
-    upper[:2] = upper[:, :2] = False
-    labels = rng.integers(0, 3, nodes)
-    labels[5] = -1
-    np.savez(
-        path,
-        edge_index=np.array(np.nonzero(upper), dtype=np.int32),
-        x=rng.normal(size=(nodes, 6)).astype(np.float32),
-        y=labels.astype(np.int16),
+    assert np.array_equal(
+        [row["nodes"] for row in result_of(run)["client_table"]], np.bincount(np.arange(NODES) % 3)
     )
-    return nodes

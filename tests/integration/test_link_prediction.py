@@ -15,10 +15,10 @@ from retexo_fl.graph import BoundaryPlan, GraphPartition, open_partition
 from retexo_fl.training.link_split import LinkSplit
 from retexo_fl.training.stage_model import ModelShape
 from retexo_fl.training.volume import TrainingSize, lazy_volume
-from tests.support.agents import agents, assert_same_training, train_with
+from tests.support.agents import agents, train_with
 from tests.support.cli import CommandLine
 from tests.support.limits import PERMISSIVE
-from tests.support.links import LINKS, Draws
+from tests.support.links import LINKS
 from tests.support.runs import (
     Interrupter,
     configured,
@@ -43,33 +43,6 @@ def retexo(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 def keys_of(folder: Path, **keys: Any) -> dict[str, Any]:
     return {**VALUED, **LINKS, "data_dir": folder, **keys}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"model": "gcn", "metric": "average-precision", "negatives": 3},
-        {"model": "gin", "link_head": "mlp"},
-        {"metric": "mrr", "layers": 1},
-        {"model": "gcn", "layers": 3, "metric": "hits:5", "loss": "focal:2"},
-    ],
-    ids=lambda keys: " ".join(map(str, keys.values())) or "plain",
-)
-def test_links_do_not_depend_on_the_partition(
-    tmp_path: Path, folder: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = keys_of(folder, dropout=0.3, **keys)
-    for clients, partitioner in ((4, "random"), (2, "louvain")):
-        draws = Draws(monkeypatch)
-        run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
-        draws.replays = True
-        whole = train(tmp_path / f"whole-{clients}", clients=1, **keys)
-        monkeypatch.undo()
-        assert largest_difference(whole, run) < 1e-9, (clients, partitioner)
-        found, expected = result_of(run), result_of(whole)
-        assert found["metric"]["value"] == pytest.approx(expected["metric"]["value"], rel=1e-9)
-        assert found["test_accuracy"] == expected["test_accuracy"]
 
 
 def names_of(part: GraphPartition) -> np.ndarray:
@@ -155,18 +128,6 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, event: int
     train(stopped, **keys, resume=str(stopped))
     assert model_bytes(stopped) == model_bytes(expected)
     assert result_of(stopped)["metric"] == result_of(expected)["metric"]
-
-
-def test_agents_train_and_predict_links_as_one_process_does(folder: Path, tmp_path: Path) -> None:
-    keys = keys_of(folder, clients=2, model="gcn", metric="average-precision")
-    parts = make_parts(configured(tmp_path / "planned", **keys))
-    with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as pair:
-        train_with(pair, configured(tmp_path / "deployed", **keys))
-        train(tmp_path / "inline", **keys)
-        assert_same_training(tmp_path / "deployed", tmp_path / "inline")
-        assert (
-            result_of(tmp_path / "deployed")["metric"] == result_of(tmp_path / "inline")["metric"]
-        )
 
 
 def write_wide(folder: Path, *, nodes: int, columns: int, dense: bool = False) -> dict[str, Any]:

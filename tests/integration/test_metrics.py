@@ -1,4 +1,4 @@
-"""Trainings that select and report by a metric: the same for any partition, and told everywhere."""
+"""Trainings that select and report by a metric, which is told everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.cli import CommandLine
-from tests.support.rare import NODES, RARE, write_rare
+from tests.support.rare import RARE, write_rare
 from tests.support.runs import (
     events_of,
     largest_difference,
@@ -28,24 +28,6 @@ RANKINGS = ("roc-auc", "average-precision")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_rare(tmp_path_factory.mktemp("rare"))
-
-
-@pytest.mark.parametrize("metric", [*METRICS, *RANKINGS, "log-loss"])
-def test_figures_do_not_depend_on_the_partition(tmp_path: Path, folder: Path, metric: str) -> None:
-    keys = {**RARE, "data_dir": folder, "metric": metric, "rounds": 4}
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    expected = result_of(whole)
-    # One of the metrics of counts, and one that ranks, of clients with a single node each.
-    alone = [(NODES, "one-node")] if metric in {"f1:1", "roc-auc"} else []
-    for clients, partitioner in [(3, "louvain"), *alone]:
-        run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
-        assert largest_difference(whole, run) < 1e-9
-        found = result_of(run)
-        assert found["metric"]["name"] == metric
-        assert found["metric"]["value"] == pytest.approx(expected["metric"]["value"], rel=1e-9)
-        assert found["confusion"] == expected["confusion"]
-        rounds = [stage["best_round"] for stage in found["stages"]]
-        assert rounds == [stage["best_round"] for stage in expected["stages"]]
 
 
 @pytest.mark.parametrize(("metric", "best"), [("log-loss", min), ("roc-auc", max)])

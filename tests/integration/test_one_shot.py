@@ -27,7 +27,6 @@ from tests.support.predictions import summary_of
 from tests.support.runs import (
     Interrupter,
     events_of,
-    largest_difference,
     ledger_of,
     model_bytes,
     result_of,
@@ -40,25 +39,6 @@ ONE_SHOT: dict[str, Any] = {
 PLAIN: dict[str, Any] = {
     **{"solver": "ridge", "basis": "supervised", "basis_blocks": 2, "dtype": "float64"}
 }
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("model", "rows", "basis"),
-    [
-        *(("gcn", "sums", "supervised"), ("sage", "sums", "supervised")),
-        *(("gcn", "own", "supervised"), ("sage", "own", "none")),
-    ],
-)
-def test_weights_do_not_depend_on_the_partition(
-    tmp_path: Path, model: str, rows: str, basis: str, layers: int
-) -> None:
-    keys: dict[str, Any] = {**PLAIN, "model": model, "layers": layers, "basis": basis}
-    keys |= {"basis_rows": rows}
-    whole = train(tmp_path / "whole", **keys, clients=1)
-    for clients, partitioner in ((2, "random"), (5, "louvain")):
-        run = train(tmp_path / f"{clients}", **keys, clients=clients, partitioner=partitioner)
-        assert largest_difference(whole, run) < 1e-9
 
 
 def test_cora_takes_less_than_a_megabyte_and_is_as_accurate(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from retexo_fl.client.preparation import make_parts
-from retexo_fl.config import make_config
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.limits import PERMISSIVE
 from tests.support.recorded_grid import (
+    DIRECTED,
     KEYS,
     assert_as_recorded,
     cells,
@@ -41,6 +41,8 @@ BETWEEN_AGENTS = (
     "gin standard cover lossless",
     "sage bns rows fixed",
     "gcn drop full 16 static",
+    "gcn lazy links auto",
+    "dir-gcn lazy valued directed",
 )
 
 
@@ -55,17 +57,22 @@ def test_one_process_leaves_the_recorded_bits(tmp_path: Path, cell: dict[str, An
 
 
 @pytest.fixture(scope="module")
-def three_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AgentProcess]]:
+def three_agents(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[AgentProcess]]:
     folder = tmp_path_factory.mktemp("agents")
     write_graphs(folder)
-    values = {name.replace("_", "-"): value for name, value in KEYS.items()}
-    parts = make_parts(make_config(values | {"data-dir": str(folder)}))
-    with agents(folder, parts, settings=PERMISSIVE) as made:
+    keys = KEYS | (DIRECTED if request.param == DIRECTED["dataset"] else {}) | {"data_dir": folder}
+    with agents(folder, make_parts(configured(folder, **keys)), settings=PERMISSIVE) as made:
         yield made
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", BETWEEN_AGENTS)
+@pytest.mark.parametrize(
+    ("three_agents", "name"),
+    [(keys_of(CELLS[NAMES.index(name)])["dataset"], name) for name in BETWEEN_AGENTS],
+    indirect=["three_agents"],
+)
 def test_agents_leave_the_bits_of_one_process(
     tmp_path: Path, three_agents: list[AgentProcess], name: str
 ) -> None:

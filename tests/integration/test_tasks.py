@@ -1,4 +1,4 @@
-"""Several labels a node, and numbers: from data sets to predictions, for any partition."""
+"""Several labels a node, and numbers: from data sets to predictions."""
 
 from __future__ import annotations
 
@@ -41,64 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keys_of(task: str, folder: Path, **keys: Any) -> dict[str, Any]:
     return {**GOALS, "dataset": task, "task": task, "data_dir": folder, **keys}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"model": "gcn", "metric": "average-precision", "class_weights": "balanced"},
-        {"model": "gat", "loss": "focal:2", "metric": "macro-f1"},
-        {"model": "gin", "metric": "f1:2", "class_weights": "1,2,3", "loss": "focal:1"},
-        {"metric": "log-loss", "algorithm": "standard"},
-        {"metric": "accuracy", "basis": "supervised"},
-    ],
-    ids=lambda keys: " ".join(map(str, keys.values())) or "plain",
-)
-def test_labels_do_not_depend_on_the_partition(
-    tmp_path: Path, folder: Path, keys: dict[str, Any]
-) -> None:
-    _invariant(tmp_path, keys_of("multi-label", folder, dropout=0.3, **keys))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"model": "gcn", "metric": "mae"},
-        {"model": "gat", "metric": "r2"},
-        {"model": "sage-pool"},
-        {"model": "gin", "loss": "tests.integration.test_tasks:absolute"},
-        {"algorithm": "standard"},
-        {"basis": "supervised"},
-    ],
-    ids=lambda keys: " ".join(map(str, keys.values())) or "plain",
-)
-def test_numbers_do_not_depend_on_the_partition(
-    tmp_path: Path, folder: Path, keys: dict[str, Any]
-) -> None:
-    _invariant(tmp_path, keys_of("regression", folder, dropout=0.3, **keys))
-
-
-def absolute(outputs: Any, labels: Any) -> Any:
-    return (outputs[:, 0] - labels).abs().sum()
-
-
-def _invariant(tmp_path: Path, keys: dict[str, Any]) -> None:
-    whole = train(tmp_path / "whole", clients=1, **keys)
-    expected = result_of(whole)
-    for clients, partitioner in ((4, "random"), (2, "louvain")):
-        run = train(tmp_path / f"{clients}", clients=clients, partitioner=partitioner, **keys)
-        assert largest_difference(whole, run) < 1e-9, (clients, partitioner)
-        found = result_of(run)
-        if "metric" in expected:
-            assert found["metric"]["value"] == pytest.approx(
-                expected["metric"]["value"], rel=1e-9, abs=1e-9
-            )
-        assert found.get("labels") == expected.get("labels")
-        # As near as the weights; r2 is about 0.
-        assert found["errors"] == pytest.approx(expected["errors"], rel=1e-9, abs=1e-9)
-        assert found["test_accuracy"] == expected["test_accuracy"]
 
 
 @pytest.mark.parametrize("task", TASKS)
