@@ -14,7 +14,7 @@ from typing import Any, Final
 from retexo_fl.agent.limits import Limits
 from retexo_fl.algorithms import check_algorithm
 from retexo_fl.client.api import BasisRequest, EvaluateRequest, GramRequest, TrainRequest
-from retexo_fl.client.memory_estimate import available_bytes, training_bytes
+from retexo_fl.client.memory_estimate import PROCESS_BYTES, available_bytes, training_bytes
 from retexo_fl.config import RunConfig, client_plugins, config_values, make_config
 from retexo_fl.devices.names import available_cores, parse_devices
 from retexo_fl.errors import ConfigurationError, LocalProtocolError
@@ -25,6 +25,8 @@ from retexo_fl.units import counted, format_bytes
 
 _JUDGED: Final = ("validation", "test")
 _MIB: Final = 2**20
+#: However little memory there is, the small questions of a training come in.
+_LEAST_QUESTION_BYTES: Final = 16 * _MIB
 
 
 def admit(
@@ -136,13 +138,22 @@ def _check_memory(config: RunConfig, part: GraphPartition, limits: Limits) -> No
             f"threads: {config.threads}; expected at most {cores}, one for each core of this client"
         )
     needed = training_bytes(config, part)
-    most = limits.most_memory_mib * _MIB or available_bytes()
+    most = _most_bytes(limits)
     if needed > most:
         raise ConfigurationError(
             f"hidden: {config.hidden} with model {config.model} and layers {config.layers} takes "
             f"about {format_bytes(needed)} of memory; expected at most {format_bytes(most)} "
             "(most-memory-mib in this client's agent.toml)"
         )
+
+
+def question_bytes(limits: Limits) -> int:
+    """Return how much memory all questions together may take that are read or answered."""
+    return max(int(_most_bytes(limits)) - PROCESS_BYTES, _LEAST_QUESTION_BYTES)
+
+
+def _most_bytes(limits: Limits) -> float:
+    return limits.most_memory_mib * _MIB or available_bytes()
 
 
 def _fewest_summed(config: RunConfig, train: int) -> int:

@@ -27,6 +27,7 @@ from retexo_fl.client.api import (
     PredictRequest,
     PublishAnswer,
     PublishRequest,
+    Ticket,
     Traffic,
     TrainAnswer,
     TrainRequest,
@@ -39,7 +40,7 @@ from retexo_fl.client.inner_exchanges import RoundMessage, RoundRunner
 from retexo_fl.client.store import FolderStore
 from retexo_fl.client.vector_carrier import CarrierPath, ExchangeId, VectorCarrier
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import StaleAttempt
+from retexo_fl.errors import LocalProtocolError, StaleAttempt
 from retexo_fl.exchange import FIXED
 from retexo_fl.graph import GraphPartition
 from retexo_fl.layers.named import layer_class
@@ -49,6 +50,8 @@ Answer = TypeVar("Answer")
 
 #: In rounds that exchange, the account of peers is written so often at most.
 _WRITE_EVERY_S: Final = 5.0
+#: Attempts of a job that this client may have been away for.
+_MOST_MISSED: Final = 1000
 
 
 class JobDepot(Channel, Protocol):
@@ -76,6 +79,25 @@ class JobFolders:
     store: Path
     traffic: Path
     predictions: PredictionSets | None
+
+
+def check_attempt(ticket: Ticket, seen: int, client: int) -> None:
+    """Compare a message's attempt with the highest that was seen, 0 at first.
+
+    Raises:
+        StaleAttempt: It is a lower one.
+        LocalProtocolError: It is so much higher that it would keep the server's own attempts, which
+            follow each other, from coming after it.
+    """
+    if ticket.attempt < seen:
+        raise StaleAttempt(
+            f"client {client}: attempt {ticket.attempt} was superseded by attempt {seen}"
+        )
+    if ticket.attempt > seen + _MOST_MISSED:
+        raise LocalProtocolError(
+            f"client {client}: attempt {ticket.attempt} of job {ticket.job}; expected at most "
+            f"{seen + _MOST_MISSED}, {_MOST_MISSED} after the last that was seen"
+        )
 
 
 class AgentJob:
@@ -159,14 +181,10 @@ class AgentJob:
 
         Raises:
             StaleAttempt: A later attempt was seen.
-            LocalProtocolError: It is one more than its owner allows.
+            LocalProtocolError: It is one more than its owner allows, or as :func:`check_attempt`.
         """
         ticket = request.ticket
-        if ticket.attempt < self.attempt:
-            raise StaleAttempt(
-                f"client {self._partition.client}: attempt {ticket.attempt} was superseded by "
-                f"attempt {self.attempt}"
-            )
+        check_attempt(ticket, self.attempt, self._partition.client)
         if ticket.attempt > self.attempt:
             self._kept.clear()
         self._questions.count(request.asked, client=self._partition.client)

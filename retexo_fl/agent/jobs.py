@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from retexo_fl.agent import wire
 from retexo_fl.agent.admission import admit
-from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders
+from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders, check_attempt
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
@@ -30,6 +30,7 @@ from retexo_fl.client.api import (
     PredictedAnswer,
     PredictedRequest,
     PredictRequest,
+    Ticket,
 )
 from retexo_fl.client.log_lines import line
 from retexo_fl.client.masks import KeySigner
@@ -116,26 +117,42 @@ class AgentJobs:
                 self._clear(name)
                 continue
             try:
-                self._jobs[name] = self._make(name, self._facts(name)["config"])
+                self._jobs[name] = self._make(name, self._facts(name))
             except RetexoError as error:
                 # One training that cannot continue must not stop the others.
                 logger.warning(line("lost", job=name, reason=str(error)))
             else:
                 logger.info(line("restored", job=name, attempt=self._jobs[name].attempt))
 
-    def find(self, request: wire.Request) -> AgentJob | wire.Parts:
-        """Return the job of a message, which ``hello`` begins, or what was answered at its end.
+    def expect(self, ticket: Ticket, message: str) -> None:
+        """Refuse a message of no job that is here; from any thread, as it only looks.
 
         Raises:
-            LocalProtocolError: Its name is none, or there is no such job.
-            ConfigurationError: It has begun with another configuration, or asks for more than the
-                client's owner allows.
+            LocalProtocolError: Its name is none, or there is no such job and it begins none; or as
+                :func:`.check_attempt`.
+            StaleAttempt: A later attempt was seen.
         """
-        name = request.ticket.job
+        name = ticket.job
         if not _NAME.fullmatch(name):
             raise LocalProtocolError(
                 f"job {name[:64]!r}: expected job- or predict- and 12 hexadecimal digits"
             )
+        job = self._jobs.get(name)
+        if job is not None:
+            check_attempt(ticket, job.attempt, self._partition.client)
+        elif message != "hello" and not self._answer(name).exists():
+            raise self._unknown(name)
+
+    def find(self, request: wire.Request) -> AgentJob | wire.Parts:
+        """Return the job of a message, which ``hello`` begins, or what was answered at its end.
+
+        Raises:
+            LocalProtocolError: As :meth:`expect`, likewise ``StaleAttempt``.
+            ConfigurationError: It has begun with another configuration, or asks for more than the
+                client's owner allows.
+        """
+        self.expect(request.ticket, request.message)
+        name = request.ticket.job
         if name not in self._jobs:
             ended = self._ended(name)
             if ended is not None and ended[0] == request.identity:
@@ -175,10 +192,9 @@ class AgentJobs:
             job.keep(request, parts)
             return
         job.book.write()
-        folder = self._folder() / job.name
         # A message of an attempt before this one must not begin the job again.
         self._write_facts(job.name, {**self._facts(job.name), "attempt": job.attempt})
-        _write(folder / "answer", [request.identity, *map(bytes, parts)])
+        _write(self._answer(job.name), [request.identity, *map(bytes, parts)])
         self._let_go(job.name)
         self._clear(job.name)
         logger.info(line("finished", job=job.name, attempt=job.attempt))
@@ -203,21 +219,20 @@ class AgentJobs:
     def _begin(self, request: wire.Request) -> AgentJob:
         name, ticket = request.ticket.job, request.ticket
         if request.message != "hello":
-            raise LocalProtocolError(
-                f"client {self._partition.client}: job {name} is unknown here; expected hello "
-                "first; resume the run with `retexo run --resume`"
-            )
+            raise self._unknown(name)
         if name.startswith(PREDICTION_PREFIX):
             self._prediction_sets()
             self._forget_earlier(name)
-        if self._ended(name) is not None:
-            seen = int(self._facts(name)["attempt"])
-            if ticket.attempt <= seen:
-                raise StaleAttempt(
-                    f"client {self._partition.client}: got attempt {ticket.attempt} of job {name}, "
-                    f"which finished in attempt {seen}; expected a later one"
-                )
-            (self._folder() / name / "answer").unlink()
+        has_ended = self._answer(name).exists()
+        seen = self._facts(name)["attempt"] if has_ended else 0
+        if has_ended and ticket.attempt <= seen:
+            raise StaleAttempt(
+                f"client {self._partition.client}: got attempt {ticket.attempt} of job {name}, "
+                f"which finished in attempt {seen}; expected a later one"
+            )
+        check_attempt(ticket, seen, self._partition.client)
+        if has_ended:
+            self._answer(name).unlink()
         else:
             self._drop_old()
         facts: dict[str, Any] = {
@@ -225,7 +240,7 @@ class AgentJobs:
             "attempt": ticket.attempt,
             "config": dict(request.config),
         }
-        job = self._make(name, facts["config"])
+        job = self._make(name, facts)
         self._write_facts(name, facts)
         logger.info(
             line(
@@ -252,8 +267,8 @@ class AgentJobs:
             if path.parent.name != name:
                 self.forget(path.parent.name)
 
-    def _make(self, name: str, config: Mapping[str, Any]) -> AgentJob:
-        admitted = self._admitted(name, config)
+    def _make(self, name: str, facts: Mapping[str, Any]) -> AgentJob:
+        admitted = self._admitted(name, facts["config"])
         if admitted.secure_aggregation == "masked" and self._signer is None:
             raise ConfigurationError(
                 f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
@@ -272,6 +287,7 @@ class AgentJobs:
             most_rounds=self._limits.most_rounds,
             carrier=self._carrier,
         )
+        job.attempt = max(job.attempt, facts["attempt"])
         job.client.sign_masks(self._signer, least_clients=self._limits.least_clients)
         return job
 
@@ -311,7 +327,7 @@ class AgentJobs:
     def _ended(self, name: str) -> tuple[bytes, bytes] | None:
         """Return the identity of a finished job's last question, and its answer."""
         try:
-            content = (self._folder() / name / "answer").read_bytes()
+            content = self._answer(name).read_bytes()
         except FileNotFoundError:
             return None
         return content[:_IDENTITY_BYTES], content[_IDENTITY_BYTES:]
@@ -319,7 +335,7 @@ class AgentJobs:
     def _facts(self, name: str) -> Mapping[str, Any]:
         try:
             facts: dict[str, Any] = json.loads(self._file(name).read_bytes())
-            facts["config"] = {**facts["config"]}
+            facts |= {"config": {**facts["config"]}, "attempt": int(facts["attempt"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._file(name)}: is damaged; drop the job with `retexo agent forget {name}`"
@@ -334,6 +350,15 @@ class AgentJobs:
 
     def _file(self, name: str) -> Path:
         return self._folder() / name / "job.json"
+
+    def _answer(self, name: str) -> Path:
+        return self._folder() / name / "answer"
+
+    def _unknown(self, name: str) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"client {self._partition.client}: job {name} is unknown here; expected hello first; "
+            "resume the run with `retexo run --resume`"
+        )
 
 
 def _is_last(request: wire.Request) -> bool:

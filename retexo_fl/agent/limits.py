@@ -29,7 +29,8 @@ class Limits:
         allow_algorithms: Algorithms that a run may train by.
         least_train_nodes: Fewest train nodes that an update, or a mini-batch in it, may be of.
         most_rounds: Rounds of a layer.
-        most_memory_mib: Estimated memory of a training; 0 for all that the agent may have.
+        most_memory_mib: Estimated memory of a training, and, less what the process itself takes, of
+            all messages together that are read or answered; 0 for all that the agent may have.
         require_secure_aggregation: Runs without masked sums are refused.
         least_clients: Fewest clients that a masked sum may be over.
     """

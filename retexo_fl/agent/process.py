@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from retexo_fl.agent import wire
+from retexo_fl.agent.admission import question_bytes
 from retexo_fl.agent.bluetooth import bluetooth_transport
 from retexo_fl.agent.compute import ComputeThread
 from retexo_fl.agent.introductions import Introductions
@@ -181,7 +182,13 @@ class _Agent:
         )
         answer = _controller(self, service)
         ask = _without_places(service.answer, self.settings)
-        server = SocketServer(Path(self.settings.socket), ask, answer)
+        server = SocketServer(
+            Path(self.settings.socket),
+            ask,
+            answer,
+            expect=service.expect,
+            most_bytes=question_bytes(self.settings),
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)

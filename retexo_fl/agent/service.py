@@ -113,6 +113,21 @@ class AgentService:
         self._running: dict[str, _Running] = {}
         self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix="arrivals")
 
+    def expect(self, announced: wire.Announcement) -> None:
+        """Refuse what will not be answered, before its body is read.
+
+        Raises:
+            LocalProtocolError: It is no question for an agent, or of no job that is known here.
+            StaleAttempt: As :meth:`.AgentJobs.expect`.
+        """
+        if isinstance(announced.asked, SummaryRequest | RecipeRequest):
+            raise LocalProtocolError(
+                f"{announced.message}: the agent of a client that has its part shares no summary; "
+                "expected `retexo features share` in its place"
+            )
+        if not isinstance(announced.asked, PredictedRequest):
+            self._jobs.expect(announced.ticket, announced.message)
+
     async def answer(self, request: wire.Request) -> Outcome:
         """Answer a request; one that is asked again while it is computed shares the answer.
 
@@ -121,11 +136,6 @@ class AgentService:
         Raises:
             RetexoError: The named failure.
         """
-        if isinstance(request.asked, SummaryRequest | RecipeRequest):
-            raise LocalProtocolError(
-                f"{request.message}: the agent of a client that has its part shares no summary; "
-                "expected `retexo features share` in its place"
-            )
         if isinstance(asked := request.asked, PredictedRequest):
             told = await self._compute.run(lambda: self._jobs.predicted(asked))
             return Outcome(parts=wire.encode_answer(told))

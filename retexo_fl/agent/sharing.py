@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 #: An answer that got lost is asked for again.
 _LINGER_S: Final = 5.0
 _SOURCE: Final = Path("the server's recipe")
+_ASKED: Final = (SummaryRequest, ColumnsRequest, KeysRequest, ColumnSumsRequest, RecipeRequest)
+#: Of questions at once: columns, keys, a recipe.
+_MOST_BYTES: Final = 2**28
 
 
 def share_summary(
@@ -80,7 +83,9 @@ class SummaryShare:
 
     async def run(self, socket_path: Path, wait_s: float) -> FeatureRecipe:
         """See :func:`share_summary`."""
-        server = SocketServer(socket_path, self.answer, _control)
+        server = SocketServer(
+            socket_path, self.answer, _control, expect=_expect, most_bytes=_MOST_BYTES
+        )
         await server.start()
         logger.info(line("ready", rows=self._summary.rows, socket=str(socket_path)))
         try:
@@ -133,10 +138,7 @@ class SummaryShare:
             case RecipeRequest() as asked, _:
                 answer = RecipeAnswer(digest=self._take(asked.recipe.tobytes()))
             case _:
-                raise LocalProtocolError(
-                    f"{request.message}: this client has no part yet and shares a summary of its "
-                    "table alone; expected `retexo agent run` in its place"
-                )
+                raise _no_part(request.message)
         return Outcome(parts=wire.encode_answer(answer))
 
     def _take(self, content: bytes) -> str:
@@ -196,6 +198,18 @@ def check_recipe_fits(recipe: FeatureRecipe, summary: TableSummary) -> None:
             f"{_SOURCE}: classes: {min(missing)[:60]!r} is missing; expected every label of "
             f"{summary.source}"
         )
+
+
+def _expect(announced: wire.Announcement) -> None:
+    if not isinstance(announced.asked, _ASKED):
+        raise _no_part(announced.message)
+
+
+def _no_part(message: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{message}: this client has no part yet and shares a summary of its table alone; expected "
+        "`retexo agent run` in its place"
+    )
 
 
 async def _control(asked: Mapping[str, Any]) -> NoReturn:

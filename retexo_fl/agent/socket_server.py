@@ -8,8 +8,9 @@ import os
 import socket
 import struct
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from retexo_fl.errors import (
     RetexoError,
 )
 from retexo_fl.plugins import plugin_failure
+from retexo_fl.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +35,54 @@ _ALIVE_EVERY_S: Final = 2.0
 #: Time for a whole question to come, and for its answer to be taken.
 _PATIENCE_S: Final = 30.0
 _MOST_CONNECTIONS: Final = 64
-_BUFFER_BYTES: Final = 2**22
+#: Of each connection, twice this before anything is read of it.
+_BUFFER_BYTES: Final = 2**18
+#: Heads up to this length, such as the owner's ``status``, are read however full the memory is.
+_FREE_BYTES: Final = 2**16
 _CREDENTIALS: Final = struct.Struct("3i")
 
+Expecter = Callable[[wire.Announcement], None]
 Answerer = Callable[[wire.Request], Awaitable[Outcome]]
 Controller = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class _Room:
+    """Memory for questions that have come and are not answered yet, over all connections."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._taken = 0
+        self._freed = asyncio.Event()
+
+    async def take(self, size: int, *, within_s: float) -> Callable[[], None]:
+        """Wait until there is room; return what gives it back.
+
+        Raises:
+            ConfigurationError: There never is.
+            AgentUnreachable: There was none in time.
+        """
+        if size > self._most:
+            raise ConfigurationError(
+                f"a message of {format_bytes(size)}; expected at most {format_bytes(self._most)} "
+                "(most-memory-mib in this client's agent.toml, less what the process itself takes)"
+            )
+        try:
+            async with asyncio.timeout(within_s):
+                while self._taken + size > self._most:
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError as error:
+            raise AgentUnreachable(
+                f"messages of {format_bytes(self._taken)} are being answered; expected at most "
+                f"{format_bytes(self._most)} with this one (most-memory-mib in this client's "
+                "agent.toml); retry later"
+            ) from error
+        self._taken += size
+        return lambda: self._give(size)
+
+    def _give(self, size: int) -> None:
+        self._taken -= size
+        self._freed.set()
 
 
 class SocketServer:
@@ -47,6 +92,8 @@ class SocketServer:
         path: Of the socket; its folder is made if needed, for its owner only.
         answer: Answers a request to a client.
         control: Answers a question about the agent.
+        expect: Raises by name what is not to be answered, before its body is read.
+        most_bytes: Of all questions together that are read or answered.
         patience_s: Time for a question to come.
     """
 
@@ -56,11 +103,15 @@ class SocketServer:
         answer: Answerer,
         control: Controller,
         *,
+        expect: Expecter,
+        most_bytes: int,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._path = path
         self._answer = answer
         self._control = control
+        self._expect = expect
+        self._room = _Room(most_bytes)
         self._patience_s = patience_s
         self._open = 0
         self._server: asyncio.Server | None = None
@@ -100,23 +151,30 @@ class SocketServer:
             writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told = None
         try:
             self._check_asker(writer)
-            kind, head, body = await self._read(reader)
-            begun = time.perf_counter()
-            if kind is wire.Kind.CONTROL:
-                parts = wire.encode_control(await self._control(wire.decode_control(head)))
-            else:
-                request = wire.decode_request(head, body)
-                outcome = await self._outcome(request, writer)
-                parts = outcome.parts
+            parts, told = await self._reply(reader, writer)
         except RetexoError as error:
             logger.warning(line("refused", name=type(error).__name__, reason=str(error)))
-            await self._write(writer, wire.encode_failure(error))
-            return
+            parts = wire.encode_failure(error)
+            _let_go(error)
         await self._write(writer, parts)
-        if kind is wire.Kind.REQUEST:
-            _log(request, outcome, time.perf_counter() - begun)
+        if told is not None:
+            told()
+
+    async def _reply(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[wire.Parts, Callable[[], None] | None]:
+        """Return an answer, and what logs it once it has gone; of the question nothing stays."""
+        with ExitStack() as held:
+            asked = await self._read(reader, held)
+            if not isinstance(asked, wire.Request):
+                return wire.encode_control(await self._control(asked)), None
+            begun = time.perf_counter()
+            # Its memory is taken until it is answered, whether its caller waits or not.
+            outcome = await self._outcome(asked, writer, held.pop_all())
+            return outcome.parts, _logs(asked, outcome, begun)
 
     def _check_asker(self, writer: asyncio.StreamWriter) -> None:
         credentials = writer.get_extra_info("socket").getsockopt(
@@ -132,23 +190,50 @@ class SocketServer:
                 f"{self._path}: {_MOST_CONNECTIONS} requests are open; retry later"
             )
 
-    async def _read(self, reader: asyncio.StreamReader) -> tuple[wire.Kind, bytes, bytes]:
+    async def _read(
+        self, reader: asyncio.StreamReader, held: ExitStack
+    ) -> wire.Request | Mapping[str, Any]:
+        """Read a question; ``held`` gives back the memory that it takes."""
         try:
             async with asyncio.timeout(self._patience_s):
                 prefix = wire.Prefix.parse(await reader.readexactly(wire.PREFIX_BYTES))
+                if prefix.kind not in {wire.Kind.REQUEST, wire.Kind.CONTROL}:
+                    raise RemoteProtocolError(f"got {prefix.kind.name}; expected a request")
+                if prefix.head_bytes > _FREE_BYTES:
+                    await self._take(prefix.head_bytes, held)
                 head = await reader.readexactly(prefix.head_bytes)
-                body = await reader.readexactly(prefix.body_bytes)
+                if prefix.kind is wire.Kind.CONTROL:
+                    return wire.decode_control(head)
+                return await self._read_body(reader, head, prefix.body_bytes, held)
         except TimeoutError as error:
             raise RemoteProtocolError(
                 f"no complete request within {self._patience_s:g} s of connecting"
             ) from error
-        if prefix.kind not in {wire.Kind.REQUEST, wire.Kind.CONTROL}:
-            raise RemoteProtocolError(f"got {prefix.kind.name}; expected a request")
-        return prefix.kind, head, body
 
-    async def _outcome(self, request: wire.Request, writer: asyncio.StreamWriter) -> Outcome:
+    async def _read_body(
+        self, reader: asyncio.StreamReader, head: bytes, size: int, held: ExitStack
+    ) -> wire.Request:
+        announced = wire.announced(head, size)
+        self._expect(announced)
+        await self._take(size, held)
+        body, filled = memoryview(bytearray(size)), 0
+        while filled < size:
+            piece = await reader.read(min(_BUFFER_BYTES, size - filled))
+            if not piece:
+                raise ConnectionResetError("the connection was closed")
+            body[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return announced.with_body(body.toreadonly())
+
+    async def _take(self, size: int, held: ExitStack) -> None:
+        held.callback(await self._room.take(size, within_s=self._patience_s / 2))
+
+    async def _outcome(
+        self, request: wire.Request, writer: asyncio.StreamWriter, held: ExitStack
+    ) -> Outcome:
         """Wait for the answer, sending heartbeats meanwhile."""
         task = asyncio.ensure_future(self._answer(request))
+        task.add_done_callback(lambda done: held.close())
         # The caller may disconnect; asyncio would log an exception that is never read.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY_S))[0]:
@@ -170,21 +255,35 @@ class SocketServer:
                 await writer.drain()
 
 
-def _log(request: wire.Request, outcome: Outcome, total_s: float) -> None:
-    ticket = request.ticket
-    logger.info(
-        line(
-            "answered",
-            job=ticket.job,
-            attempt=ticket.attempt,
-            stage=ticket.stage,
-            round=ticket.round,
-            message=request.message,
-            compute_s=outcome.compute_s,
-            wait_s=outcome.wait_s,
-            total_s=total_s,
+def _let_go(error: BaseException | None) -> None:
+    """Empty the frames that an error came through.
+
+    They hold the question, and the error, which futures of theirs hold, holds them.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _logs(request: wire.Request, outcome: Outcome, begun: float) -> Callable[[], None]:
+    ticket, message = request.ticket, request.message
+
+    def log() -> None:
+        logger.info(
+            line(
+                "answered",
+                job=ticket.job,
+                attempt=ticket.attempt,
+                stage=ticket.stage,
+                round=ticket.round,
+                message=message,
+                compute_s=outcome.compute_s,
+                wait_s=outcome.wait_s,
+                total_s=time.perf_counter() - begun,
+            )
         )
-    )
+
+    return log
 
 
 def _bound(path: Path) -> socket.socket:

@@ -73,7 +73,7 @@ class Prefix:
 
         Raises:
             RemoteProtocolError: No message of this protocol and version, or a longer one than may
-                be.
+                be, or one with a body that has none.
         """
         magic, version, kind, _, head_bytes, body_bytes = _PREFIX.unpack(data)
         if magic != _MAGIC or version != _WIRE_VERSION:
@@ -88,6 +88,8 @@ class Prefix:
                 f"a message has a head of {head_bytes} and a body of {body_bytes} bytes; expected "
                 f"at most {MAX_HEAD_BYTES} and {MAX_BODY_BYTES}"
             )
+        if body_bytes and kind not in {Kind.REQUEST, Kind.ANSWER}:
+            raise RemoteProtocolError(f"followed by {counted(body_bytes, 'byte')}; expected none")
         return cls(kind=Kind(kind), head_bytes=head_bytes, body_bytes=body_bytes)
 
 
@@ -113,6 +115,38 @@ class Request:
         return self.asked.ticket
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """A request whose body has not come: its head, all of which is checked.
+
+    Attributes:
+        message: As in :class:`Request`, likewise ``config``.
+        asked: What is asked; of its array the dtype alone is there.
+        facts: The head.
+    """
+
+    message: str
+    asked: Asked[Any]
+    config: Mapping[str, Scalar]
+    facts: Mapping[str, Any]
+
+    @property
+    def ticket(self) -> Ticket:
+        """What the question belongs to."""
+        return self.asked.ticket
+
+    def with_body(self, body: bytes | memoryview) -> Request:
+        """Return the request, now that its body is there."""
+        facts = self.facts
+        told = json.dumps([self.message, facts.get("values"), facts.get("array")], sort_keys=True)
+        identity = hashlib.sha256(told.encode() + b"\n")
+        identity.update(body)
+        asked = _decode(type(self.asked), facts, body)
+        return Request(
+            message=self.message, asked=asked, config=self.config, identity=identity.digest()
+        )
+
+
 ALIVE: Final = _PREFIX.pack(_MAGIC, _WIRE_VERSION, Kind.ALIVE, 0, 0, 0)
 
 
@@ -125,24 +159,31 @@ def encode_request(asked: Asked[Any], config: Mapping[str, Scalar]) -> Parts:
     return _encode(Kind.REQUEST, asked, extra)
 
 
-def decode_request(head: bytes, body: bytes) -> Request:
+def decode_request(head: bytes, body: bytes | memoryview) -> Request:
     """Read a request.
 
     Raises:
-        RemoteProtocolError: It is of another version, or something in it is not as expected.
+        RemoteProtocolError: As :func:`announced`.
+    """
+    return announced(head, len(body)).with_body(body)
+
+
+def announced(head: bytes, body_bytes: int) -> Announcement:
+    """Read a request's head.
+
+    Raises:
+        RemoteProtocolError: It is of another version, or something in it, or the length of its
+            body, is not as expected.
     """
     facts = _facts(head)
     message = str(facts.get("message"))
     if message not in QUESTIONS:
         raise RemoteProtocolError(f"message {message[:40]!r} is unknown")
-    asked: Asked[Any] = _decode(QUESTIONS[message].request, facts, body)
+    asked: Asked[Any] = _rebuilt(QUESTIONS[message].request, facts, body_bytes, b"")
     config = _object(facts.get("config"), "config")
     if not all(isinstance(value, bool | int | float | str) for value in config.values()):
         raise RemoteProtocolError("config: expected true, false, numbers and texts only")
-    told = json.dumps([message, facts.get("values"), facts.get("array")], sort_keys=True)
-    identity = hashlib.sha256(told.encode() + b"\n")
-    identity.update(body)
-    return Request(message=message, asked=asked, config=config, identity=identity.digest())
+    return Announcement(message=message, asked=asked, config=config, facts=facts)
 
 
 def encode_answer(answer: object) -> Parts:
@@ -213,8 +254,16 @@ def _encode(kind: Kind, record: object, extra: Mapping[str, Any]) -> Parts:
 
 
 def _decode(kind: type[AnswerT], facts: Mapping[str, Any], body: bytes | memoryview) -> AnswerT:
+    return _rebuilt(kind, facts, len(body), body)
+
+
+def _rebuilt(
+    kind: type[AnswerT], facts: Mapping[str, Any], body_bytes: int, body: bytes | memoryview
+) -> AnswerT:
+    """Return a record whose body has so many bytes, with those of it that are there."""
     values = _object(facts.get("values"), kind.__name__)
-    array = _array(facts.get("array"), body)
+    dtype = _dtype(facts.get("array"), body_bytes)
+    array = None if dtype is None else np.frombuffer(body, dtype)
     return schema.rebuild(
         kind, {key: _from_json(key, value) for key, value in values.items()}, array
     )
@@ -235,19 +284,19 @@ def _from_json(key: str, value: Any) -> Any:
         ) from error
 
 
-def _array(described: object, body: bytes | memoryview) -> np.ndarray | None:
-    """Return the values that a body holds, None where none are described."""
+def _dtype(described: object, body_bytes: int) -> str | None:
+    """Return the dtype of a body's values, None where none are described."""
     if described is None:
-        if body:
-            raise RemoteProtocolError(f"followed by {counted(len(body), 'byte')}; expected none")
+        if body_bytes:
+            raise RemoteProtocolError(f"followed by {counted(body_bytes, 'byte')}; expected none")
         return None
     facts = _object(described, "array")
     dtype, length = _DTYPES.get(str(facts.get("dtype"))), facts.get("length")
     if dtype is None or type(length) is not int:
         raise RemoteProtocolError(f"array is {schema.shown(described)}; expected dtype and length")
-    if length < 0 or length * np.dtype(dtype).itemsize != len(body):
-        raise RemoteProtocolError(f"array of {length} {dtype} in {counted(len(body), 'byte')}")
-    return np.frombuffer(body, dtype=dtype)
+    if length < 0 or length * np.dtype(dtype).itemsize != body_bytes:
+        raise RemoteProtocolError(f"array of {length} {dtype} in {counted(body_bytes, 'byte')}")
+    return dtype
 
 
 def _message(kind: Kind, facts: Mapping[str, Any], body: memoryview | None = None) -> Parts:

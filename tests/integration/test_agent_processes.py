@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from retexo_fl.agent.remote import RemoteClient, ask_agent
@@ -17,9 +20,10 @@ from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.roster import Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
 from retexo_fl.channels.transports.tcp import TcpTransport
-from retexo_fl.client.api import HelloRequest, Ticket
+from retexo_fl.client.api import HelloRequest, Ticket, TrainRequest
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
+from retexo_fl.errors import RetexoError
 from retexo_fl.exchange import FrameKind
 from retexo_fl.exchange.frames import FrameHeader, encode_frame
 from retexo_fl.exchange.link_messages import Offer, encode_greet, encode_offer, frame_prefix
@@ -63,6 +67,36 @@ def test_what_an_agent_keeps_is_its_owners_alone(pair: list[AgentProcess]) -> No
     assert mode(pair[0].socket) == 0o600
     assert mode(pair[0].socket.parent) == 0o700
     assert mode(pair[0].state) == 0o700
+
+
+def test_memory_is_given_to_what_is_answered_alone(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Bodies of 64 MB: for jobs that are none, beyond what all may take, and refused once read."""
+    values = config_values(make_config(KEYS))
+    known = Ticket(job="job-00000000000d", attempt=1, stage=9)
+
+    def refusal(ticket: Ticket, megabytes: int) -> str:
+        asked = TrainRequest(ticket=ticket, weights=np.zeros(megabytes * 250_000, np.float32))
+        with pytest.raises(RetexoError) as caught:
+            RemoteClient(agent.socket, values).ask(asked)
+        return str(caught.value)
+
+    # 300 MB of it are the process's.
+    settings = {**PERMISSIVE, "most-memory-mib": 400}
+    with agents(tmp_path, parts[:1], settings=settings) as (agent,):
+        RemoteClient(agent.socket, values).ask(HelloRequest(ticket=replace(known, stage=0)))
+        start = agent.status()["memory"]["peak_rss_bytes"]
+        unknown = [Ticket(job=f"job-{number:012x}", attempt=1) for number in range(4)]
+        with ThreadPoolExecutor() as pool:
+            told = list(pool.map(lambda ticket: refusal(ticket, 64), unknown))
+        assert all("is unknown here; expected hello first" in sentence for sentence in told)
+        assert "a message of 128 MB; expected at most 119 MB" in refusal(known, 128)
+        assert agent.status()["memory"]["peak_rss_bytes"] < start + 2**24
+        assert ["stage 9: expected 0 to" in refusal(known, 64) for _ in range(3)] == [True] * 3
+        memory = agent.status()["memory"]
+        assert memory["rss_bytes"] < start + 2**24
+        assert memory["peak_rss_bytes"] < start + 64_000_000 + 2**24
 
 
 def test_two_agents_never_share_a_state_folder(pair: list[AgentProcess]) -> None:

@@ -33,6 +33,7 @@ from retexo_fl.client.api import (
     AnswerT,
     CollectRequest,
     EvaluateRequest,
+    FinishRequest,
     HelloRequest,
     PublishRequest,
     RecipeRequest,
@@ -120,8 +121,9 @@ class Ends:
     async def ask(self, client: int, asked: Request[AnswerT], **keys: Any) -> AnswerT:
         """Ask as a ClientApp does, through the bytes of the socket."""
         data = b"".join(wire.encode_request(asked, {**self.values, **keys}))
-        request = _request(data)
-        outcome = await self.services[client].answer(request)
+        announced, body = _announced(data)
+        self.services[client].expect(announced)
+        outcome = await self.services[client].answer(announced.with_body(body))
         data = b"".join(outcome.parts)
         prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
         end = wire.PREFIX_BYTES + prefix.head_bytes
@@ -155,10 +157,10 @@ class Ends:
         return Schedule(shape=shape).initial(0, seed=0)
 
 
-def _request(data: bytes) -> wire.Request:
+def _announced(data: bytes) -> tuple[wire.Announcement, bytes]:
     prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
     end = wire.PREFIX_BYTES + prefix.head_bytes
-    return wire.decode_request(data[wire.PREFIX_BYTES : end], data[end:])
+    return wire.announced(data[wire.PREFIX_BYTES : end], prefix.body_bytes), data[end:]
 
 
 @contextmanager
@@ -558,6 +560,31 @@ def test_an_agent_that_lacks_weights_goes_on(tmp_path: Path, parts: list[GraphPa
             asyncio.run(both.ask(0, HelloRequest(ticket=FIRST)))
 
 
+def test_no_attempt_comes_that_no_later_one_could_follow(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Neither begins a job, nor goes on with one, nor begins one again that has ended."""
+
+    async def run(both: Ends) -> None:
+        for attempt in (2**48, 1001):
+            far = HelloRequest(ticket=Ticket(job=JOB, attempt=attempt))
+            with pytest.raises(LocalProtocolError, match=rf"{attempt} of job .* at most 1000, "):
+                await both.ask(0, far)
+        # This client was away for so many.
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1000)))
+        for attempt in (2**48, 2001):
+            far = HelloRequest(ticket=Ticket(job=JOB, attempt=attempt))
+            with pytest.raises(LocalProtocolError, match=rf"{attempt} of job .* at most 2000, "):
+                await both.ask(0, far)
+        await both.ask(0, FinishRequest(ticket=Ticket(job=JOB, attempt=1001)))
+        with pytest.raises(LocalProtocolError, match=rf"{2**48} of job .* at most 2001, "):
+            await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=2**48)))
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1002)))
+
+    with ends(tmp_path, parts) as both:
+        asyncio.run(run(both))
+
+
 def test_a_job_ends_in_its_last_attempt(tmp_path: Path, parts: list[GraphPartition]) -> None:
     third = replace(ROUND, attempt=3)
 
@@ -710,7 +737,8 @@ def test_last_round_waits_for_a_grant_its_peer_has_not_taken(
         asked = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         runner = job.evaluate_runner(asked)
         data = b"".join(wire.encode_request(asked, both.values))
-        running = _Running(request=_request(data))
+        announced, body = _announced(data)
+        running = _Running(request=announced.with_body(body))
         await service._until_taken(job, running, runner)
 
         block = InnerBlock(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import stat
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,7 @@ from retexo_fl.errors import (
     ConfigurationError,
     ExchangeIncomplete,
     RemoteProtocolError,
+    RetexoError,
     StaleAttempt,
 )
 
@@ -57,6 +62,10 @@ async def friendly(request: wire.Request) -> Outcome:
     return Outcome(parts=wire.encode_answer(ANSWER))
 
 
+def welcome(announced: wire.Announcement) -> None:
+    """Expect whatever comes."""
+
+
 async def control(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"heard": asked["ask"]}
 
@@ -66,12 +75,16 @@ def talk(
     call: Callable[[], Any],
     answer: Callable[[wire.Request], Awaitable[Outcome]] = friendly,
     *,
+    expect: Callable[[wire.Announcement], None] = welcome,
+    most_bytes: int = 2**26,
     patience_s: float = 20.0,
 ) -> Any:
     """Run a server, and ``call`` beside it."""
 
     async def run() -> Any:
-        server = SocketServer(path, answer, control, patience_s=patience_s)
+        server = SocketServer(
+            path, answer, control, expect=expect, most_bytes=most_bytes, patience_s=patience_s
+        )
         await server.start()
         try:
             return await asyncio.to_thread(call)
@@ -259,6 +272,141 @@ def test_large_weights_pass(path: Path) -> None:
     (found,) = seen
     assert isinstance(found, TrainRequest)
     np.testing.assert_array_equal(found.weights, weights)
+
+
+def weights_of(kilobytes: int) -> TrainRequest:
+    return TrainRequest(ticket=TICKET, weights=np.zeros(kilobytes * 250, np.float32))
+
+
+def test_a_question_is_judged_by_its_head_before_its_body_is_read(path: Path) -> None:
+    judged: list[str] = []
+
+    def expect(announced: wire.Announcement) -> None:
+        judged.append(f"{announced.message} of {announced.ticket.job}")
+        raise StaleAttempt("not here")
+
+    parts = wire.encode_request(weights_of(8), {})
+    prefix = wire.Prefix.parse(bytes(parts[0][: wire.PREFIX_BYTES]))
+    assert prefix.body_bytes == 8000
+    # None of the body comes, now or later.
+    _, head = talk(path, raw(path, bytes(parts[0])), expect=expect)
+    assert str(wire.failure_of(head)) == "not here"
+    assert judged == [f"train_layer of {TICKET.job}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"array": None}, "followed by 8000 bytes; expected none"),
+        ({"array": {"dtype": "float32", "length": 1999}}, "array of 1999 <f4 in 8000 bytes"),
+        ({"values": {}}, "'job' is missing"),
+        ({"config": {"a": []}}, "config: expected true, false, numbers and texts only"),
+    ],
+)
+def test_a_body_that_no_head_describes_is_not_read(
+    path: Path, change: dict[str, Any], expected: str
+) -> None:
+    data = bytes(wire.encode_request(weights_of(8), {})[0])
+    told = json.dumps({**json.loads(data[wire.PREFIX_BYTES :]), **change}).encode()
+    prefix = data[:8] + len(told).to_bytes(4, "little") + data[12 : wire.PREFIX_BYTES]
+    _, head = talk(path, raw(path, prefix + told))
+    assert expected in str(wire.failure_of(head))
+
+
+def test_bodies_share_the_memory_that_there_is(path: Path) -> None:
+    """What never fits is refused; what does not fit now waits until another is answered."""
+    open_at_once: list[int] = []
+    count = 0
+
+    async def answer(request: wire.Request) -> Outcome:
+        nonlocal count
+        count += 1
+        open_at_once.append(count)
+        await asyncio.sleep(0.05)
+        count -= 1
+        raise StaleAttempt("taken")
+
+    def ask(kilobytes: int) -> RetexoError:
+        with pytest.raises(RetexoError) as caught:
+            RemoteClient(path, {}).ask(weights_of(kilobytes))
+        return caught.value
+
+    def crowd() -> list[str]:
+        with ThreadPoolExecutor() as pool:
+            return [str(error) for error in pool.map(ask, [400, 400, 1000, 1001, 400, 100])]
+
+    told = talk(path, crowd, answer, most_bytes=1_000_000)
+    assert told[:3] + told[4:] == ["taken"] * 5
+    assert told[3] == (
+        "a message of 1.0 MB; expected at most 1.0 MB (most-memory-mib in this client's "
+        "agent.toml, less what the process itself takes)"
+    )
+    assert 1 < max(open_at_once) <= 3
+
+
+def test_whoever_finds_no_memory_in_time_is_told_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "_ALIVE_EVERY_S", 0.05)
+    released = threading.Event()
+
+    async def answer(request: wire.Request) -> Outcome:
+        while not released.is_set():
+            await asyncio.sleep(0.01)
+        raise StaleAttempt("taken")
+
+    def crowd() -> None:
+        first = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        first.connect(str(path))
+        first.sendall(b"".join(wire.encode_request(weights_of(600), {})))
+        # Its caller is gone, the question is not.
+        assert first.recv(1)
+        first.close()
+        with pytest.raises(AgentUnreachable, match=r"600 kB are being answered.*retry later"):
+            RemoteClient(path, {}).ask(weights_of(500))
+        # The owner's questions are short.
+        assert ask_agent(path, "status")["heard"] == "status"
+        released.set()
+        with pytest.raises(StaleAttempt):
+            RemoteClient(path, {}).ask(weights_of(500))
+
+    talk(path, crowd, answer, most_bytes=1_000_000, patience_s=1.0)
+
+
+def test_a_refused_body_is_let_go_before_its_caller_hears_of_it(path: Path) -> None:
+    """Errors and the futures that carry them hold each other: that is for no collector to end."""
+    held: list[weakref.ref[Any]] = []
+    outcomes: dict[str, Outcome] = {}
+
+    async def answer(request: wire.Request) -> Outcome:
+        assert isinstance(request.asked, TrainRequest)
+        held.append(weakref.ref(request.asked.weights))
+        task = asyncio.ensure_future(refuse(request))
+        return await asyncio.shield(task)
+
+    async def refuse(request: wire.Request) -> Outcome:
+        try:
+            return outcomes[request.message]
+        except KeyError as error:
+            raise StaleAttempt("late") from error
+
+    def ask() -> None:
+        with pytest.raises(StaleAttempt, match="late"):
+            RemoteClient(path, {}).ask(weights_of(100))
+        assert [one() is None for one in held] == [True]
+
+    gc.disable()
+    try:
+        talk(path, ask, answer)
+    finally:
+        gc.enable()
+
+
+def test_a_question_about_the_agent_has_no_body(path: Path) -> None:
+    data = b"".join(wire.encode_control({"ask": "status"}))
+    data = data[:12] + (9).to_bytes(8, "little") + data[20:]
+    _, head = talk(path, raw(path, data))
+    assert "followed by 9 bytes; expected none" in str(wire.failure_of(head))
 
 
 def test_a_dead_socket_is_replaced_and_a_live_one_is_not(path: Path) -> None:
