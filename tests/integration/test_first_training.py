@@ -15,6 +15,7 @@ from tests.support.commands import ROOT
 PAGE = (ROOT / "docs" / "first-training.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.system
 def test_the_pages_commands_reach_the_accuracies_of_its_table(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

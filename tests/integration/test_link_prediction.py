@@ -185,6 +185,7 @@ def test_sparse_features_stay_sparse(tmp_path: Path) -> None:
     assert peak_bytes < 200_000_000
 
 
+@pytest.mark.system
 def test_an_owner_has_a_say_in_how_many_edges_an_update_is_of(folder: Path, tmp_path: Path) -> None:
     keys = keys_of(folder, clients=2)
     parts = make_parts(configured(tmp_path / "planned", **keys))

@@ -50,6 +50,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
     assert test.value == pytest.approx(run.result.metric.value)
 
 
+@pytest.mark.system
 @installed("mlflow")
 def test_mlflow_holds_what_was_logged(tmp_path: Path) -> None:
     with warnings.catch_warnings():
@@ -73,6 +74,7 @@ def test_mlflow_holds_what_was_logged(tmp_path: Path) -> None:
     assert list((tmp_path / "artifacts").rglob("report.html"))
 
 
+@pytest.mark.system
 @installed("wandb")
 def test_weights_and_biases_has_what_was_logged_without_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

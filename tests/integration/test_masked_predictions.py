@@ -138,6 +138,7 @@ def test_the_server_gets_the_sum_of_counts_that_it_would_get_from_each(
     ]
 
 
+@pytest.mark.system
 def test_an_owner_who_insists_on_masks_takes_part(run: Path, tmp_path: Path) -> None:
     parts = open_parts(run.with_name("parts"))
     settings = {**SETTINGS, "require-secure-aggregation": True, "least-clients": CLIENTS}

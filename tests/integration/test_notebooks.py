@@ -18,6 +18,7 @@ MOST_BYTES = 80_000
 ENDED_BY_VALIDATION = {"first-training": "", "lazy-and-others": "lean "}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 @pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of
 def test_outputs_are_those_of_a_run(path: Path, tmp_path: Path) -> None:

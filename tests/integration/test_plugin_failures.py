@@ -129,6 +129,7 @@ def test_module_that_cannot_be_imported_names_its_line(
     assert code == 2
 
 
+@pytest.mark.system
 def test_agent_keeps_the_exceptions_text_to_itself(tmp_path: Path) -> None:
     (tmp_path / "own_broken.py").write_text(OWN, encoding="utf-8")
     keys = {key: value for key, value in SMALL.items() if key != "profile"}

@@ -97,17 +97,17 @@ def test_predictions_do_not_depend_on_the_partition(
 def test_one_node_per_client_predicts_what_one_client_does(
     tmp_path: Path, retexo: CommandLine, model: str
 ) -> None:
-    write_small(tmp_path / "small.npz")
+    write_small(tmp_path / "small.npz", nodes=24)
     keys = {**SMALL, "data_dir": tmp_path}
     run = train(tmp_path / "run", **keys, model=model, layers=3, clients=3, hidden=16, rounds=3)
     whole = cut(tmp_path / "whole", **keys, clients=1)
-    single = cut(tmp_path / "single", **keys, clients=40, partitioner="one-node")
+    single = cut(tmp_path / "single", **keys, clients=24, partitioner="one-node")
     for parts in (whole, single):
         retexo.done("predict", run, "--partitions", parts, "--quiet")
     one, many = read_csv(whole), read_csv(single)
     assert one.keys == many.keys
     assert np.abs(one.probabilities - many.probabilities).max() < TOLERANCE
-    assert summary_of(single)["clients"] == 40
+    assert summary_of(single)["clients"] == 24
 
 
 @pytest.mark.parametrize("algorithm", ["standard", "bns", "central"])
@@ -559,10 +559,10 @@ def test_progress_is_told_by_lines_in_a_pipe(
 def test_stopped_prediction_says_how_to_go_on_and_leaves_nothing(
     tmp_path: Path, retexo: CommandLine
 ) -> None:
-    write_small(tmp_path / "small.npz", nodes=120)
+    write_small(tmp_path / "small.npz", nodes=60)
     keys = {**SMALL, "data_dir": tmp_path}
     train(tmp_path / "run", **keys, clients=2, rounds=1, hidden=8)
-    parts = cut(tmp_path / "a part", **keys, clients=120, partitioner="one-node")
+    parts = cut(tmp_path / "a part", **keys, clients=60, partitioner="one-node")
     before = set(files_in(parts))
     command = ["predict", "run", "--partitions", "a part", "--quiet"]
     with subprocess.Popen(
@@ -580,4 +580,4 @@ def test_stopped_prediction_says_how_to_go_on_and_leaves_nothing(
     assert err == f"retexo: interrupted; start again with: {again}\n"
     assert set(files_in(parts)) == before
     retexo.done(*command)
-    assert json.loads((parts / "predictions.json").read_text())["nodes"] == 120
+    assert json.loads((parts / "predictions.json").read_text())["nodes"] == 60

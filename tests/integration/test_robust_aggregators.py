@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.serverapp.strategy import Bulyan, MultiKrum
+from flwr.serverapp.strategy import Bulyan
 
 from retexo_fl.client.api import AnswerT, ClientApi, Request, TrainAnswer, TrainRequest
 from retexo_fl.config import Scalar
@@ -39,6 +39,7 @@ def accuracy(keys: dict[str, Scalar], aggregator: str, *, poisoned: bool) -> flo
     return float(train({**keys, "aggregator": aggregator}, change)["test_accuracy"])
 
 
+@pytest.mark.slow
 def test_one_poisoned_client_of_ten_leads_only_the_mean_astray() -> None:
     keys = {**SHORT, "rounds": 20}
     clean = accuracy(keys, "mean", poisoned=False)
@@ -68,6 +69,7 @@ class CodedPoison:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregator", ["median", "trimmed-mean:0.2"])
 def test_one_client_does_not_make_everybodys_steps_coarse(aggregator: str) -> None:
     keys: dict[str, Scalar] = {**SHORT, "rounds": 20, "aggregator": aggregator, "update-bits": 8}
@@ -114,19 +116,12 @@ def bulyan() -> Bulyan:
     return Bulyan(num_malicious_nodes=1)
 
 
-def multi_krum() -> MultiKrum:
-    """Make Flower's MultiKrum as for one liar."""
-    return MultiKrum(num_malicious_nodes=1, num_nodes_to_select=5)
-
-
 @pytest.mark.parametrize(
     "aggregator",
     [
         "flwr.serverapp.strategy:FedMedian",
-        "flwr.serverapp.strategy:FedTrimmedAvg",
         "flwr.serverapp.strategy:Krum",
         f"{__name__}:bulyan",
-        f"{__name__}:multi_krum",
     ],
 )
 def test_flowers_strategies_train(tmp_path: Path, aggregator: str) -> None:
@@ -151,7 +146,7 @@ def test_resume_with_robust_aggregator_equals_undisturbed_run(
     tmp_path: Path, aggregator: str
 ) -> None:
     # Krum draws pairs of clients in every round: they depend on the round, not on the process.
-    keys = {"aggregator": aggregator, "clients": 9, "rounds": 5, "hidden": 8}
+    keys = {"aggregator": aggregator, "clients": 7, "rounds": 4, "hidden": 8}
 
     whole = train_to(tmp_path / "whole", **keys)
     with pytest.raises(KeyboardInterrupt):

@@ -199,7 +199,7 @@ def test_check_partitions_names_a_pair_that_disagrees(
 
 
 @given(cut_cases(), st.data())
-@settings(max_examples=25)
+@settings(max_examples=12, deadline=None)
 def test_check_partitions_names_an_edge_that_only_one_side_lists(
     tmp_path_factory: pytest.TempPathFactory, case: CutCase, data: st.DataObject
 ) -> None:
