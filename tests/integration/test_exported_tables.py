@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from retexo_fl.errors import TableError
 from retexo_fl.graph import EdgeRules, from_pyg
 from retexo_fl.graph.recipes import FeatureRecipe, fit_recipe, merge_summaries, read_recipe
-from retexo_fl.graph.scale import drowning_columns
+from retexo_fl.graph.recipes.recipe import NumberColumn
+from retexo_fl.graph.scale import column_sizes, drowning_columns, tell_scale
 from retexo_fl.graph.sources.edge_rules import EdgeColumns
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
@@ -390,12 +392,56 @@ def test_a_column_that_drowns_the_others_is_named(
         ([1, 1, 1], []),
         ([0.1, 1, 14], []),
         ([1, 1, 100], [2]),
-        ([1, 60], [1]),
-        ([0.001, 0.001, 1], []),
-        ([1.6e9], [0]),
+        ([1, 49], []),
+        ([1, 51], [1]),
+        ([0.001, 0.001, 19], []),
+        ([0.001, 0.001, 21], [2]),
+        ([9e3, 9.9e3], []),
+        ([1e4, 1.1e4], [1]),
         ([0, 0], []),
         ([30, 40, 50], []),
     ],
 )
 def test_sizes_that_drown_others(sizes: list[float], expected: list[int]) -> None:
     assert drowning_columns(np.array(sizes, dtype=float)).tolist() == expected
+
+
+#: Of size 3, of size 4, and a column that is in no row.
+ROWS = np.array([[3, 0, 0], [-3, 4, 0], [0, 4, 0]], dtype=np.float32)
+
+
+@pytest.mark.parametrize("kinds", ["d", "s", "dd", "ss", "ds"])
+def test_sizes_are_those_of_numbers_that_are_not_zero(kinds: str) -> None:
+    stored = csr_array((np.array([3, -3, 4, 4, 0.0]), ([0, 1, 1, 2, 2], [0, 0, 1, 1, 0])))
+    made = {"d": ROWS, "s": csr_array((stored.data, stored.indices, stored.indptr), shape=(3, 3))}
+    parts = [made[kind] for kind in kinds]
+    if len(parts) == 2:
+        parts = [parts[0][:1], parts[1][1:]]
+    columns, sizes = column_sizes(parts)
+    assert sizes.tolist() == ([3, 4, 0] if "d" in kinds else [3, 4])
+    assert columns.tolist() == [*range(len(sizes))]
+
+
+def test_drowning_columns_are_told_by_their_numbers_or_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wide = csr_array((np.array([1.0, 1e5]), np.array([7, 2**31 - 5]), [0, 2]), shape=(1, 2**31))
+    tell_scale("wide", [wide])
+    ages = [
+        NumberColumn(
+            column=name, logarithm=False, mean=0.0, deviation=1.0, missing=None, indicator=True
+        )
+        for name in ("age", "income")
+    ]
+    recipe = FeatureRecipe(key_column="k", label_column="l", classes=(), numbers=tuple(ages))
+    tell_scale("named", [np.array([[1, 1, 1e5, 1]])], recipe)
+    for large in (5, 6):
+        tell_scale("many", [np.array([[1e5] * large + [1] * 9])])
+    told = [line.partition(": features: ")[2].partition(" so large")[0] for line in caplog.messages]
+    five = ", ".join(f"column {at} (about 1e+05)" for at in range(5))
+    assert told == [
+        "column 2147483643 (about 1e+05) is",
+        "'income' (about 1e+05) is",
+        f"{five} are",
+        f"{five}, and 1 more are",
+    ]

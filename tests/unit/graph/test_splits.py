@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
 from retexo_fl.errors import ConfigurationError, DatasetError, PluginError
 from retexo_fl.graph import Graph, Split, make_split
+from retexo_fl.graph.masks import Masks, published_split
 from tests.support.split_contract import SplitContract
 from tests.unit.graph.graphs import SMALL_SPLIT, mask, small_graph
 
@@ -145,6 +148,57 @@ def test_published_split_that_overlaps_is_refused() -> None:
     )
     with pytest.raises(DatasetError, match="val_mask: row 0 is in another mask too"):
         make_split(overlapping, np.zeros(6, dtype=int), split="published", seed=0)
+
+
+def _least_hashes(keys: np.ndarray, count: int) -> set[bytes]:
+    def place(key: bytes) -> bytes:
+        digest = hashlib.blake2b(key, digest_size=8, person=b"retexo val").digest()
+        return digest[::-1]
+
+    return {*sorted(keys.tolist(), key=place)[:count]}
+
+
+@pytest.mark.parametrize("kind", ["classes", "regression"])
+def test_train_nodes_of_the_least_hashes_validate_whatever_their_order(kind: str) -> None:
+    keys = np.array([f"k{at}".encode() for at in range(30)])
+    labels = np.array([0.0] * 13 + [1] * 8 + [2] * 2 + [-1] * 3 + [0] * 4)
+    # The nearest whole number to a fifth of each class: of two nodes none.
+    expected = _least_hashes(keys[:13], 3) | _least_hashes(keys[13:21], 2)
+    if kind == "classes":
+        labels = labels.astype(int)
+    else:
+        labels = np.where(labels < 0, np.nan, np.arange(30))
+        expected = _least_hashes(keys[:23], 5)
+    for order in (np.arange(30), np.random.default_rng(0).permutation(30)):
+        masks = Masks(train=(np.arange(30) < 23)[order])
+        found = published_split("g", masks, keys=keys[order], labels=labels[order]).split
+        uses = [{*keys[order][mask].tolist()} for mask in found.named().values()]
+        # Of nodes that no mask has those test whose labels are known.
+        assert uses == [{*keys[:23].tolist()} - expected, expected, {*keys[26:].tolist()}]
+    least = published_split("g", Masks(train=np.ones(2)), keys=keys[:2], labels=np.array([0, 1]))
+    assert {*keys[:2][least.split.val].tolist()} == _least_hashes(keys[:2], 1)
+
+
+def test_a_mask_that_all_splits_share_may_stand_there_once() -> None:
+    train = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    val, test = np.array([[0], [0], [0], [1]]), np.zeros(4)
+    masks = Masks(train=train, val=val, test=test)
+    labels, keys = np.array([0, 1, 0, 1]), np.array([b"a", b"b", b"c", b"d"])
+    for column in (None, 1, 2):
+        test[:] = 0
+        test[0 if column else 1] = 1
+        found = published_split("g", masks, keys=keys, labels=labels, column=column)
+        assert found.split.train.tolist() == (train[:, column or 0] == 1).tolist()
+        assert found.split.val.tolist() == [False, False, False, True]
+        assert found.notes == (() if column else ("column 0 of 3; published:1 is the next",))
+    one = Masks(train=train[:, 0], val=val, test=test)
+    with pytest.raises(
+        ConfigurationError, match="published:1; .*, as the masks of g have 1 column"
+    ):
+        published_split("g", one, keys=keys, labels=labels, column=1)
+    # A use that no node has is no mask, and takes nodes of others.
+    split = Split(train=train[:, 0] == 1, val=val[:, 0] == 1, test=np.zeros(4, dtype=bool))
+    assert [*Masks.of(split).there()] == ["train_mask", "val_mask"]
 
 
 @pytest.mark.parametrize(
