@@ -16,7 +16,17 @@ from retexo_fl.client.stage_input import node_sets, stage_input
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import BoundaryPlan
 from retexo_fl.training.layer_trainer import LayerTrainer
-from retexo_fl.training.metrics import BINS, REACH, make_metric, metric_sums, metric_value
+from retexo_fl.training.metrics import (
+    _COUNTED,
+    _ERRORS,
+    _NAMED,
+    _RANKINGS,
+    BINS,
+    REACH,
+    make_metric,
+    metric_sums,
+    metric_value,
+)
 from tests.support.data import data_dir
 from tests.support.runs import train
 
@@ -83,6 +93,9 @@ def test_classes_that_do_not_occur_leave_means_as_scikit_learn_has_them() -> Non
     assert value_of("balanced-accuracy", few, seen) == pytest.approx(balanced)
     macro = reference.f1_score(seen.numpy(), predicted, average="macro")
     assert value_of("macro-f1", few, seen) == pytest.approx(macro)
+    # Of one class alone, which is not there and which no node is taken for, it is 0.
+    for name in ("f1:1", "recall:1", "precision:1"):
+        assert value_of(name, torch.eye(2)[[0, 0]], torch.tensor([0, 0])) == 0
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -219,3 +232,16 @@ def test_a_metric_says_which_classes_it_cannot_judge(name: str, classes: int, fi
     metric = make_metric(name)
     assert metric is not None
     assert (metric.unfit_for(classes) is None) is fits
+
+
+@pytest.mark.parametrize("name", [*_NAMED, *_ERRORS, *_RANKINGS, *(f"{n}:1" for n in _COUNTED)])
+def test_sums_that_are_counts_are_said_to_be(name: str) -> None:
+    """Under masks they take fewer bits, and nothing else may be taken for one."""
+    metric = make_metric(name, "links" if name in {"mrr", "hits:1"} else "classes")
+    assert metric is not None
+    logits, labels = drawn(2, nodes=300)
+    labels[:3] = torch.tensor([1, 0, 0])
+    if name in _ERRORS or name in {"mrr", "hits:1"}:
+        logits = logits[:, :1]
+    sums = metric.sums(logits, labels[:, None] if name == "hits:1" else labels)
+    assert metric.counts is bool(((sums == sums.round()) & (sums >= 0)).all())

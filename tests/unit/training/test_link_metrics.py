@@ -60,6 +60,8 @@ def test_hits_are_edges_above_the_kth_pair(
 def test_hits_of_fewer_pairs_are_undefined(scored: tuple[torch.Tensor, torch.Tensor]) -> None:
     assert value(f"hits:{_EDGES * _BESIDE + 1}", *scored) is None
     assert value(f"hits:{_EDGES * _BESIDE}", *scored) is not None
+    scores, labels = scored
+    assert value("hits:1", scores, torch.zeros_like(labels)) is None
     assert BINS == 4096
 
 

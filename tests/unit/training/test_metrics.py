@@ -90,10 +90,19 @@ def test_clients_must_send_sums_of_one_length() -> None:
         add_answer(total, Tally(metric_sums=np.ones(3)))
 
 
-@pytest.mark.parametrize("name", ["LOGITS", "absent", "test_no_nodes_have_no_metric", "Metric"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            f"{__name__}:{name}"
+            for name in ("LOGITS", "absent", "test_no_nodes_have_no_metric", "Metric")
+        ),
+        *("f1:-1", "recall:one"),
+    ],
+)
 def test_what_is_no_metric_is_refused_by_name(name: str) -> None:
     with pytest.raises(PluginError, match="metric"):
-        make_metric(f"{__name__}:{name}")
+        make_metric(name)
 
 
 def test_what_a_metric_returns_is_checked() -> None:

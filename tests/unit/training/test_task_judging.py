@@ -198,6 +198,9 @@ def test_errors_are_those_of_scikit_learn(
     config = make_config({"task": NUMBERS})
     facts = facts_of(config, np.array(label_sums(config, numbers.numpy(), 1)), len(numbers))
     assert value_of(name, NUMBERS, outputs, numbers, facts) == pytest.approx(expected, rel=1e-9)
+    # Nodes that lie far from those that were trained on.
+    facts = (facts[0] - 1e3 * facts[1], facts[1])
+    assert value_of(name, NUMBERS, outputs, numbers, facts) == pytest.approx(expected, rel=1e-6)
     metric = make_metric(name, NUMBERS)
     assert metric is not None
     assert metric.lower_is_better is (name != "r2")
