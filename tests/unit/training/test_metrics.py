@@ -30,6 +30,11 @@ class NoVector(MacroRecall):
         return logits.sum()
 
 
+class NoSums(MacroRecall):
+    def sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits.new_zeros(0)
+
+
 class NotFinite(MacroRecall):
     def value(self, totals: np.ndarray) -> float:
         return float("nan")
@@ -106,7 +111,8 @@ def test_what_is_no_metric_is_refused_by_name(name: str) -> None:
 
 
 def test_what_a_metric_returns_is_checked() -> None:
-    with pytest.raises(PluginError, match="NoVector: sums returned"):
-        metric_sums(NoVector(), LOGITS, LABELS)
+    for kind in (NoVector, NoSums):
+        with pytest.raises(PluginError, match=f"{kind.__name__}: sums returned"):
+            metric_sums(kind(), LOGITS, LABELS)
     with pytest.raises(PluginError, match="NotFinite: value returned nan"):
         metric_value(NotFinite(), np.zeros(6))
