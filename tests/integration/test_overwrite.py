@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -19,6 +20,14 @@ from retexo_fl.errors import InputError, Interrupted, RetexoError
 from retexo_fl.file_lock import lock_run, locked_folder
 from retexo_fl.files import write_whole
 from retexo_fl.graph import open_partition, write_partition
+from retexo_fl.replacing import (
+    Kind,
+    Replacement,
+    check_new_file,
+    check_replaceable,
+    in_the_making,
+    is_taken,
+)
 from tests.support.cli import CommandLine
 from tests.support.commands import ROOT
 from tests.support.edge_lists import cut_edges, with_cut_edges
@@ -245,13 +254,88 @@ def test_a_process_that_dies_leaves_the_old_run_and_the_next_one_clears_up(there
     assert (there / "run/config.toml").read_text().count("seed = 1") == 1
 
 
+class _Library:
+    """The C library where the file system refuses to exchange two names."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def renameat2(self, *_: object) -> int:
+        ctypes.set_errno(self._number)
+        return -1
+
+
+@pytest.mark.parametrize("library", [object(), _Library(errno.EINVAL)])
 def test_where_names_cannot_be_exchanged_two_steps_do(
-    there: Path, monkeypatch: pytest.MonkeyPatch
+    there: Path, monkeypatch: pytest.MonkeyPatch, library: object
 ) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
     cut_again(there / "parts")
     assert len(retexo_fl.open_parts(there / "parts")) == 3
     assert not [*there.glob(".*")]
+
+
+THING = Kind(name="a thing", files=re.compile("a|sub/"), is_one=lambda _: True, hold=locked_folder)
+
+
+@pytest.fixture
+def thing(tmp_path: Path) -> Path:
+    """Return a folder whose name means something to a pattern."""
+    (tmp_path / "p+/sub").mkdir(parents=True)
+    (tmp_path / "p+/a").write_text("old")
+    return tmp_path / "p+"
+
+
+def test_what_is_replaced_is_held_until_it_is_let_go(thing: Path) -> None:
+    beside = [thing.with_name(name) for name in (".pp.1.part", ".p+.1.part~")]
+    for folder in beside:
+        folder.mkdir()
+    replacement = Replacement(thing, THING, mode=0o700)
+    assert replacement.new.stat().st_mode & 0o777 == 0o700
+    assert in_the_making(thing) == replacement.new
+    with pytest.raises(InputError, match="another process"):
+        Replacement(thing, THING)
+    (replacement.new / "a").write_text("new")
+    replacement.swap()
+    assert (replacement.new / "a").read_text() == "old"
+    replacement.close()
+    assert (thing / "a").read_text() == "new"
+    assert {*thing.parent.iterdir()} == {thing, *beside}
+    # Where nothing can be made beside it, it is let go at once.
+    thing.with_name(f".p+.{os.getpid()}.part").touch()
+    with pytest.raises(FileExistsError):
+        Replacement(thing, THING)
+    with locked_folder(thing):
+        pass
+
+
+@pytest.mark.parametrize("library", [object(), _Library(errno.EACCES)])
+def test_an_exchange_that_fails_changes_nothing(
+    thing: Path, monkeypatch: pytest.MonkeyPatch, library: object
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+    replacement = Replacement(thing, THING)
+    if isinstance(library, _Library):
+        with pytest.raises(PermissionError):
+            replacement.swap()
+        assert replacement.new.is_dir()
+    replacement.new.rmdir()
+    with pytest.raises(OSError, match=re.escape(str(thing))):
+        replacement.swap()
+    replacement.close()
+    assert (thing / "a").read_text() == "old"
+    assert [*thing.parent.iterdir()] == [thing]
+
+
+def test_links_are_none_of_ours_though_they_lead_nowhere(thing: Path) -> None:
+    (thing / "a").rename(thing.with_name("elsewhere"))
+    (thing / "a").symlink_to(thing.with_name("elsewhere"))
+    with pytest.raises(InputError, match="holds a, which is no file of a thing"):
+        check_replaceable(thing, THING)
+    thing.with_name("elsewhere").unlink()
+    assert is_taken(thing / "a")
+    with pytest.raises(InputError, match="a exists; expected a new file"):
+        check_new_file(thing / "a", overwrite=False, read=Path.read_bytes, what="a thing")
 
 
 def test_a_run_goes_on_or_is_replaced_not_both(there: Path, retexo: CommandLine) -> None:
