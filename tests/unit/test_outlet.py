@@ -13,7 +13,7 @@ import pytest
 from rich.live import Live
 
 import retexo_fl
-from retexo_fl.outlet import standard_error
+from retexo_fl.outlet import Outlet, standard_error, stdout_is_terminal
 from retexo_fl.progress.live_view import write_line
 
 
@@ -42,6 +42,28 @@ def test_lines_and_pictures_are_written_nowhere(how: str) -> None:
         write_line(standard_error(), "said")
         with Live("picture", console=standard_error(force_terminal=True), redirect_stdout=False):
             write_line(standard_error(), "said meanwhile")
+
+
+@pytest.mark.parametrize("how", ["unread", "closed", "not there"])
+def test_what_is_lost_is_a_stream_all_the_same(how: str) -> None:
+    with lost(how):
+        outlet = Outlet()
+        assert outlet.write("said") == 4
+        outlet.flush()
+        assert not outlet.isatty()
+        assert outlet.encoding.lower() == "utf-8"
+
+
+def test_what_is_there_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(buffer, "latin-1"))
+    outlet = Outlet()
+    assert outlet.encoding == "latin-1"
+    assert outlet.write("déjà") == 4
+    outlet.flush()
+    assert buffer.getvalue() == "déjà".encode("latin-1")
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not stdout_is_terminal()
 
 
 @pytest.mark.parametrize("how", ["unread", "closed", "not there"])
