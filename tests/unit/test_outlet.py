@@ -51,6 +51,7 @@ def test_what_is_lost_is_a_stream_all_the_same(how: str) -> None:
         assert outlet.write("said") == 4
         outlet.flush()
         assert not outlet.isatty()
+        assert [standard_error(force_terminal=it).is_terminal for it in (True, None)] == [1, 0]
         assert outlet.encoding.lower() == "utf-8"
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,14 @@ from retexo_fl.graph.recipes import (
     number_of,
     summary_of_sums,
 )
+from retexo_fl.graph.recipes.column_sums import ColumnKind
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
-from retexo_fl.graph.recipes.summary import MOST_TEXTS, ColumnSummary, LabelSummary
+from retexo_fl.graph.recipes.summary import (
+    MISSING_WORDS,
+    MOST_TEXTS,
+    ColumnSummary,
+    LabelSummary,
+)
 from retexo_fl.masking.long_number import LongNumber
 
 LEAST = 2
@@ -138,6 +145,24 @@ def test_sums_are_signed_whatever_stands_beside_them() -> None:
         assert summed(each).columns["a"].numbers == merge_summaries(each).columns["a"].numbers
 
 
+def test_dates_are_added_up_as_dates() -> None:
+    days = replace(numbers([3.0, 9.0]), are_dates=True)
+    tables = [table({"d": days}, rows=2), table({"d": ColumnSummary(empty=2)}, rows=2)]
+    assert told(tables).columns["d"] == ColumnKind(kind="days")
+    assert summed(tables).columns["d"] == replace(
+        days, empty=2, words=dict.fromkeys(MISSING_WORDS, 0)
+    )
+
+
+def test_equal_columns_are_equal_texts() -> None:
+    names = [f"n{at}" for at in range(20)]
+    columns = {name: texts(**dict.fromkeys(names, LEAST)) for name in reversed(names)}
+    content = TableColumns.of(table(columns, rows=40), LEAST).to_json()
+    found = json.loads(content)["columns"]
+    assert [*found] == sorted(names)
+    assert all(column["texts"] == sorted(names) for column in found.values())
+
+
 def test_of_rare_texts_nothing_is_told_neither_name_nor_count() -> None:
     tables = [
         table({"name": texts(DE=4, secret=1), "land": texts(x=3, y=2)}, rows=5),
@@ -176,6 +201,8 @@ def test_too_many_texts_at_one_client_or_together_leave_the_column_out() -> None
     other = {f"u{at}": 2 for at in range(MOST_TEXTS // 2 + 1)}
     rows = 2 * len(half)
     few = ColumnSummary(empty=rows - 2, texts={"x": 2})
+    both = [ColumnKind(kind="texts", texts=frozenset(each)) for each in (half, [*other][:-2])]
+    assert len((both[0] + both[1]).texts) == MOST_TEXTS
     for each in (
         [ColumnSummary(too_many_texts=True), few, few],
         [ColumnSummary(texts=half), ColumnSummary(texts=other), few],
@@ -212,6 +239,7 @@ def changed(edit: Callable[[dict[str, Any]], object]) -> TableColumns:
             "'a': texts without what its table",
         ),
         (lambda v: v["columns"].update(b={"kind": "numbers"}), "'b': numbers without what"),
+        (lambda v: v["columns"].update(a={"kind": "days"}), "'a': days without what its table"),
         (
             lambda v: v["columns"].update(b={"kind": "texts", "texts": ["y"]}),
             "'b': texts without what its table",
@@ -250,7 +278,14 @@ def test_columns_that_are_none_are_refused(
 def test_a_summary_that_no_table_has_adds_to_nothing() -> None:
     own = TABLES[0]
     third = replace(own.columns["a"].numbers, total=own.columns["a"].numbers.total / 7)
-    huge = replace(own.columns["a"].numbers, squares=own.columns["a"].numbers.squares * 2**1100)
+    # Of so many clients as are asked for the sum would lose its sign.
+    large, huge = (
+        replace(own.columns["a"].numbers, squares=Fraction(2) ** power) for power in (1034, 1036)
+    )
+    kept = replace(own.columns["a"], numbers=large)
+    number_of(
+        replace(own, columns={**own.columns, "a": kept}), TableColumns.of(own, LEAST), told(TABLES)
+    )
     word = replace(own.columns["a"], words={"none": 1})
     for column, sentence in (
         (replace(own.columns["a"], numbers=third), "a: a sum is none of float64 numbers"),
@@ -260,6 +295,19 @@ def test_a_summary_that_no_table_has_adds_to_nothing() -> None:
         false = replace(own, columns={**own.columns, "a": column})
         with pytest.raises(ConfigurationError, match=f"^its table: {sentence}"):
             number_of(false, TableColumns.of(own, LEAST), told(TABLES))
+
+
+def test_sums_of_less_than_nothing_are_refused() -> None:
+    for columns, change in (
+        ({}, -3),
+        # One more node has a text than there are nodes.
+        ({"b": texts(x=2)}, 1 << 8 * (9 * 8)),
+    ):
+        tables = [table(columns, rows=2)]
+        total = added(tables)
+        value = (total.value + change) % (1 << 8 * total.form.size)
+        with pytest.raises(RemoteProtocolError, match="got -1; expected a whole number from 0"):
+            summary_of_sums(LongNumber(form=total.form, value=value), told(tables))
 
 
 def test_sums_that_no_tables_have_are_refused() -> None:

@@ -15,17 +15,20 @@ import numpy as np
 import pytest
 
 from retexo_fl.errors import ConfigurationError, TableError
+from retexo_fl.graph.labels import MOST_NAMED
 from retexo_fl.graph.recipes import (
     FeatureRecipe,
     FitOptions,
     TableSummary,
     fit_recipe,
     merge_summaries,
+    parse_recipe,
     read_recipe,
     read_summary,
 )
-from retexo_fl.graph.recipes.recipe import CategoryColumn, NumberColumn
-from retexo_fl.graph.recipes.summary import MOST_TEXTS, LabelSummary
+from retexo_fl.graph.recipes.fitting import unlabelled_words
+from retexo_fl.graph.recipes.recipe import CategoryColumn, DateColumn, NumberColumn
+from retexo_fl.graph.recipes.summary import MOST_TEXTS, LabelSummary, parse_summary
 from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from tests.support.tables import write_table
 
@@ -150,6 +153,65 @@ def test_options_of_the_fit_say_what_becomes_of_numbers(tmp_path: Path) -> None:
             _recipe(summary, **{option: (name,)})
 
 
+def test_dates_are_standardised_days_with_an_indicator_where_one_is_missing(
+    tmp_path: Path,
+) -> None:
+    path, head = tmp_path / "n.csv", "id,fraud,opened,land"
+    lines = ["a,no,1970-01-11,x", "b,yes,1970-01-31,", "c,no,NA,y"]
+    summary = _summary(path, lines, head=head)
+    (tmp_path / "s.json").write_text(summary.to_json())
+    assert read_summary(tmp_path / "s.json").columns["opened"].are_dates
+    recipe = _recipe(summary, least_count=1)
+    (opened,) = recipe.dates
+    assert opened == DateColumn(column="opened", mean=20.0, deviation=10.0, indicator=True)
+    assert recipe.columns == ("opened", "land")
+    assert recipe.num_features == 1 + 12 + 7 + 1 + 2 + 2
+    (plain,) = _recipe(summary, as_is=("opened",)).dates
+    assert (plain.mean, plain.deviation, plain.indicator) == (0, 1, True)
+    with pytest.raises(ConfigurationError, match="log: 'opened' is a column of dates of "):
+        _recipe(summary, logarithms=("opened",))
+    # All alike, it tells of rows without one alone.
+    for cells, told in ((("x", ""), "taken as days"), (("x", "y"), "all rows have the same date")):
+        lines = [f"k{at},l{at},1970-01-11,{cell}" for at, cell in enumerate(cells)]
+        lines += [] if cells[1] else ["k,no,,x"]
+        found, said = fit_recipe(_summary(path, lines, head=head), FitOptions(least_count=1))
+        assert told in " ".join(said)
+        assert [(date.deviation, date.indicator) for date in found.dates] == (
+            [] if cells[1] else [(1.0, True)]
+        )
+        assert [column.indicator for column in found.categories] == [not cells[1]]
+    (tmp_path / "m.csv").write_text(f"{head}\nz,no,3,x")
+    number = summarise_table(tmp_path / "m.csv", CHOICE)
+    with pytest.raises(ConfigurationError, match=r"opened: holds dates in .* and numbers in "):
+        merge_summaries([summary, number])
+
+
+def test_rare_texts_tell_something_where_others_are_missing(tmp_path: Path) -> None:
+    lines = [f"k{row},l{row % 2},{row if row else ''}x" for row in range(9)]
+    lines += ["a,l0,", "b,l1,"]
+    recipe = _recipe(_summary(tmp_path / "n.csv", lines, head="id,fraud,land"), least_count=3)
+    assert recipe.categories == (CategoryColumn(column="land", values=(), indicator=True),)
+
+
+def test_no_sum_is_told_over_fewer_nodes_than_an_owner_wants(tmp_path: Path) -> None:
+    summary = _summary(tmp_path / "n.csv", LINES).without(("note",))
+    # Six nodes; four of them have an age, three the most frequent land.
+    for least, columns, all_texts, told in (
+        (3, (), True, ""),
+        (4, (), True, "nodes with the most frequent text in 'country': got 3; expected at least 4"),
+        (4, (), False, ""),
+        (5, (), False, "numbers in 'age': got 4; expected at least 5"),
+        (6, ("age", "country"), True, ""),
+        (7, ("age", "country"), True, "nodes: got 6; expected at least 7"),
+    ):
+        told_of = summary.without(columns)
+        if not told:
+            told_of.check_not_few(least, tells_all_texts=all_texts)
+            continue
+        with pytest.raises(ConfigurationError, match=told):
+            told_of.check_not_few(least, tells_all_texts=all_texts)
+
+
 def test_columns_are_chosen_by_name(tmp_path: Path) -> None:
     path = tmp_path / "n.csv"
     assert set(_summary(path, LINES, columns=("age", "flag")).columns) == {"age", "flag"}
@@ -171,6 +233,8 @@ def test_texts_beyond_those_of_categories_are_not_in_a_summary(tmp_path: Path) -
     parts.append(_summary(tmp_path / "n.csv", lines[MOST_TEXTS // 2 :]))
     assert "name 7" in parts[0].to_json()
     assert merge_summaries(parts).columns["note"].too_many_texts
+    at_most = [_summary(tmp_path / "n.csv", part) for part in (lines[:-1], lines[1:-1])]
+    assert len(merge_summaries(at_most).columns["note"].texts) == MOST_TEXTS
     long = _summary(tmp_path / "n.csv", ["a,no,1,2,DE,1," + "x" * 300])
     assert long.columns["note"].too_many_texts
 
@@ -194,12 +258,27 @@ def test_labels_that_are_numbers_have_no_names(tmp_path: Path) -> None:
     texts = _summary(tmp_path / "t.csv", ["a,no,1", "b,NA,2"], head=head)
     assert texts.label.texts == {"no"}
     assert merge_summaries([unlabelled, texts]).label.texts == {"no"}
+    # A column without a value is of either kind.
+    empty = _summary(tmp_path / "e.csv", ["a,no,", "b,no,"], head=head)
+    named = _summary(tmp_path / "d.csv", ["a,no,old"], head=head)
+    assert merge_summaries([empty, named]).columns["age"].texts == {"old": 1}
     with pytest.raises(ConfigurationError, match=r"fraud: every label is 'no'; expected at least"):
         _recipe(texts)
     with pytest.raises(
         ConfigurationError, match=r"fraud: holds numbers in .*n.csv and texts in .*t.csv"
     ):
         merge_summaries([texts, unlabelled, summary])
+
+
+def test_whole_labels_are_told_where_all_of_them_are_and_not_too_many() -> None:
+    def whole(first: int, end: int) -> LabelSummary:
+        return LabelSummary(numbers=True, whole=frozenset(range(first, end)))
+
+    few, other = whole(1, 3), LabelSummary(numbers=True)
+    assert (few + other).whole == (other + few).whole == frozenset()
+    assert (few + LabelSummary()).whole == {1, 2}
+    assert len((whole(0, 500) + whole(500, MOST_NAMED)).whole) == MOST_NAMED
+    assert not (whole(0, 500) + whole(500, MOST_NAMED + 1)).whole
 
 
 @pytest.mark.parametrize(
@@ -275,6 +354,41 @@ def _change(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
             _change("columns", "country", "texts", "DE", to=0.5),
             "country: got 0.5; expected a whole",
         ),
+        (_change("rows", to=2**48 + 1), "rows: got 281474976710657; expected a whole number"),
+        (_change("label", "numbers", to=True), "label: got 'numbers and texts'; expected one"),
+        (_change("label", "whole", to=[1]), r"label: got \[1\]; expected at most 1000 whole"),
+        (
+            _change("label", to={"numbers": True, "texts": [], "whole": [True]}),
+            r"label: got \[True\]; expected at most 1000 whole",
+        ),
+        (
+            _change("columns", "age", "too-many-texts", to=True),
+            "age: got 'numbers and texts'; expected one of them",
+        ),
+        (
+            _change("columns", "country", "numbers-are-dates", to=True),
+            "country: got 'dates without numbers of days'; expected both",
+        ),
+        (
+            _change("columns", "note", to={"empty": 7, "too-many-texts": True}),
+            "note: got '7 cells'; expected 6, one for each row",
+        ),
+        (
+            _change("columns", "note", "texts", to={str(at): 0 for at in range(MOST_TEXTS + 1)}),
+            "note: got '1001 texts'; expected at most 1000",
+        ),
+        (
+            _change("columns", "age", "numbers", "sum", to="1" + "0" * 400),
+            "age: got '1000.*; expected a fraction of the range of float64",
+        ),
+        (
+            _change("columns", "age", "numbers", "sum", to=f"{'9' * 1501}/{'9' * 1501}"),
+            "age: got '9999.*; expected a fraction, such as",
+        ),
+        (
+            _change("columns", "age", "logarithms", "sum-of-squares", to="0"),
+            "age: got .* sum of squares that is too small",
+        ),
     ],
 )
 def test_summaries_that_are_none_are_refused(
@@ -299,6 +413,44 @@ def test_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_text("# changed\n\n" + "\n".join(lines))
     assert read_recipe(path).digest == recipe.digest
     assert replace(recipe, classes=("no", "x")).digest != recipe.digest
+    # Recorded: recipes that lie beside parts and runs say it.
+    kept = CategoryColumn(column="b", values=("ä",), indicator=True)
+    named = FeatureRecipe(
+        classes=("no", "yes"), key_column="k", label_column="y", categories=(kept,)
+    )
+    assert named.digest == "3d32b7aadec94cfbf30cafe95754f980823da473aa2fef6ba24e12c128aa7e2e"
+
+
+def test_recipe_of_nothing_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    for text, told in (
+        ("", "recipe: key-column: missing"),
+        ('key-column = "k"\nlabel-column = "y"\n', "expected at least one column that becomes"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            parse_recipe(f"version = 1\n{text}".encode(), path)
+    alone = parse_recipe(b'version = 1\nclasses = ["no", "yes"]\n', path)
+    assert (alone.columns, alone.classes) == ((), ("no", "yes"))
+    with pytest.raises(ConfigurationError, match="not JSON"):
+        parse_summary(b"[" * 100_000, path)
+
+
+def test_names_of_classes_go_with_tasks_that_have_such() -> None:
+    for classes, task, fits in (
+        (("no", "yes"), "classes", True),
+        (("no", "yes"), "links", True),
+        (("no", "yes"), "regression", False),
+        (("7", "30"), "regression", True),
+        (("07", "30"), "regression", False),
+    ):
+        recipe = FeatureRecipe(classes=classes, label_column="y")
+        if fits:
+            recipe.check_task(task)
+        else:
+            with pytest.raises(ConfigurationError, match=f"task: {task} does not go with .* 'y'"):
+                recipe.check_task(task)
+    words = ["Unknown", " (unknown) ", "<None>", "[k.A.]", "known", "no"]
+    assert [line.split("'")[1] for line in unlabelled_words("y", words)] == words[:4]
 
 
 @pytest.mark.parametrize(
@@ -315,6 +467,11 @@ def test_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('"AT"', "1", "values: got 1; expected a text"),
         ("indicator = true", "indicator = 1", "indicator: got 1; expected true or false"),
         ('"no",', "", "classes: got .*; expected at least two, or none"),
+        ("mean = 0.5", "mean = true", "mean: got True; expected a finite number"),
+        ("mean = 0.5", f"mean = 1{'0' * 309}", "mean: got 1000.*; expected a finite number"),
+        ("mean = 3.0", "mean = nan", "mean: got nan; expected a finite number"),
+        ("deviation = 4.0", "deviation = 0", "deviation: got 0.0; expected a number above 0"),
+        ('"1970-01-01"', '"2000-01-01"', "since: got '2000-01-01'; expected 1970-01-01"),
     ],
 )
 def test_recipes_that_are_none_are_refused(
@@ -328,6 +485,7 @@ def test_recipes_that_are_none_are_refused(
         label_column="y",
         classes=("no", "yes"),
         numbers=(number,),
+        dates=(DateColumn(column="c", mean=3.0, deviation=4.0, indicator=False),),
         categories=(CategoryColumn(column="b", values=("AT", "DE"), indicator=False),),
     )
     text = recipe.to_toml()
