@@ -94,6 +94,16 @@ def start(address: str, *more: str) -> subprocess.Popen[str]:
     )
 
 
+def ended(address: str, *more: str) -> tuple[int, str, str]:
+    """Run to the end; return the exit code, and what was told and complained of."""
+    with start(address, *more) as process:
+        try:
+            told, complaints = process.communicate(timeout=2 * WAIT_S)
+        finally:
+            process.kill()
+    return process.returncode, told, complaints
+
+
 def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
     superlink: str, tmp_path: Path
 ) -> None:
@@ -113,15 +123,19 @@ def test_a_stopped_run_is_resumed_to_the_bits_of_one_process(
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
 
     keys = {"clients": CLIENTS, "hidden": 4, "layers": 1}
-    with start(superlink, "--resume", str(run)) as process:
-        try:
-            told, complaints = process.communicate(timeout=2 * WAIT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0, complaints
+    code, told, complaints = ended(superlink, "--resume", str(run))
+    assert code == 0, complaints
     assert told.startswith("test accuracy ")
     assert events_of(run)[-1]["event"] == "finish"
     assert model_bytes(run) == model_bytes(train(tmp_path / "alone", **keys, rounds=2))
+
+    again = (superlink, *KEYS, "--rounds", "1", "--out", str(run))
+    code, _, complaints = ended(*again)
+    assert code == 2
+    assert "replace that run with --overwrite" in complaints
+    code, _, complaints = ended(*again, "--overwrite")
+    assert code == 0, complaints
+    assert model_bytes(run) == model_bytes(train(tmp_path / "shorter", **keys, rounds=1))
 
 
 def test_superlink_that_does_not_answer_is_told_in_a_line(tmp_path: Path) -> None:
