@@ -11,7 +11,7 @@ from typing import Final
 import click
 import typer
 
-from retexo_fl.cli.groups import CommandGroup
+from retexo_fl.cli.groups import CommandGroup, with_help
 from retexo_fl.cli.help_text import examples
 from retexo_fl.cli.outputs import check_output, outlive_readers
 from retexo_fl.cli.sentences import complain, usage_sentence
@@ -48,7 +48,7 @@ class _AllCommands(CommandGroup):
 def _imported(name: str) -> click.Command:
     holder = typer.Typer(rich_markup_mode="rich")
     import_module(f"{__name__}.{name}").add_to(holder)
-    return typer.main.get_group(holder).commands[name]
+    return with_help(typer.main.get_group(holder).commands[name])
 
 
 app = typer.Typer(
