@@ -3,11 +3,11 @@
 #
 #   edge/quick-server.sh FOLDER SERVER PI0 PI1
 #
-# SERVER, PI0, PI1: names or addresses under which the three machines reach each other (of IPv6 with or
-# without brackets). FOLDER gets
-# certificates, a SuperLink that is left running, and pi-0.tar and pi-1.tar: all that each Pi needs,
-# with half of a built-in graph. With FOLDER there, the SuperLink alone is started again. It needs
-# retexo, flower-superlink and flwr on PATH, openssl and ssh-keygen.
+# SERVER, PI0, PI1: names or addresses under which the three machines reach each other; an IPv6
+# address with or without brackets. FOLDER gets certificates, the files of a SuperLink that is left
+# running, and pi-0.tar and pi-1.tar: all that each Pi needs, with half of a built-in graph. Where
+# FOLDER is there already, only the SuperLink is started. It needs retexo, flower-superlink and flwr
+# on PATH, openssl and ssh-keygen.
 #
 # The Pis' keys are made here, so whoever has FOLDER can pose as either: a try, not for real data.
 set -eu
