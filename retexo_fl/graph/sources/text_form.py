@@ -28,6 +28,16 @@ DELIMITERS: Final[Mapping[str, str]] = MappingProxyType(
 _DECIMALS: Final[Mapping[str, str]] = MappingProxyType({"point": POINT, "comma": COMMA})
 UTF_8: Final = "utf-8-sig"
 _WINDOWS: Final = "windows-1252"
+#: Encodings by the byte order mark that such a file begins with, longest first; "Unicode text" of
+#: spreadsheets is the second last.
+_MARKED: Final[Mapping[bytes, str]] = MappingProxyType(
+    {
+        codecs.BOM_UTF32_LE: "utf-32",
+        codecs.BOM_UTF32_BE: "utf-32",
+        codecs.BOM_UTF16_LE: "utf-16",
+        codecs.BOM_UTF16_BE: "utf-16",
+    }
+)
 #: How much of a file is looked at.
 LOOKED_AT_BYTES: Final = 2**20
 _LOOKED_AT_ROWS: Final = 10_000
@@ -157,7 +167,10 @@ def find_form(source: str, start: bytes, chosen: TextForm, *, default: str) -> F
 
 
 def _encoding(start: bytes) -> str:
-    """Return Windows-1252 for what cannot be UTF-8 and looks like that, else UTF-8."""
+    """Return what a byte order mark says, Windows-1252 for what looks like it, else UTF-8."""
+    for mark, wide in _MARKED.items():
+        if start.startswith(mark):
+            return wide
     if _decodes(start, "utf-8"):
         return UTF_8
     # What is UTF-8 in some places is UTF-8 that was damaged in others.
@@ -165,12 +178,14 @@ def _encoding(start: bytes) -> str:
     return _WINDOWS if is_other and _decodes(start, _WINDOWS) and _is_text(start) else UTF_8
 
 
-def encoding_hint(start: bytes) -> str:
-    """Return what an error says of bytes that are no UTF-8."""
-    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    # The names of columns are mostly of ASCII letters, one byte of which is zero.
-    is_wide = start.startswith(marks) or start[:64].count(0) > len(start[:64]) // 3
-    return f"--encoding {'utf-16' if is_wide else 'windows-1252, or another'}"
+def wide_encoding(start: bytes) -> str:
+    """Return the UTF-16 that a file without a byte order mark looks like; empty for none."""
+    # The names of columns are mostly of ASCII letters, one byte of which is zero, and one is not.
+    first, second = start[:64:2], start[1:64:2]
+    for name, high, low in (("utf-16-le", second, first), ("utf-16-be", first, second)):
+        if high.count(0) > len(high) // 2 and 0 not in low:
+            return name
+    return ""
 
 
 def _decodes(start: bytes, encoding: str) -> bool:

@@ -25,8 +25,8 @@ from retexo_fl.graph.sources.text_form import (
     UTF_8,
     FoundForm,
     TextForm,
-    encoding_hint,
     find_form,
+    wide_encoding,
 )
 from retexo_fl.units import counted
 
@@ -162,7 +162,17 @@ class _Records:
         lines = 0
         rest = ""
         while piece := self._file.read(_PIECE_CHARACTERS):
+            if not self._characters:
+                # A byte order mark, as spreadsheets write it, belongs to no name.
+                piece = piece.removeprefix("\ufeff")
             self._characters += len(piece)
+            if "\0" in piece:
+                line = lines + 1 + piece.partition("\0")[0].count("\n")
+                wide = wide_encoding(_first_bytes(self._path))
+                raise TableError(
+                    f"{self._path}: line {line} holds a NUL character; expected "
+                    f"{f'--encoding {wide}' if wide else 'text without any'}"
+                )
             whole, newline, rest_of_piece = piece.rpartition("\n")
             if newline:
                 lines += whole.count("\n") + 1
@@ -184,7 +194,6 @@ def _opened(path: Path, form: FoundForm) -> Iterator[_Records]:
     fields_before = csv.field_size_limit(_MOST_LINE_CHARACTERS)
     try:
         with _binary(path) as file:
-            # A byte order mark, as spreadsheets write it, belongs to no name.
             text = io.TextIOWrapper(file, encoding=form.encoding)
             yield _Records(path, text, form.delimiter)
     except UnicodeError as error:
@@ -192,8 +201,10 @@ def _opened(path: Path, form: FoundForm) -> Iterator[_Records]:
             raise TableError(
                 f"{path}: is not all {form.encoding} ({error}); expected --encoding for another"
             ) from error
-        line, hint = _undecodable(path)
-        raise TableError(f"{path}: {line} is not UTF-8; expected text, or {hint}") from error
+        raise TableError(
+            f"{path}: {_undecodable(path)} is not UTF-8; expected text, or --encoding "
+            f"{wide_encoding(_first_bytes(path)) or 'windows-1252, or another'}"
+        ) from error
     except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or error
         raise TableError(f"{path}: cannot be read, or damaged ({reason})") from error
@@ -233,12 +244,7 @@ def _whole_names(path: Path, opened: Callable[[], _T]) -> _T:
 
 def _form_of(path: Path, chosen: TextForm) -> FoundForm:
     """Return how a text table is written; say what is not as its name promises."""
-    try:
-        with _binary(path) as file:
-            start = file.read(LOOKED_AT_BYTES)
-    except _DAMAGE:
-        # Whoever opens it next says so.
-        start = b""
+    start = _first_bytes(path)
     default = "\t" if ".tsv" in path.name.lower()[-8:] else ","
     fields_before = csv.field_size_limit(_MOST_LINE_CHARACTERS)
     try:
@@ -250,17 +256,26 @@ def _form_of(path: Path, chosen: TextForm) -> FoundForm:
     return form
 
 
-def _undecodable(path: Path) -> tuple[str, str]:
-    """Return the first line that is not UTF-8, and which option would read it."""
+def _first_bytes(path: Path) -> bytes:
+    """Return what is looked at of a file; nothing of one that cannot be read."""
+    try:
+        with _binary(path) as file:
+            return file.read(LOOKED_AT_BYTES)
+    except _DAMAGE:
+        # Whoever opens it next says so.
+        return b""
+
+
+def _undecodable(path: Path) -> str:
+    """Return the first line that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    line, start = 1, b""
+    line = 1
     # It may be damaged behind that line, too.
     with suppress(*_DAMAGE), _binary(path) as file:
         while piece := file.readline(_MOST_LINE_CHARACTERS):
-            start = start or piece
             try:
                 decoder.decode(piece)
             except UnicodeDecodeError:
                 break
             line += piece.endswith(b"\n")
-    return f"line {line}", encoding_hint(start)
+    return f"line {line}"

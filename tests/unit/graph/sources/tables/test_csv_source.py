@@ -98,7 +98,11 @@ def test_csv_cells_may_be_longer_than_python_s_own_limit(tmp_path: Path) -> None
         ('a,b\n1,2\n"3,4\n5,6\n', r"line 4: damaged \(unexpected end of data\); expected"),
         ('a,b\n"1"2,3\n', r"line 2: damaged \(.*\); expected"),
         (b"a,b\n1,2\n3,\xff\n", "line 3 is not UTF-8; expected text"),
-        ("a,b\n1,2\n".encode("utf-16"), "line 1 is not UTF-8; expected text"),
+        ("a,b\n1,2\n".encode("utf-16")[:-1], "is not all utf-16 .*truncated.*; expected --encod"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "line 1 holds a NUL .*; expected --encoding utf-16-le"),
+        ("a,b\n1,ä\n".encode("utf-16-be"), "line 2 .* --encoding utf-16-be"),
+        ("a,b\n1,2\n3,4\0\n", "line 3 holds a NUL character; expected text without any"),
+        (b"a,b\n1,2\n" + b"\0" * 512, "line 3 holds a NUL character; expected text without any"),
     ],
 )
 def test_csv_that_is_refused_names_the_line(

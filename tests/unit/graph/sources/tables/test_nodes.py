@@ -190,7 +190,7 @@ def test_features_that_are_not_finite(tmp_path: Path, cell: str) -> None:
         (["key,label,x2,x3", "a,1,1,1"], "column x1 .* x2; expected .*without gaps"),
         ([HEAD, *GOOD, "a,0,,1,1"], "line 5: key: 'a' .*line 2; expected unique keys$"),
         ([HEAD, *GOOD, ",0,,1,1"], "line 5: key: is empty; expected .*key"),
-        ([HEAD, *GOOD, "x\0,0,,1,1"], r"line 5: key: 'x\\x00' .*NUL.*; expected none"),
+        ([HEAD, *GOOD, "x\0,0,,1,1"], "line 5 holds a NUL character; expected text without any"),
         (
             [HEAD, *GOOD, "k" * 1025 + ",0,,1,1"],
             "line 5: key: .*1025 bytes; expected at most 1024$",
