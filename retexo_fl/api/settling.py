@@ -99,11 +99,11 @@ class Asked:
 
         ``quiet`` shows no progress of a download.
         """
-        from retexo_fl.client.preparation import SettledParts, check_parts, load_settled
+        from retexo_fl.client.preparation import check_parts, load_settled
 
         if self.parts is None:
             return load_settled(config, graph=self.graph, quiet=quiet)
-        return SettledParts(config=config, parts=check_parts(config, list(self.parts)))
+        return check_parts(config, list(self.parts))
 
 
 def settled(asked: Asked) -> RunConfig:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -65,6 +66,9 @@ from retexo_fl.progress.steps import Step
 from retexo_fl.report import write_report
 from retexo_fl.units import counted, format_counted
 
+#: Names of classes that an error lists.
+_MOST_NAMES: Final = 12
+
 logger = logging.getLogger(__name__)
 
 
@@ -73,7 +77,7 @@ class SettledParts:
     """All parts of a graph, and by which split.
 
     Attributes:
-        config: With the split that it was.
+        config: With the split that it was, and the place of the class that its metric is of.
         parts: By client.
         masks: That these are the graph's own masks, and what was made of them; empty where not.
     """
@@ -423,13 +427,11 @@ def load_settled(
 ) -> SettledParts:
     """Return what :func:`load_parts` does, and by which split."""
     if config.partitions:
-        parts = check_parts(config, open_parts(Path(config.partitions)))
-        return SettledParts(config=config, parts=parts)
-    found = settled_parts(config, graph=graph, quiet=quiet)
-    return replace(found, parts=_with_checked_edges(found.config, found.parts))
+        return check_parts(config, open_parts(Path(config.partitions)))
+    return _checked(settled_parts(config, graph=graph, quiet=quiet))
 
 
-def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:
+def check_parts(config: RunConfig, parts: list[GraphPartition]) -> SettledParts:
     """Return parts that were cut already, if a configuration can be trained on them.
 
     Raises:
@@ -446,32 +448,46 @@ def check_parts(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPar
     tell_scale(source, [part.features for part in parts], parts[0].recipe)
     if config.task != LINKS and not any(part.train_mask.any() for part in parts):
         raise PartitionError(f"{source}: no part has a train node; expected at least one")
-    return _with_checked_edges(config, parts)
+    return _checked(SettledParts(config=config, parts=parts))
 
 
-def _note_metric_class(config: RunConfig, parts: list[GraphPartition]) -> None:
-    """Say of which class a metric of one class is, where classes have names of their own."""
-    metric, _, place = config.metric.partition(":")
-    names = parts[0].class_names
-    if metric not in OF_ONE_CLASS or not names:
-        return
-    if int(place) >= len(names):
-        raise ConfigurationError(
-            f"metric: {config.metric} is of no class; expected the place of one, from 0 to "
-            f"{len(names) - 1}: {', '.join(map(repr, names[:12]))}"
-        )
-    logger.warning(
-        "metric: %s is of the class %r; its number is its place, from 0",
-        *(config.metric, names[int(place)]),
-    )
-
-
-def _with_checked_edges(config: RunConfig, parts: list[GraphPartition]) -> list[GraphPartition]:
-    _note_metric_class(config, parts)
+def _checked(settled: SettledParts) -> SettledParts:
+    """Settle which class the metric is of, and check that the model takes the edges."""
+    config, parts = _of_class(settled.config, settled.parts), settled.parts
     for part in parts:
         check_edges(config.model, part)
     note_unused_edges(config.model, parts)
-    return parts
+    return replace(settled, config=config)
+
+
+def _of_class(config: RunConfig, parts: Sequence[GraphPartition]) -> RunConfig:
+    """Return the configuration with the place of the class that a metric of one class names.
+
+    A number below how many there are is a place; of which class is said, where classes have names
+    of their own. What is returned stays the same when it is settled again.
+    """
+    metric, _, asked = config.metric.partition(":")
+    names = parts[0].class_names
+    if metric not in OF_ONE_CLASS or (asked.isdecimal() and not names):
+        return config
+    is_place = asked.isdecimal() and int(asked) < len(names)
+    if asked in names and not is_place:
+        settled = f"{metric}:{names.index(asked)}"
+        logger.warning("metric: %s is %s, the place of that class", config.metric, settled)
+        return replace(config, metric=settled)
+    if not is_place:
+        called = ", ".join(map(repr, names[:_MOST_NAMES])) + ", ..." * (len(names) > _MOST_NAMES)
+        place = f"the place of one, from 0 to {parts[0].num_classes - 1}"
+        if not names or all(map(str.isdecimal, names)):
+            expected = f"{place}: {called or 'they have no names'}"
+        else:
+            expected = f"one of {called}, or {place}"
+        raise ConfigurationError(f"metric: {config.metric} is of no class; expected {expected}")
+    logger.warning(
+        "metric: %s is of the class %r; its number is its place, from 0",
+        *(config.metric, names[int(asked)]),
+    )
+    return config
 
 
 def graph_facts(parts: Sequence[GraphPartition]) -> GraphFacts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from retexo_fl.config.value_forms import METRIC, OF_ONE_CLASS
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.plugins import is_plugin
 
@@ -24,19 +25,18 @@ class Goal:
 
 
 _RANKINGS: Final = ("roc-auc", "average-precision")
-_OF_ONE_CLASS: Final = ("f1", "recall", "precision")
 GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
     {
         "classes": Goal(
             losses=("cross-entropy", "focal"),
             metrics=(
-                *("accuracy", "balanced-accuracy", "macro-f1", *_OF_ONE_CLASS),
+                *("accuracy", "balanced-accuracy", "macro-f1", *OF_ONE_CLASS),
                 *(*_RANKINGS, "log-loss"),
             ),
         ),
         "multi-label": Goal(
             losses=("cross-entropy", "focal"),
-            metrics=(*_RANKINGS, "accuracy", "macro-f1", *_OF_ONE_CLASS, "log-loss"),
+            metrics=(*_RANKINGS, "accuracy", "macro-f1", *OF_ONE_CLASS, "log-loss"),
         ),
         "regression": Goal(
             losses=("squared",), metrics=("rmse", "mae", "r2"), weighs_classes=False
@@ -77,11 +77,18 @@ def check_goal(values: Mapping[str, Any]) -> None:
     goal = GOALS[task]
     for key, fitting in (("loss", goal.losses), ("metric", goal.metrics)):
         value = values[key]
-        if value != AUTO and not is_plugin(value) and value.partition(":")[0] not in fitting:
+        name, _, target = value.partition(":")
+        is_extension = is_plugin(value) and name not in METRIC.names
+        if value != AUTO and not is_extension and name not in fitting:
             raise ConfigurationError(
                 f"{key}: {value} does not go with task {task}; expected {AUTO}, "
                 f"{', '.join(fitting)}, or module:attribute"
             )
+    if values["engine"] == "deployment" and name in OF_ONE_CLASS and not target.isdecimal():
+        raise ConfigurationError(
+            f"metric: {value}: the server of a deployment knows no names of classes; expected the "
+            "place of one, from 0, such as f1:1"
+        )
     weights = values["class-weights"]
     if weights != "none" and task == "multi-label" and is_plugin(values["loss"]):
         raise ConfigurationError(

@@ -769,7 +769,8 @@ def client_plugins(config: RunConfig) -> dict[str, str]:
     """Return the plug-ins ``module:attribute`` that a client of a run imports, by key."""
     values = config_values(config)
     named = {key: str(values[key]) for key in _CLIENT_PLUGINS if is_plugin(str(values[key]))}
-    return {key: name for key, name in named.items() if not name.startswith(PYG)}
+    built_in = (PYG, *(f"{name}:" for name in METRIC.names))
+    return {key: name for key, name in named.items() if not name.startswith(built_in)}
 
 
 def check_value(key: str, value: object) -> None:

@@ -102,7 +102,8 @@ CLASS_WEIGHTS: Final = ValueForm(
     extensible=False,
 )
 
-#: Names of metrics that need no more than a name; those of one class have its number behind them.
+#: Names of metrics that need no more than a name; those of one class have its place from 0 behind
+#: them, or its name until the classes' names are there.
 METRIC_NAMES: Final = (
     *("auto", "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision"),
     *("log-loss", "rmse", "mae", "r2", "mrr"),
@@ -113,12 +114,12 @@ _METRICS: Final = ", ".join(
 )
 METRIC: Final = ValueForm(
     pattern=re.compile(
-        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(OF_ONE_CLASS)}):\d{{1,6}}|hits:[1-9]\d{{0,8}}",
+        rf"{'|'.join(METRIC_NAMES)}|({'|'.join(OF_ONE_CLASS)}):.{{1,200}}|hits:[1-9]\d{{0,8}}",
         re.ASCII,
     ),
     names=frozenset({*OF_ONE_CLASS, "hits"}),
-    expected=f"one of {_METRICS} with the number of a class from 0, or of pairs, or "
-    "module:attribute",
+    expected=f"one of {_METRICS} with the name of a class, or its place from 0, or a number of "
+    "pairs, or module:attribute",
     brief=f"{_METRICS}, or module:attribute",
 )
 

@@ -21,6 +21,8 @@ _WANTED: Final = (
     "expected a built-in name, or module:attribute naming a subclass of "
     "retexo_fl.training.metrics.Metric (or a function without arguments that returns one)"
 )
+#: In the place of a class that was asked for by its name.
+_BY_NAME: Final = -1
 
 
 class Metric(ABC):
@@ -83,8 +85,8 @@ def make_metric(name: str, task: str = CLASSES, facts: tuple[float, ...] = ()) -
     if name in _RANKINGS:
         return _RANKINGS[name](task)
     kind, _, target = name.partition(":")
-    if kind in _COUNTED and target.isdecimal():
-        return _COUNTED[kind](int(target))
+    if kind in _COUNTED:
+        return _COUNTED[kind](int(target) if target.isdecimal() else _BY_NAME)
     load_plugin("metric", name)
     try:
         found = load_callable("metric", name)()
@@ -177,7 +179,7 @@ class _OfOneClass(_ByClass):
     """Base of metrics of one class; 0 where nothing was predicted, or is there, to be divided by.
 
     Args:
-        target: The class, or label.
+        target: The class, or label; :data:`_BY_NAME` until it is known which has the name.
     """
 
     def __init__(self, target: int) -> None:
@@ -185,6 +187,8 @@ class _OfOneClass(_ByClass):
 
     def unfit_for(self, outputs: int) -> str | None:
         """See :class:`Metric`."""
+        if self._target == _BY_NAME:
+            return f"names of classes are not known here; expected a place from 0 to {outputs - 1}"
         if self._target < outputs:
             return None
         return f"there is no class {self._target}; expected one from 0 to {outputs - 1}"

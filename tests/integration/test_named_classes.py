@@ -15,7 +15,7 @@ import retexo_fl
 from retexo_fl.graph import Graph, from_pyg
 from retexo_fl.graph.parts.storage import part_name
 from tests.support.cli import TINY, CommandLine, path_graph, write_graph
-from tests.support.runs import model_bytes
+from tests.support.runs import model_bytes, result_of
 from tests.support.tables import write_table
 
 #: What classes are called, in place of the path graph's 0, 1 (and 2, where there are three).
@@ -187,8 +187,65 @@ def test_metric_and_report_say_which_class_is_which(
     assert "metric: f1:1 is of the class '2'; its number is its place, from 0" in caplog.messages
     report = Path("r/report.html").read_text()
     assert re.search(r"is, predicted as</th><th[^>]*>1</th><th[^>]*>2</th>", report)
-    told = retexo.refused("run", *tables, "--metric", "f1:2", "--out", "q", *TINY)
-    assert told == ("metric: f1:2 is of no class; expected the place of one, from 0 to 1: '1', '2'")
+    told = retexo.refused("run", *tables, "--metric", "f1:3", "--out", "q", *TINY)
+    assert told == ("metric: f1:3 is of no class; expected the place of one, from 0 to 1: '1', '2'")
+
+
+def test_a_metric_of_one_class_takes_its_name(
+    retexo: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    _write_doors((2019, 2021))
+    words = Path("nodes.csv").read_text().replace("2019", "fine").replace("2021", "of fraud: yes")
+    Path("words.csv").write_text(words)
+    cut = ("--clients", "2", "--edges", "edges.csv", "--nodes")
+    named = (*cut, "words.csv", "--features", "auto")
+    retexo.done("plan", *cut, "nodes.csv", "--metric", "f1:2021")
+    retexo.done("run", *named, *TINY, "--metric", "recall:of fraud: yes", "--out", "name")
+    for asked, settled in (("f1:2021", "f1:1"), ("recall:of fraud: yes", "recall:1")):
+        assert f"metric: {asked} is {settled}, the place of that class" in caplog.messages
+    retexo.done("run", *named, *TINY, "--metric", "recall:1", "--out", "place")
+    for what in (model_bytes, lambda run: result_of(run)["metric"]):
+        assert what(Path("name")) == what(Path("place"))
+    # What a run records is the place, with which it goes on.
+    retexo.done("run", "--resume", "name", "--extend", "1", "--quiet")
+    retexo.done("partition", "make", *named, "--out", "parts")
+    retexo.done("run", "--partitions", "parts", "--metric", "f1:fine", "--out", "cut", *TINY)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--features", "auto", "--nodes", "words.csv", "--edges", "edges.csv"),
+            "metric: f1:Fraud is of no class; expected one of 'fine', 'fraud', or the place of "
+            "one, from 0 to 1",
+        ),
+        (
+            ("--nodes", "nodes.csv", "--edges", "edges.csv"),
+            "metric: f1:Fraud is of no class; expected the place of one, from 0 to 1: they have "
+            "no names",
+        ),
+        (
+            ("--superlink", "127.0.0.1:1", "--insecure"),
+            "metric: f1:Fraud: the server of a deployment knows no names of classes; expected the "
+            "place of one, from 0, such as f1:1",
+        ),
+        (
+            ("--task", "regression"),
+            "metric: f1:Fraud does not go with task regression; expected auto, rmse, mae, r2, or "
+            "module:attribute",
+        ),
+    ],
+)
+def test_a_name_that_no_class_has_is_refused_with_those_that_are_there(
+    retexo: CommandLine, options: tuple[str, ...], told: str
+) -> None:
+    _write_doors((0, 1))
+    words = re.sub(r"(?m)^(\d+),0,", r"\1,fine,", Path("nodes.csv").read_text())
+    Path("words.csv").write_text(re.sub(r"(?m)^(\d+),1,", r"\1,fraud,", words))
+    run = ("run", "--clients", "2", "--metric", "f1:Fraud", "--out", "r", "--hidden", "4")
+    assert retexo.refused(*run, *options) == told
+    assert not Path("r").exists()
 
 
 def test_labels_that_count_from_zero_stay_as_they_are() -> None:

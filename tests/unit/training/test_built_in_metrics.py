@@ -222,6 +222,7 @@ def _bound(name: str, logits: torch.Tensor, labels: torch.Tensor) -> float:
         ("f1:1", 2, True),
         ("recall:2", 2, False),
         ("precision:7", 7, False),
+        ("f1:fraud", 2, False),
         ("roc-auc", 1, False),
         ("average-precision", 64, True),
         ("roc-auc", 65, False),
