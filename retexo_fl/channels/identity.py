@@ -85,8 +85,8 @@ def make_identity(folder: Path, client: int) -> Identity:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write_new(key_path, pem, mode=0o600)
-    _write_new(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    write_new(key_path, pem, mode=0o600)
+    write_new(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
     return Identity.load(key_path, certificate_path)
 
 
@@ -228,7 +228,13 @@ def _read(path: Path) -> bytes:
         raise IdentityError(f"{path}: {error.strerror}") from error
 
 
-def _write_new(path: Path, data: bytes, *, mode: int) -> None:
+def write_new(path: Path, data: bytes, *, mode: int) -> None:
+    """Write a file where there is none.
+
+    Raises:
+        FileExistsError: Something stands there, be it a link to nothing.
+        OSError: It cannot be written.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

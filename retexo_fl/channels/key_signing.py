@@ -36,8 +36,7 @@ class RosterSigner:
 
     def sign(self, text: bytes) -> bytes:
         """See :class:`.KeySigner`."""
-        r, s = decode_dss_signature(load_key(self.identity.key_path).sign(text, _SCHEME))
-        return r.to_bytes(_HALF_BYTES, "big") + s.to_bytes(_HALF_BYTES, "big")
+        return signature_of(self.identity, text)
 
     def check(self, signed: Mapping[int, tuple[bytes, bytes]]) -> None:
         """See :class:`.KeySigner`."""
@@ -54,14 +53,36 @@ class RosterSigner:
                 )
 
     def _check(self, client: int, pem: str, text: bytes, signature: bytes) -> None:
-        public = parse_certificate(pem, f"certificate of client {client}").public_key()
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        halves = (signature[:_HALF_BYTES], signature[_HALF_BYTES:])
-        try:
-            r, s = (int.from_bytes(half, "big") for half in halves)
-            public.verify(encode_dss_signature(r, s), text, _SCHEME)
-        except InvalidSignature as error:
+        if not is_signed(pem, text, signature):
             raise SecureAggregationRefused(
                 f"client {self.identity.client}: the masking key of client {client} is not signed "
                 "by the key that the roster file names"
-            ) from error
+            )
+
+
+def signature_of(identity: Identity, text: bytes) -> bytes:
+    """Return 64 bytes, r then s, by the key of a client.
+
+    Raises:
+        IdentityError: The key cannot be used.
+    """
+    r, s = decode_dss_signature(load_key(identity.key_path).sign(text, _SCHEME))
+    return r.to_bytes(_HALF_BYTES, "big") + s.to_bytes(_HALF_BYTES, "big")
+
+
+def is_signed(pem: str, text: bytes, signature: bytes) -> bool:
+    """Return whether the key of a certificate signed a text.
+
+    Raises:
+        IdentityError: It is no certificate.
+    """
+    public = parse_certificate(pem, "certificate").public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    r, s = (
+        int.from_bytes(half, "big") for half in (signature[:_HALF_BYTES], signature[_HALF_BYTES:])
+    )
+    try:
+        public.verify(encode_dss_signature(r, s), text, _SCHEME)
+    except InvalidSignature:
+        return False
+    return True

@@ -15,9 +15,32 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from retexo_fl.channels.addresses import check_address
 from retexo_fl.channels.identity import certificate_digest, client_of, parse_certificate
 from retexo_fl.errors import IdentityError
+from retexo_fl.masking.agreement import USES
 
 _MAX_CLIENT: Final = 2**31 - 1
 _FIELDS: Final = frozenset({"client", "addresses", "certificate"})
+_PROMISED: Final = frozenset({"brings", "part", "draw", "commitment"})
+#: What owners agree on beside who they are (:mod:`retexo_fl.channels.federation`).
+AGREED: Final = frozenset({"agreement", "past", "release", "signature"})
+DRAW_BYTES: Final = 16
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What an owner says before owners agree on masked sums.
+
+    Attributes:
+        brings: Uses of which its part has enough.
+        part: 32 bytes, a digest of the part that only its owner can compute.
+        draw: 16 bytes by which the owner finds its number for the draw of cohorts again.
+        commitment: SHA-256 of that number, which is told when all have committed.
+    """
+
+    brings: frozenset[str]
+    part: bytes
+    draw: bytes
+    commitment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +51,13 @@ class Member:
         client: Client index.
         certificate_pem: What it must show; whoever proves its key is this client.
         addresses: Where its agent can be reached, the best first; none if only it can connect.
+        promise: None where its owner agrees to no masked sums.
     """
 
     client: int
     certificate_pem: str
     addresses: tuple[str, ...]
+    promise: Promise | None = None
 
     @property
     def digest(self) -> bytes:
@@ -88,29 +113,31 @@ class Roster:
             IdentityError: It cannot be read or used; the message names file and member.
         """
         try:
-            return cls.parse(path.read_text("utf-8"))
-        except OSError as error:
-            raise IdentityError(f"{path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise IdentityError(f"{path}: not UTF-8") from error
+            return cls.parse(read_text(path))
         except IdentityError as error:
             raise IdentityError(f"{path}: {error}") from error
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text of a roster.
+        """Read the text of a roster, whatever its owners agree on beside.
 
         Raises:
             IdentityError: It cannot be used.
         """
-        try:
-            data = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            # Beside bad TOML: numbers of thousands of digits, tables in tables without end.
-            raise IdentityError(f"not TOML: {error}") from error
-        entries = data.pop("member", [])
-        if data or not isinstance(entries, list):
-            raise IdentityError("expected [[member]] tables and nothing else")
+        return cls.of_tables(parse_tables(text))
+
+    @classmethod
+    def of_tables(cls, data: Mapping[str, Any]) -> Self:
+        """Return the roster in what TOML says.
+
+        Raises:
+            IdentityError: It cannot be used.
+        """
+        entries = data.get("member", [])
+        if data.keys() - AGREED - {"member"} or not isinstance(entries, list):
+            raise IdentityError(
+                "expected [[member]] tables, and what owners agree on: " + ", ".join(sorted(AGREED))
+            )
         return cls.of(_parse_member(entry, number) for number, entry in enumerate(entries, 1))
 
     def with_members(self, members: Iterable[Member]) -> Roster:
@@ -123,20 +150,88 @@ class Roster:
 
     def text(self) -> str:
         """Return the roster as TOML, clients ascending."""
-        entries = [
-            {
-                "client": member.client,
-                "addresses": list(member.addresses),
-                "certificate": member.certificate_pem,
-            }
-            for member in self.members.values()
-        ]
-        return tomli_w.dumps({"member": entries}, multiline_strings=True)
+        return tomli_w.dumps(self.tables(), multiline_strings=True)
+
+    def tables(self) -> dict[str, Any]:
+        """Return what :meth:`of_tables` reads."""
+        return {"member": [_told(member) for member in self.members.values()]}
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file; errors do not name it.
+
+    Raises:
+        IdentityError: It cannot be read.
+    """
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise IdentityError(str(error.strerror)) from error
+    except UnicodeDecodeError as error:
+        raise IdentityError("not UTF-8") from error
+
+
+def parse_tables(text: str) -> dict[str, Any]:
+    """Return what TOML says.
+
+    Raises:
+        IdentityError: It is none.
+    """
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Beside bad TOML: numbers of thousands of digits, tables in tables without end.
+        raise IdentityError(f"not TOML: {error}") from error
+
+
+def hex_bytes(value: Any, size: int) -> bytes | None:
+    """Return so many bytes from hexadecimal digits, as files have them; None if it is none."""
+    try:
+        found = bytes.fromhex(value)
+    except (TypeError, ValueError):
+        return None
+    return found if len(found) == size else None
+
+
+def _told(member: Member) -> dict[str, Any]:
+    told = {
+        "client": member.client,
+        "addresses": list(member.addresses),
+        "certificate": member.certificate_pem,
+    }
+    if (promise := member.promise) is not None:
+        told |= {
+            "brings": sorted(promise.brings),
+            "part": promise.part.hex(),
+            "draw": promise.draw.hex(),
+            "commitment": promise.commitment.hex(),
+        }
+    return told
+
+
+def _parse_promise(entry: Mapping[str, Any], number: int) -> Promise | None:
+    if not entry.keys() >= _PROMISED:
+        return None
+    brings = entry["brings"]
+    if not isinstance(brings, list) or any(use not in USES for use in brings):
+        raise IdentityError(f"member {number}: brings: expected some of {', '.join(USES)}")
+    part = hex_bytes(entry["part"], DIGEST_BYTES)
+    draw = hex_bytes(entry["draw"], DRAW_BYTES)
+    commitment = hex_bytes(entry["commitment"], DIGEST_BYTES)
+    if part is None or draw is None or commitment is None:
+        raise IdentityError(
+            f"member {number}: expected hexadecimal digits as part, draw and commitment, as "
+            "`retexo keys member` writes them"
+        )
+    return Promise(brings=frozenset(brings), part=part, draw=draw, commitment=commitment)
 
 
 def _parse_member(entry: Any, number: int) -> Member:
-    if not isinstance(entry, dict) or set(entry) != _FIELDS:
-        raise IdentityError(f"member {number}: expected the keys {', '.join(sorted(_FIELDS))}")
+    if not isinstance(entry, dict) or set(entry) not in (_FIELDS, _FIELDS | _PROMISED):
+        raise IdentityError(
+            f"member {number}: expected the keys {', '.join(sorted(_FIELDS))}; and "
+            f"{', '.join(sorted(_PROMISED))}, or none of these"
+        )
     client, addresses, pem = entry["client"], entry["addresses"], entry["certificate"]
     is_list = isinstance(addresses, list) and all(isinstance(one, str) for one in addresses)
     if not isinstance(client, int) or isinstance(client, bool):
@@ -145,7 +240,12 @@ def _parse_member(entry: Any, number: int) -> Member:
         raise IdentityError(
             f"member {number}: expected a list of strings as addresses and a string as certificate"
         )
-    return Member(client=client, certificate_pem=pem, addresses=tuple(addresses))
+    return Member(
+        client=client,
+        certificate_pem=pem,
+        addresses=tuple(addresses),
+        promise=_parse_promise(entry, number),
+    )
 
 
 def _checked_key(member: Member) -> bytes:

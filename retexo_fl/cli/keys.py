@@ -1,4 +1,4 @@
-"""``retexo keys new | show | roster``: who the clients are to each other."""
+"""``retexo keys``: who the clients are to each other, and what their owners agree on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retexo_fl.cli import keys_agreed
 from retexo_fl.cli.groups import CommandGroup
 from retexo_fl.cli.help_text import examples
+from retexo_fl.cli.keys_agreed import agreed, refuse_existing, write
 from retexo_fl.cli.sentences import tell
-from retexo_fl.units import format_counted
 
 if TYPE_CHECKING:
-    from retexo_fl.channels.roster import Member, Roster
+    from retexo_fl.channels.roster import Member
 
 _EXAMPLES = examples(
     "retexo keys new --client 0 --address tcp://10.0.0.1:7411 --out /etc/retexo",
@@ -32,13 +33,14 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandGroup,
         no_args_is_help=True,
-        help="Keys of clients, and the roster of their certificates and addresses.",
+        help="Keys of clients, the roster of their certificates and addresses, and what their "
+        "owners agree on.",
         rich_markup_mode="rich",
         epilog=_EXAMPLES,
     )
     group.command("new", help=_NEW_HELP, epilog=_EXAMPLES)(_new)
     group.command("show", epilog=_EXAMPLES)(_show)
-    group.command("roster", epilog=_EXAMPLES)(_roster)
+    keys_agreed.add_to(group)
     app.add_typer(group, name="keys")
 
 
@@ -62,10 +64,10 @@ def _new(
     for one in addresses:
         check_address(one)
     member_path = out / "member.toml"
-    _refuse_existing(member_path)
+    refuse_existing(member_path)
     identity = make_identity(out, client)
     member = Member(client=client, certificate_pem=identity.certificate_pem, addresses=addresses)
-    _write(member_path, Roster.of([member]))
+    write(member_path, Roster.of([member]))
     tell(f"client {client}: {fingerprint(identity.certificate_pem)}\n{identity.key_path}")
 
 
@@ -74,36 +76,23 @@ def _show(
         Path, typer.Argument(help="A certificate, a member or a roster.", metavar="FILE")
     ],
 ) -> None:
-    """Print client, fingerprint, addresses and validity of every certificate in a file."""
+    """Print who is in a file: fingerprint, addresses and validity; and what owners agree on."""
+    from retexo_fl.channels.federation import Federation
     from retexo_fl.channels.identity import client_of, parse_certificate, read_certificate
     from retexo_fl.channels.roster import Member, Roster
 
+    federation = None
     if file.suffix == ".toml":
         members = list(Roster.read(file).members.values())
+        federation = Federation.read(file)
     else:
         pem = read_certificate(file)
         client = client_of(parse_certificate(pem, str(file)), str(file))
         members = [Member(client=client, certificate_pem=pem, addresses=())]
     for member in members:
         tell(_described(member))
-
-
-def _roster(
-    files: Annotated[
-        list[Path], typer.Argument(help="Member files of all clients.", metavar="MEMBER...")
-    ],
-    *,
-    out: Annotated[Path, typer.Option(help="The roster to write.", metavar="FILE")],
-) -> None:
-    """Join the entries of all clients into one roster, the same for every client."""
-    from retexo_fl.channels.roster import Roster
-
-    _refuse_existing(out)
-    members = [member for file in files for member in Roster.read(file).members.values()]
-    roster = Roster.of(members)
-    _refuse_shared_addresses(roster)
-    _write(out, roster)
-    tell(f"{format_counted(len(roster.members), 'client')} in {out}")
+    if federation is not None:
+        tell(agreed(federation))
 
 
 def _described(member: Member) -> str:
@@ -118,32 +107,3 @@ def _described(member: Member) -> str:
         f"addresses    {addresses}\n"
         f"valid        {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     )
-
-
-def _refuse_shared_addresses(roster: Roster) -> None:
-    """Refuse two clients at one address: peers would reach whichever of them had bound it."""
-    from retexo_fl.channels.addresses import normalised
-    from retexo_fl.errors import IdentityError
-
-    owners: dict[str, int] = {}
-    for member in roster.members.values():
-        for address in member.addresses:
-            owner = owners.setdefault(normalised(address), member.client)
-            if owner != member.client and address != "relay:":
-                raise IdentityError(
-                    f"roster: clients {owner} and {member.client} have the address {address!r}; "
-                    "expected another host or port for each (retexo keys new --address)"
-                )
-
-
-def _refuse_existing(path: Path) -> None:
-    from retexo_fl.errors import IdentityError
-
-    if path.exists():
-        raise IdentityError(f"{path}: exists; expected a new file")
-
-
-def _write(path: Path, roster: Roster) -> None:
-    from retexo_fl.files import write_whole
-
-    write_whole(path, [roster.text().encode()])

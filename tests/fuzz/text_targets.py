@@ -9,12 +9,15 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tomli_w
 
 from retexo_fl.agent.settings import read_settings
 from retexo_fl.channels.addresses import parse_bluetooth, parse_datagram, parse_tcp
+from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity, client_of, make_identity, parse_certificate
+from retexo_fl.channels.owner_words import Release
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import config_values, make_config, read_config_file
 from retexo_fl.errors import InputError
@@ -32,6 +35,8 @@ from retexo_fl.server_address import host_and_port
 from retexo_fl.simulation.links import read_links
 from tests.fuzz.mutation import with_odd_value
 from tests.fuzz.target import Target
+from tests.support.loopback import make_members
+from tests.support.owners import agreed
 from tests.unit.graph.graphs import small_parts
 
 _AGENT = b"""partition = "part"
@@ -130,6 +135,7 @@ def _key_targets(folder: Path) -> list[Target]:
     ]
     pem = made[0].certificate_pem
     key = made[0].key_path
+    federation = _federation()
 
     def read_der(data: bytes) -> None:
         client_of(parse_certificate(ssl.DER_cert_to_PEM_cert(data), "c"), "c")
@@ -164,7 +170,32 @@ def _key_targets(folder: Path) -> list[Target]:
             read=of_file(folder / "roster.toml", Roster.read),
             cases=3_300,
         ),
+        replace(
+            der,
+            name="federation",
+            seeds=[federation],
+            made=_odd_toml(federation),
+            read=of_file(folder / "federation.toml", _agreed_in),
+            cases=2_000,
+        ),
     ]
+
+
+def _federation() -> bytes:
+    """Return a file that three owners signed, after another that a fourth had signed with them."""
+    with TemporaryDirectory() as folder:
+        identities, roster = make_members(Path(folder), 4, ["relay:"] * 4)
+        first = agreed(roster, identities, releases=())
+        release = Release.sign(identities[3], first.brought[3].part, 0)
+        left = Roster.of(list(roster.members.values())[:3])
+        later = agreed(left, identities[:3], releases=[release], former=first)
+        return later.text().encode()
+
+
+def _agreed_in(path: Path) -> None:
+    federation = Federation.read(path)
+    if federation is not None:
+        _ = federation.agreement
 
 
 def _setting_targets(folder: Path) -> list[Target]:

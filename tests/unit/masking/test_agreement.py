@@ -120,6 +120,16 @@ def test_those_unlike_others_join(roles: list[frozenset[str]], sizes: list[int],
     assert sum(len(by_client[n] - c.uses) for c in cohorts for n in c.members) == lost
 
 
+def test_a_cut_loses_no_use_that_fewer_cohorts_keep() -> None:
+    roles = dict(enumerate([ALL] * 8 + [TRAIN] * 2))
+    (one,) = drawn_cohorts(roles, size=5, seed=SEED, tolerated=2)
+    assert one.uses == ALL
+    assert _sizes(drawn_cohorts(dict.fromkeys(range(10), ALL), size=5, seed=SEED, tolerated=2)) == [
+        5,
+        5,
+    ]
+
+
 def test_whatever_clients_bring_all_are_in_a_cohort() -> None:
     kinds = [frozenset(some) for some in (ALL, TRAIN, TEST, {"nodes"}, (), {"validation", "test"})]
     for case in range(100):

@@ -1,0 +1,100 @@
+"""What an owner's federation file lets its client be added up with, and whether it still may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retexo_fl.agent.cohort_log import CohortLog
+from retexo_fl.agent.promises import part_digest
+from retexo_fl.agent.settings import AgentSettings
+from retexo_fl.channels.federation import Federation
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.owner_secret import OwnerSecret
+from retexo_fl.channels.owner_words import Signature
+from retexo_fl.errors import AgreementError
+from retexo_fl.files import FileStamp, file_stamp
+from retexo_fl.masking.agreement import Agreement
+
+
+class OwnersFile:
+    """The federation file of one agent's owner.
+
+    Args:
+        settings: Name it, and the part, which is looked at now.
+        identity: This client's.
+    """
+
+    def __init__(self, settings: AgentSettings, identity: Identity) -> None:
+        self._path = Path(settings.roster)
+        self._identity = identity
+        self._log = CohortLog(Path(settings.state))
+        self._part = part_digest(Path(settings.partition))
+        self._read: tuple[FileStamp | None, Agreement] | None = None
+
+    def agreement(self) -> Agreement:
+        """Return what all owners agreed on, if this client may answer by it.
+
+        From then on no other file may set apart a few of those who are in its cohort.
+
+        Raises:
+            AgreementError: The file has no agreement, somebody did not sign it, its part is another
+                than was promised, or it forgets a cohort in which this client answered.
+            IdentityError: The file cannot be used.
+            CheckpointError: The log of cohorts cannot be used.
+        """
+        stamp = file_stamp(self._path)
+        if self._read is not None and self._read[0] == stamp:
+            return self._read[1]
+        federation = Federation.read(self._path)
+        if federation is None:
+            raise AgreementError(
+                f"client {self._identity.client}: its roster file has no agreement of the owners; "
+                "expected one for masked sums (retexo keys member, roster and sign)"
+            )
+        agreement = federation.agreement
+        self._check(federation)
+        version = next(v for v in federation.versions if self._identity.client in v.members)
+        self._check_log(federation)
+        if version not in self._log.read():
+            self._log.add(version)
+        self._read = stamp, agreement
+        return agreement
+
+    def sign(self, federation: Federation) -> Signature:
+        """Sign what is proposed, if this client may answer by it.
+
+        Raises:
+            AgreementError: As :meth:`agreement`; or the file does not have this owner's promise.
+            IdentityError: The key or the owner's secret cannot be used.
+            CheckpointError: As :meth:`agreement`.
+        """
+        signed = federation.sign(self._identity, OwnerSecret.beside(self._identity.key_path))
+        self._check(federation)
+        self._check_log(federation)
+        return signed
+
+    def _check(self, federation: Federation) -> None:
+        """Check that the owner's promise is of this part."""
+        client = self._identity.client
+        brought = federation.brought.get(client)
+        own = OwnerSecret.beside(self._identity.key_path).part(self._part)
+        if brought is None or brought.part != own:
+            raise AgreementError(
+                f"client {client}: its part is another than the one that its owner promised; "
+                "expected that one, or a new agreement (retexo keys member)"
+            )
+
+    def _check_log(self, federation: Federation) -> None:
+        """Check that the file knows each cohort in which this client answered, in this order."""
+        named = [*federation.past]
+        if federation.signatures.keys() == federation.roster.members.keys():
+            named = [*federation.history]
+        later = iter(named)
+        for version in self._log.read():
+            if version not in later:
+                members = ", ".join(map(str, sorted(version.members)))
+                raise AgreementError(
+                    f"client {self._identity.client}: the roster file does not name the cohort "
+                    f"{members}, in which it answered before; expected one that was made with "
+                    "--former"
+                )

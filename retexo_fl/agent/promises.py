@@ -1,0 +1,56 @@
+"""What a client's owner promises of its part before sums are masked, and whether it still holds."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from retexo_fl.agent.limits import Limits
+from retexo_fl.errors import PartitionError
+from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.parts.manifest import MANIFEST_NAME
+from retexo_fl.training.link_split import LinkSplit
+
+#: Of a client that has no part yet, and takes part in a feature recipe alone.
+NO_PART: Final = hashlib.sha256(b"retexo no part yet").digest()
+_WHOLE_TABLE: Final = frozenset({"nodes"})
+_ALL_TRAIN: Final = "random:1/0/0"
+
+
+def part_digest(folder: Path) -> bytes:
+    """Return 32 bytes that name a stored part: its manifest has the checksum of every array.
+
+    Where there is no folder they are :data:`NO_PART`.
+
+    Raises:
+        PartitionError: It cannot be read.
+    """
+    if not folder.exists():
+        return NO_PART
+    path = folder / MANIFEST_NAME
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        raise PartitionError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def uses_of_part(part: GraphPartition, limits: Limits, *, links: bool) -> frozenset[str]:
+    """Return of which uses a part has enough for a sum that hides it.
+
+    Args:
+        part: The client's.
+        limits: Have the fewest train nodes.
+        links: What is learned is edges, which a run splits: a part with enough of them has some of
+            each use.
+    """
+    if links:
+        edges = len(LinkSplit.of(part, split=_ALL_TRAIN, seed=0).pairs["train"])
+        counts = dict.fromkeys(("train", "validation", "test"), edges // limits.least_train_nodes)
+    else:
+        counts = {
+            "train": int(part.train_mask.sum()) // limits.least_train_nodes,
+            "validation": int(part.val_mask.sum()),
+            "test": int(part.test_mask.sum()),
+        }
+    return _WHOLE_TABLE.union(use for use, count in counts.items() if count)
