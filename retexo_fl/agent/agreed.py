@@ -45,20 +45,31 @@ class OwnersFile:
         stamp = file_stamp(self._path)
         if self._read is not None and self._read[0] == stamp:
             return self._read[1]
+        federation = self.checked()
+        version = next(v for v in federation.versions if self._identity.client in v.members)
+        if version not in self._log.read():
+            self._log.add(version)
+        self._read = stamp, federation.agreement
+        return federation.agreement
+
+    def checked(self) -> Federation:
+        """Return the file, which this client may answer by.
+
+        Raises:
+            AgreementError: As :meth:`agreement`; likewise the others.
+        """
         federation = Federation.read(self._path)
         if federation is None:
             raise AgreementError(
                 f"client {self._identity.client}: its roster file has no agreement of the owners; "
-                "expected one for masked sums (retexo keys member, roster and sign)"
+                "expected one for masked sums (retexo keys member, roster and sign), or "
+                "secure-aggregation none"
             )
-        agreement = federation.agreement
+        # Raises where somebody did not sign.
+        _ = federation.agreement
         self._check(federation)
-        version = next(v for v in federation.versions if self._identity.client in v.members)
         self._check_log(federation)
-        if version not in self._log.read():
-            self._log.add(version)
-        self._read = stamp, agreement
-        return agreement
+        return federation
 
     def sign(self, federation: Federation) -> Signature:
         """Sign what is proposed, if this client may answer by it.

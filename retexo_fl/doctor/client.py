@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.addresses import parse_datagram, parse_tcp, scheme_of, why_not_bound
@@ -21,7 +22,7 @@ from retexo_fl.doctor.machine import examine_disk
 from retexo_fl.errors import AgentUnreachable, IdentityError, InputError, RetexoError
 from retexo_fl.graph import GraphPartition, open_partition
 from retexo_fl.plugins import is_own_scheme
-from retexo_fl.units import format_counted
+from retexo_fl.units import clients_named, format_counted
 
 #: A certificate that ends sooner than this should be made again.
 _SOON = datetime.timedelta(days=60)
@@ -111,6 +112,24 @@ def _judge_roster(
         names = ", ".join(map(str, lacking[:10]))
         return bad("roster", f"{seen}, without peers {names}", "add their member.toml")
     return good("roster", seen)
+
+
+def examine_agreement(settings: AgentSettings, identity: Identity, roster: Roster) -> Finding:
+    """Look whether the owners agreed on masked sums, and this client may answer by that."""
+    if not any(member.promise for member in roster.members.values()):
+        if settings.require_secure_aggregation:
+            advice = "agree with the other owners: retexo keys member (docs/keys.md)"
+            return bad("agreement", "none, and require-secure-aggregation = true", advice)
+        return absent("agreement", "none; runs with masks are refused")
+    try:
+        agreement = OwnersFile(settings, identity).checked().agreement
+    except RetexoError as error:
+        advice = "promise and sign anew: retexo keys member, roster --former, sign"
+        return bad("agreement", str(error), advice)
+    cohort = agreement.cohort_of(identity.client)
+    others = clients_named([client for client in cohort.members if client != identity.client])
+    uses = ", ".join(sorted(cohort.uses)) or "nothing"
+    return good("agreement", f"{agreement.digest.hex()[:8]}..., {uses} with {others}")
 
 
 def ask_status(settings: AgentSettings) -> tuple[Mapping[str, Any] | None, Finding]:

@@ -13,6 +13,7 @@ from retexo_fl.channels.roster import Roster
 from retexo_fl.doctor.bluetooth import examine_bluetooth
 from retexo_fl.doctor.client import (
     ask_status,
+    examine_agreement,
     examine_folders,
     examine_ports,
     load_identity,
@@ -66,6 +67,8 @@ def _examine_client(settings: AgentSettings) -> Iterator[Finding]:
     yield finding
     roster, finding = load_roster(settings, identity, part)
     yield finding
+    if identity is not None and roster is not None:
+        yield examine_agreement(settings, identity, roster)
     status, finding = ask_status(settings)
     yield finding
     yield examine_kernel_path(settings.listen)

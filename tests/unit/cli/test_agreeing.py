@@ -311,3 +311,31 @@ def test_a_client_without_a_part_brings_its_table(owners: Owners) -> None:
     shutil.rmtree(owners.root / "0" / "part")
     assert owners.of(0, "member", "--without-part").out.startswith("client 0 brings nodes\n")
     assert owners.of(0, "member", code=2).err
+
+
+def test_the_doctor_says_whether_a_client_may_answer(owners: Owners) -> None:
+    owners.begin(0, 1, 2)
+
+    def examined(roster: Path, *lines: str) -> str:
+        folder = owners.root / "0"
+        shutil.copy(roster, folder / "roster.toml")
+        settings = folder / "agent.toml"
+        kept = settings.read_text()
+        settings.write_text("\n".join([kept, *lines]))
+        told = owners.retexo("doctor", "--config", settings, "--json").out
+        settings.write_text(kept)
+        (found,) = [one for one in json.loads(told) if one["thing"] == "agreement"]
+        return f"{found['verdict']}: {found['seen']}"
+
+    members = [owners.root / str(client) / "member.toml" for client in range(3)]
+    plain = owners.root / "plain.toml"
+    owners.keys("roster", *members, "--out", plain)
+    assert examined(plain) == "absent: none; runs with masks are refused"
+    required = examined(plain, "require-secure-aggregation = true")
+    assert required == "bad: none, and require-secure-aggregation = true"
+    out = owners.agree("agreed.toml", 0, 1, 2)
+    digest = owners.file_of(1, out).agreement().digest.hex()[:8]
+    assert examined(out) == f"good: {digest}..., {ALL} with clients 1, 2"
+    assert not (owners.root / "0" / "state" / "cohorts.jsonl").exists()
+    shutil.rmtree(owners.root / "0" / "part")
+    assert "bad: client 0: its part is another" in examined(out)
