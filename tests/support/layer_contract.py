@@ -270,6 +270,7 @@ class LayerContract:
         layer, inputs = built(self.layer), self.whole(6, kind, sparse=sparse)
         batch = layer.batch(layer.prepare(inputs), np.array([0, 1, 4, 8]))
         names = [name for name, _ in layer.named_parameters()]
+        assert all(parameter.requires_grad for parameter in layer.parameters())
 
         def apply(*values: torch.Tensor) -> torch.Tensor:
             named = dict(zip(names, values, strict=True))
@@ -278,6 +279,40 @@ class LayerContract:
 
         # Along random directions: entry by entry, what layers are made of is checked by itself.
         assert torch.autograd.gradcheck(apply, tuple(layer.parameters()), fast_mode=True)
+
+    @KINDS
+    def test_sampled_edges_count_as_often_as_they_stand_for(self, kind: str) -> None:
+        layer, inputs = built(self.layer), self.whole(3, kind)
+        if not layer.scales_edges:
+            return
+        scales = np.random.default_rng(0).integers(1, 4, len(inputs.indices)).astype(float)
+        weights = np.ones(len(scales)) if inputs.edge_weights is None else inputs.edge_weights
+        heavier = replace(inputs, edge_weights=(weights.T * scales).T)
+        everyone = np.arange(NODES)
+        result = run(layer, replace(inputs, edge_scales=scales), everyone, drop=False)
+        expected = run(layer, heavier, everyone, drop=False)
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+        assert not torch.allclose(result, run(layer, inputs, everyone, drop=False))
+
+    def test_attributes_that_it_does_not_read_change_nothing(self) -> None:
+        layer, inputs = built(self.layer), self.whole(3, "plain")
+        if layer.attributes == "none":
+            result = run(layer, carrying(inputs, 3), np.arange(NODES), drop=False)
+            assert torch.equal(result, run(layer, inputs, np.arange(NODES), drop=False))
+
+    def test_rows_inside_have_another_mask_than_those_that_come_in(self) -> None:
+        layer, inputs = built(self.layer), self.whole(2, "plain")
+        if not isinstance(norm := getattr(layer, "norm", None), torch.nn.LayerNorm):
+            return
+        with torch.no_grad():
+            # All that is left of the rows inside is what dropout keeps.
+            norm.bias.fill_(100)
+            layer.weight.copy_(torch.eye(HIDDEN, OUTPUTS))
+            layer.bias.zero_()
+        kept = run(layer, inputs, np.arange(NODES), drop=True) != 0
+        masked = DROPOUT.dense(torch.ones(NODES, OUTPUTS), inputs.own_hashes) != 0
+        assert 0.4 < kept.double().mean() < 0.95
+        assert not torch.equal(kept, masked)
 
     @KINDS
     def test_batch_of_no_rows_is_empty(self, kind: str) -> None:

@@ -84,6 +84,16 @@ def test_attention_tells_source_from_target() -> None:
     assert 0.45 < (there != back).float().mean() < 0.55
 
 
+def test_masks_are_those_that_were_recorded() -> None:
+    """Clients of any version drop the same values; one bit each, the first first."""
+    dropout = KeyedDropout(rate=0.5, seed=1, stage=2, round=3, step=4)
+    dense = dropout.dense(torch.ones(4, 16), np.arange(4, dtype=np.uint64)) > 0
+    ends = np.arange(32, dtype=np.uint64)
+    attention = dropout.attention(torch.ones(32, 2), ends, ends[::-1]) > 0
+    found = [np.packbits(mask.numpy()).tobytes().hex() for mask in (dense, attention)]
+    assert found == ["420c68425e41dce3", "eaa260797c007ffa"]
+
+
 def test_rate_zero_changes_nothing() -> None:
     rows = torch.rand(5, 3)
     assert KeyedDropout(rate=0.0, seed=1, stage=0, round=1).dense(rows, hashes(5)) is rows

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 from retexo_fl.layers.base import GraphLayer, StageInput
+from retexo_fl.layers.directed import DirGatLayer
 from retexo_fl.layers.gat import GatLayer
 from tests.support.layer_contract import (
+    DROPOUT,
     EDGE_FEATURES,
     NODES,
     OUTPUTS,
     LayerContract,
+    built,
     edge_attributes,
     edge_weights,
+    run,
 )
 
 
@@ -45,6 +52,33 @@ class TestGatLayer(LayerContract):
                 for weight, source in zip(weights, sources, strict=True):
                     result[node] += weight * values[source, head] / 3
         return result + layer.bias
+
+
+class _Directed(LayerContract):
+    layer = DirGatLayer
+
+
+@pytest.mark.parametrize("contract", [TestGatLayer, _Directed])
+def test_no_logit_is_so_large_that_others_are_lost(contract: type[LayerContract]) -> None:
+    """Not even that of an edge which weighs nothing."""
+    made = contract()
+    inputs = made.whole(3, "valued")
+    assert isinstance(inputs.own, torch.Tensor)
+    large = replace(inputs, own=1e6 * inputs.own)
+    assert torch.isfinite(run(built(made.layer), large, np.arange(NODES), drop=False)).all()
+
+
+def test_dropout_knows_an_edge_by_where_it_comes_from_and_leads_to() -> None:
+    made = _Directed()
+    layer, inputs = built(made.layer), made.whole(3, "plain")
+    assert isinstance(layer, DirGatLayer)
+    batch = layer.batch(layer.prepare(inputs), np.arange(NODES))
+    for attended in (batch.incoming, batch.outgoing):
+        ends = attended.hashes[attended.targets.numpy()][attended.edges.rows.numpy()]
+        others = attended.hashes[attended.edges.columns.numpy()]
+        along = (others, ends) if attended is batch.incoming else (ends, others)
+        ones = torch.ones(len(ends), 3)
+        assert torch.equal(attended.dropped(ones, DROPOUT), DROPOUT.attention(ones, *along))
 
 
 def test_gat_hidden_state_is_one_head_wide() -> None:

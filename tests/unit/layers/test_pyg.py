@@ -125,12 +125,21 @@ def test_parameters_follow_the_generator_and_leave_the_global_one_alone() -> Non
     first.reset_parameters(torch.Generator().manual_seed(0))
     again.reset_parameters(torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
+    # Whatever was drawn elsewhere meanwhile.
+    torch.rand(1)
+    again.reset_parameters(torch.Generator().manual_seed(0))
     one, two, three = (
         torch.cat([item.reshape(-1) for item in layer.parameters()])
         for layer in (first, again, other)
     )
     assert torch.equal(one, two)
     assert not torch.equal(one, three)
+
+
+def test_weights_are_taken_as_the_convolutions_take_them() -> None:
+    """Below zero, too, where nothing is divided by their sum."""
+    taken = {name: pyg_layer(f"pyg:{name}").takes_weights for name in ("GCNConv", "GraphConv")}
+    assert taken == {"GCNConv": "positive", "GraphConv": "any"}
 
 
 @pytest.mark.parametrize("name", ["ChebConv", "TAGConv", "SGConv", "APPNP"])
