@@ -79,6 +79,15 @@ def test_a_message_takes_its_requests_round_trips(
         assert send_s(FAR, message, opened=opened) == pytest.approx(0.2 * sent)
 
 
+def test_a_connection_takes_its_bytes_both_ways() -> None:
+    path = Path(there=parse_link("rate:1mbit"), back=parse_link("rate:256kbit"))
+    # Of both handshakes and of what ends that of TLS; segments have headers of 52 bytes.
+    there, back = 52 + (517 + 52) + 80, 52 + (843 + 52) + 510
+    opening_s = there * 8 / 1e6 + back * 8 / 256e3
+    late = send_s(path, SMALL, opened=2) - send_s(path, SMALL, opened=1)
+    assert late == pytest.approx(opening_s)
+
+
 def test_large_weights_are_waited_for_while_the_rest_passes() -> None:
     site = parse_link("rate:13.6mbit/delay:100ms")
     path = Path(there=site, back=site)

@@ -26,7 +26,8 @@ def test_literals_are_read_without_rounding() -> None:
 
 def test_profiles_are_what_is_documented() -> None:
     assert tuple(PROFILES) == LINK_PROFILES
-    assert parse_link("wan-200ms") == parse_link("delay:0.2s")
+    for delay_ms in (50, 100, 200):
+        assert parse_link(f"wan-{delay_ms}ms") == parse_link(f"delay:{delay_ms}ms")
     assert parse_link("4g") == parse_link("rate:13.6mbit/delay:26.55ms")
     assert parse_link("bluetooth") == parse_link("rate:1306.88kbit/delay:25ms")
 
@@ -84,8 +85,10 @@ def test_the_line_that_says_most_decides(tmp_path: Path) -> None:
         "server-1" = "delay:5s"
         "2>server" = "delay:6s"
         "1>0" = "delay:7s"
+        "2>0" = "delay:8s"
+        client-5 = "rate:2mbit"
     """
-    links = read_links(write(tmp_path, text), clients=5)
+    links = read_links(write(tmp_path, text), clients=6)
 
     def delay_s(sender: int, receiver: int) -> Fraction:
         return links.between(sender, receiver).delay_s
@@ -93,13 +96,15 @@ def test_the_line_that_says_most_decides(tmp_path: Path) -> None:
     assert delay_s(0, 1) == delay_s(4, 0) == 1
     assert delay_s(0, SERVER) == delay_s(SERVER, 4) == 2
     assert delay_s(SERVER, 2) == delay_s(2, 1) == delay_s(4, 2) == 3
-    assert delay_s(0, 2) == delay_s(2, 0) == 4
+    assert delay_s(0, 2) == 4
+    assert delay_s(2, 0) == 8
     assert delay_s(SERVER, 1) == delay_s(1, SERVER) == 5
     assert delay_s(2, SERVER) == 6
     assert delay_s(1, 0) == 7
     assert links.between(2, 3) == Link(
         rate_bit_s=Fraction(1_000_000), delay_s=Fraction(3), loss=0.5
     )
+    assert links.between(5, 3).rate_bit_s == links.between(3, 5).rate_bit_s == 1_000_000
     assert links.facts()["client-3"] == Line(rate_bit_s=1e6, delay_s=0.001, loss=0.5)
 
 
@@ -115,6 +120,7 @@ def test_the_line_that_says_most_decides(tmp_path: Path) -> None:
         ('default = "4g"\nclient-5 = "4g"', "client-5: there is no client 5; expected 0 to 4"),
         ('default = "4g"\n"0>9" = "4g"', "0>9: there is no client 9; expected 0 to 4"),
         ('default = "4g"\n"3-3" = "4g"', "3-3: not a link; expected two different ends"),
+        ('default = "4g"\n"3>3" = "4g"', "3>3: not a link; expected two different ends"),
         ('default = "4g"\nclient-02 = "4g"', "client-02: not a link; expected default, server, "),
         ('default = "4g"\nuplink = "4g"', "uplink: not a link; expected default, server, "),
         (

@@ -30,3 +30,4 @@ def test_block_takes_its_frames_over_the_rate_once() -> None:
     channel.receive_block(KEY)
     assert network.clock_s(KEY.receiver) == Fraction(sum(map(len, FRAMES)), 1000)
     assert network.clock_s(KEY.sender) == 0
+    assert [lane.messages for lane in network.facts().busiest] == [1]

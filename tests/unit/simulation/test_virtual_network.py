@@ -93,15 +93,17 @@ def test_phases_add_up_and_tell_what_was_waited_for() -> None:
     modelled.exchange({(1, 0): 1})
     for client in (0, 1):
         modelled.reply_to_server(client, 1)
-    modelled.send_to_clients({0: 1, 1: 1}, phase="train")
-    modelled.exchange({(0, 1): 1}, "train")
-    modelled.exchange({(1, 0): 1, (0, 1): 1}, "evaluate")
-    modelled.reply_to_server(0, 1)
+    for _ in range(2):
+        modelled.send_to_clients({0: 1, 1: 1}, phase="train")
+        modelled.exchange({(0, 1): 1}, "train")
+        for _ in range(2):
+            modelled.exchange({(1, 0): 1, (0, 1): 1}, "evaluate")
+        modelled.reply_to_server(1, 1)
     facts = modelled.facts()
-    assert facts.seconds == 16
-    assert tuple(facts.phases[name] for name in ("exchange", "train", "hello")) == (8, 8, 0)
+    assert facts.seconds == 26
+    assert tuple(facts.phases[name] for name in ("exchange", "train", "hello")) == (8, 18, 0)
     assert facts.between_clients_s == {
-        **{"total": 4, "hello": 0, "exchange": 2, "train": 2, "evaluate": 0, "validation": 1}
+        **{"total": 8, "hello": 0, "exchange": 2, "train": 6, "evaluate": 0, "validation": 4}
     }
 
 
@@ -120,12 +122,17 @@ def test_busiest_links_are_those_that_sent_longest() -> None:
     modelled.send_block(0, 1, 600, 1)
     modelled.send_block(0, 2, 1000, 2)
     modelled.send_to_clients({0: 2000}, phase="train")
+    modelled.send_block(1, 0, 900, 3)
     told = modelled.facts().busiest
     assert [(lane.sender, lane.receiver, lane.busy_s) for lane in told] == [
         ("server", 0, 2.0),
         (0, 1, 1.2),
         (0, 2, 1.0),
     ]
+    ideal = network(default="ideal")
+    for receiver, size_bytes in ((1, 100), (2, 300)):
+        ideal.send_block(0, receiver, size_bytes, receiver)
+    assert [lane.receiver for lane in ideal.facts().busiest] == [2, 1]
 
 
 # ---- loss ---------------------------------------------------------------------------------------
@@ -157,15 +164,20 @@ def test_mean_attempts_are_those_of_a_geometric_law(loss: float) -> None:
 
 def test_only_the_last_packet_is_shorter() -> None:
     for size_bytes in (1, 1499, 1500, 1501, 4000):
-        costs = {
-            transfer(parse_link("loss:0.5"), size_bytes, seed=seed, name="x").sent_bytes
-            for seed in range(200)
-        }
+        costs = [
+            transfer(parse_link("loss:0.5"), size_bytes, seed=seed, name="x") for seed in range(200)
+        ]
         last_bytes = (size_bytes - 1) % 1500 + 1
-        whole = {resent % 1500 for resent in (sent - size_bytes for sent in costs)}
-        assert whole <= {n * last_bytes % 1500 for n in range(60)}
-        assert size_bytes in costs
-        assert len(costs) > 3
+        # Nothing, the last packet, or another one is sent once more.
+        least = {0, last_bytes, 1500 if size_bytes > 1500 else last_bytes}
+        resent = {cost.sent_bytes - size_bytes for cost in costs}
+        assert least <= resent
+        assert {cost.sent_bytes > size_bytes for cost in costs if cost.repeats} == {True}
+        assert {cost.sent_bytes for cost in costs if not cost.repeats} == {size_bytes}
+        if size_bytes <= 1500:
+            assert {cost.sent_bytes for cost in costs} == {
+                size_bytes * (1 + cost.repeats) for cost in costs
+            }
 
 
 def test_draws_depend_on_seed_link_and_message_alone() -> None:
