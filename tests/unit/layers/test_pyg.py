@@ -23,6 +23,7 @@ from tests.support.layer_contract import (
     LayerContract,
     built,
     carrying,
+    cut_input,
     edge_attributes,
     edge_weights,
     run,
@@ -117,6 +118,10 @@ def test_of_directed_edges_what_comes_in_is_read(name: str) -> None:
         given["edge_attr"] = torch.from_numpy(edge_attributes(directed, 0)[targets, sources])
     result = run(layer, directed, np.arange(NODES), drop=False)
     torch.testing.assert_close(result, conv(directed.own, index, **given), rtol=1e-9, atol=1e-9)
+    # What crosses is scaled by what comes in, too.
+    inner = np.arange(0, NODES, 2)
+    part = run(layer, cut_input(directed, inner, layer_type), np.arange(len(inner)), drop=False)
+    torch.testing.assert_close(part, result[inner], rtol=1e-9, atol=1e-9)
 
 
 def test_parameters_follow_the_generator_and_leave_the_global_one_alone() -> None:
