@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import retexo_fl
 from retexo_fl.api.settling import Asked, masked_if_possible, settled
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import PROFILES, make_config
@@ -88,3 +89,41 @@ def test_sums_are_masked_where_nobody_chose_and_it_can_be_done() -> None:
     kept, told = masked_if_possible(few, {"clients": 2}, seen="summary")
     assert kept == few
     assert told.startswith("secure-aggregation none: the server sees each client's summary (masked")
+
+
+SMALL: dict[str, Any] = {
+    **{"dataset": "synthetic:nodes=60,edges=120,classes=3,features=9", "model": "gcn"},
+    **{"clients": 3, "hidden": 4, "rounds": 4, "split": "random:0.4/0.3/0.3"},
+}
+KEEPS, LEAVES = "--profile lean keeps it", "lean does not go with it"
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen", "advice"),
+    [
+        ({"optimizer": "sgd"}, "optimizer = sgd was", KEEPS),
+        # Lean training without the key is what it is compared with.
+        ({"local_steps": 2}, "local-steps = 2 was", LEAVES),
+        (
+            {"optimizer": "sgd", "warm_start": False},
+            "warm-start = false and optimizer = sgd were",
+            KEEPS,
+        ),
+        (
+            {"optimizer": "sgd", "dropout": 0.5, "learning_rate": 1, "warm_start": False},
+            "warm-start = false, optimizer = sgd, learning-rate = 1.0 and 1 more were",
+            KEEPS,
+        ),
+        # Without it there is nothing to compare with.
+        ({"task": "links", "split": None}, "task = links was", LEAVES),
+    ],
+)
+def test_a_plan_says_why_lean_training_was_left_and_what_it_would_move(
+    keys: dict[str, Any], chosen: str, advice: str
+) -> None:
+    lean = retexo_fl.plan(**SMALL)["profiles"]["lean"]["payload_at_most"]
+    told = retexo_fl.plan(**SMALL | keys)["profile"]
+    assert told["why"] == f"since {chosen} chosen"
+    assert told["advice"] == advice
+    assert told["payload_at_most"] > lean
+    assert told.get("lean_at_most") == (None if "task" in keys else lean)
