@@ -94,6 +94,11 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
             "batch-nodes: 179 .* of 1 .*; expected at least",
         ),
         ({**DROP, "batch-nodes": 1, "local-steps": 5}, UPDATES, "batch-nodes: 1 .*; expected"),
+        (
+            {"task": "links", "split": "random:0.8/0.1/0.1"},
+            Limits(least_train_nodes=100_000),
+            r"an update would sum over 3955 train edges; expected at least 100000",
+        ),
         ({}, Limits(least_train_nodes=181), "an update .* 180 train nodes; expected at least 181"),
         ({"devices": "cpu:999"}, Limits(), "devices.* 'cpu:999'; expected .*1 to 256"),
         ({"devices": "cpu:8"}, Limits(), "devices: 'cpu:8'; expected .* 'auto', on 2 cores"),

@@ -109,6 +109,9 @@ def test_rounds_that_exchange_bring_blocks_of_bounded_length(
     assert inner.header is None
     assert vectors * 8 * 4 < inner.max_bytes < vectors * (8 * 4 + 30) + 5000
     assert made.admission(KEY).header is not None
+    wide = gate(parts[1], algorithm=algorithm, dtype="float64")
+    wide_bytes = wide.admission(replace(KEY, weights_digest=b"x" * 32)).max_bytes
+    assert wide_bytes - inner.max_bytes == vectors * 8 * 4
     for number in range(14):
         made.admission(replace(KEY, weights_digest=bytes([number]) * 32))
     with pytest.raises(PeerRefused, match="more than 16 exchanges of layer 0 at once"):
@@ -132,6 +135,13 @@ def test_a_basis_makes_what_layer_0_reads(parts: list[GraphPartition]) -> None:
         made.admission(replace(KEY, weights_digest=bytes([number]) * 32))
     with pytest.raises(PeerRefused, match="more than 4 exchanges of layer 0 at once"):
         made.admission(replace(KEY, weights_digest=b"y" * 32))
+
+
+def test_a_basis_of_sums_makes_nothing_before_layer_0(parts: list[GraphPartition]) -> None:
+    made = gate(parts[1], **{"basis": "supervised", "basis-rows": "sums"})
+    assert made.admission(KEY).header is not None
+    with pytest.raises(PeerRefused, match="no features made"):
+        made.admission(replace(KEY, weights_digest=b"x" * 32))
 
 
 def test_notices_and_grants_of_an_exchange_are_admitted_and_nothing_else(

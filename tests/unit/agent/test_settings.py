@@ -30,6 +30,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert settings.partition == str(tmp_path / "part-0")
     assert settings.state == "/var/lib/agent"
     assert settings.predictions == str(tmp_path / "out")
+    assert settings.roster == str(tmp_path / "roster.toml")
     assert (settings.listen, settings.introductions, settings.meter) == ((), False, "")
 
 
@@ -53,8 +54,16 @@ def test_looks_are_so_many_seconds_apart(tmp_path: Path, written_s: str, read_s:
         ({"listen": '"tcp://x"'}, "listen: got 'tcp://x'; expected a list of strings"),
         ({"introductions": '"yes"'}, "introductions: got 'yes'; expected true or false"),
         ({"roster": None}, "roster: missing; expected .*introductions = true"),
-        ({"socket": f'"/{"x" * 120}"'}, "socket: .* has 121 bytes; expected at most 107"),
+        ({"socket": f'"/{"x" * 107}"'}, "socket: .* has 108 bytes; expected at most 107"),
         ({"meter": '"127.0.0.1:7412"'}, "superlink: missing; expected .*meter"),
+        ({"superlink": '"x:1"'}, "meter: missing; expected .*superlink"),
+        ({"superlink": '"x"', "meter": '"127.0.0.1:7412"'}, "superlink: got 'x'; expected"),
+        ({"datagram-memory-mib": "0.5"}, "datagram-memory-mib: got 0.5; expected 1 to 65536"),
+        ({"datagram-memory-mib": "65537"}, "datagram-memory-mib: got 65537; expected 1 to"),
+        ({"broadcast": '"all"'}, "broadcast: got 'all'; expected gso or tc"),
+        ({"least-clients": "2"}, "least-clients: got 2; expected 3 at least"),
+        ({"most-rounds": str(2**31)}, "most-rounds: got 2147483648; expected 1 to 2147483647"),
+        ({"most-memory-mib": "inf"}, "most-memory-mib: got inf; expected a number from 0"),
         ({"meter": '"here"', "superlink": '"x:1"'}, "meter: got 'here'; expected HOST:PORT"),
         ({"state": "["}, "not a TOML file"),
         ({"look-every-s": '"often"'}, "look-every-s: got 'often'; expected a number"),

@@ -8,10 +8,11 @@ import json
 import socket
 import stat
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ from retexo_fl.errors import (
     ClientFailed,
     ConfigurationError,
     ExchangeIncomplete,
+    PluginFailed,
     RemoteProtocolError,
     RetexoError,
     StaleAttempt,
 )
+from retexo_fl.plugins import load_plugin
 
 TICKET = Ticket(job="job-0123456789ab", attempt=1)
 HELLO = HelloRequest(ticket=TICKET)
@@ -149,6 +152,49 @@ def test_a_bug_is_a_failure_of_this_client_not_of_the_socket(path: Path) -> None
         talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer)
 
 
+def test_what_a_plugin_was_given_stays_in_the_log(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spilling.py").write_text("def loss(row):\n    raise ValueError(row)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    spill: Any = load_plugin("loss", "spilling:loss")
+
+    async def answer(request: wire.Request) -> Outcome:
+        spill("a row of the owner's")
+        raise AssertionError
+
+    with pytest.raises(PluginFailed, match=r"'spilling:loss': ValueError \(spilling.py:2, in loss"):
+        talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer)
+
+
+def test_an_agent_that_is_there_for_long_may_go_for_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its absence counts from when it was last heard, not from when it was asked."""
+    monkeypatch.setattr(socket_server, "_ALIVE_EVERY_S", 0.05)
+    asked: list[str] = []
+
+    async def answer(request: wire.Request) -> Outcome:
+        asked.append(request.message)
+        if len(asked) == 1:
+            await asyncio.sleep(0.6)
+            raise asyncio.CancelledError
+        return await friendly(request)
+
+    assert talk(path, lambda: RemoteClient(path, {}, wait_s=0.4).ask(HELLO), answer) == ANSWER
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("kind", [wire.Kind.CONTROL, wire.Kind.REQUEST])
+def test_another_kind_of_reply_is_refused(path: Path, kind: wire.Kind) -> None:
+    async def answer(request: wire.Request) -> Outcome:
+        (parts,) = wire.encode_answer(ANSWER)
+        return Outcome(parts=[bytes(parts[:5]) + bytes([kind]) + bytes(parts[6:])])
+
+    with pytest.raises(RemoteProtocolError, match=f"sent {kind.name}; expected a reply"):
+        talk(path, lambda: RemoteClient(path, {}).ask(HELLO), answer)
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -185,12 +231,21 @@ def test_no_more_connections_than_are_allowed(path: Path, monkeypatch: pytest.Mo
 
     def crowd() -> None:
         held = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2)]
-        for stream in held:
-            stream.connect(str(path))
+        held[0].connect(str(path))
+        assert RemoteClient(path, {}).ask(HELLO) == ANSWER
+        held[1].connect(str(path))
         with pytest.raises(AgentUnreachable, match=r"agent\.sock: 2 requests"):
             RemoteClient(path, {}).ask(HELLO)
         for stream in held:
             stream.close()
+        # Who has gone makes room, once the agent has seen it.
+        for _ in range(1000):
+            with suppress(AgentUnreachable):
+                assert RemoteClient(path, {}).ask(HELLO) == ANSWER
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("nobody is let in any more")
 
     talk(path, crowd)
 

@@ -191,13 +191,17 @@ def test_a_question_has_one_identity_in_all_configurations() -> None:
 
     asked = TrainRequest(ticket=TICKET, weights=WEIGHTS)
     assert identity(asked, {}) == identity(asked, CONFIG)
-    others = [
+    others: list[Request[Any]] = [
         replace(asked, weights=WEIGHTS + 1),
         replace(asked, weights=WEIGHTS[:3]),
         replace(asked, ticket=replace(TICKET, round=8)),
         replace(asked, ticket=replace(TICKET, attempt=3)),
+        # Other numbers of the same bytes, and other questions of the same values.
+        replace(asked, weights=WEIGHTS.view(np.float64)),
+        HelloRequest(ticket=TICKET),
+        FinishRequest(ticket=TICKET),
     ]
-    assert len({identity(other, {}) for other in [asked, *others]}) == 5
+    assert len({identity(other, {}) for other in [asked, *others]}) == 8
 
 
 @pytest.mark.parametrize("error", [StaleAttempt("old"), ExchangeIncomplete("client 3: gone")])
@@ -206,6 +210,16 @@ def test_named_errors_cross_as_themselves(error: RetexoError) -> None:
     assert prefix.kind is wire.Kind.FAILURE
     told = wire.failure_of(head)
     assert (type(told), str(told)) == (type(error), str(error))
+
+
+def test_what_another_machine_says_stays_short_and_on_one_line() -> None:
+    _, head, _ = split(wire.encode_failure(StaleAttempt("x" * 9999)))
+    assert str(wire.failure_of(head)) == "x" * 4000
+    parts = wire.encode_request(HelloRequest(ticket=TICKET), {})
+    head, body = with_head(parts, package="1\n\x1b[2J" + "9" * 99)
+    with pytest.raises(RemoteProtocolError) as caught:
+        wire.decode_request(head, body)
+    assert f"retexo-fl 1??[2J{'9' * 34};" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["KeyError", "ClassVar", "annotations", "__name__"])
