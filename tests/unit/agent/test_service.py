@@ -31,9 +31,11 @@ from retexo_fl.channels.identity import CERTIFICATE_FILE, KEY_FILE, Identity, ma
 from retexo_fl.channels.transports.relay import RelayTransport
 from retexo_fl.client.api import (
     AnswerT,
+    BasisRequest,
     CollectRequest,
     EvaluateRequest,
     FinishRequest,
+    GramRequest,
     HelloRequest,
     PublishRequest,
     RecipeRequest,
@@ -60,7 +62,7 @@ from retexo_fl.errors import (
     StaleAttempt,
 )
 from retexo_fl.exchange.parcels import STREAM_BYTES, Parcel, ParcelKind
-from retexo_fl.graph import GraphPartition
+from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.kernel_path.carrying.control import Grant, Way, control_frames, grant_header
 from retexo_fl.ledger import TrafficLedger
 from retexo_fl.simulation.interleaved_clients import InterleavedClients
@@ -391,6 +393,64 @@ def test_a_later_message_ends_a_round_that_waits(
         asyncio.run(run(both))
 
 
+def test_a_wait_for_what_has_not_arrived_ends_with_a_later_message(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def run(both: Ends) -> None:
+        await both.both(HelloRequest(ticket=Ticket(job=JOB, attempt=1)))
+        await both.ask(0, PublishRequest(ticket=FIRST))
+        waiting = asyncio.ensure_future(both.ask(0, CollectRequest(ticket=FIRST, wait_s=25.0)))
+        (job,) = both.jobs[0].running
+        await until(lambda: job.message == "collect")
+        from_peer = BoundaryPlan.from_partition(parts[0]).peer(1).receive.count
+        assert job.awaited() == {1: (1, from_peer * 64 * 4)}
+        await asyncio.wait_for(both.ask(0, HelloRequest(ticket=replace(FIRST, attempt=2))), 15)
+        assert not (await waiting).complete
+
+    with ends(tmp_path, parts) as both:
+        asyncio.run(run(both))
+
+
+def test_an_exchange_is_closed_when_its_time_is_over_and_not_before(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    async def collect(both: Ends, attempt: int, wait_s: float) -> Any:
+        first = replace(FIRST, attempt=attempt)
+        await both.both(HelloRequest(ticket=Ticket(job=JOB, attempt=attempt)))
+        await both.ask(0, PublishRequest(ticket=first))
+        asked = CollectRequest(ticket=first, wait_s=wait_s, close=True)
+        waiting = asyncio.ensure_future(both.ask(0, asked))
+        if wait_s > 1:
+            await until(lambda: both.jobs[0].running[0].message == "collect")
+            await both.ask(1, PublishRequest(ticket=first))
+        found = await waiting
+        train = TrainRequest(ticket=replace(first, round=1), weights=both.weights())
+        assert (await both.ask(0, train)).examples
+        return found
+
+    for folder, wait_s in (("early", 0.2), ("late", 25.0)):
+        with ends(tmp_path / folder, parts, **{"missing-peers": "drop"}) as both:
+            assert asyncio.run(collect(both, 1, wait_s)).missing_peers == (wait_s < 1)
+
+
+def test_no_more_is_asked_of_nodes_than_the_owner_and_the_run_say(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    with ends(tmp_path, parts, rounds=1) as both:
+        both.jobs[0]._limits = replace(PERMISSIVE_LIMITS, most_rounds=1)
+        asyncio.run(both.exchange())
+        train = TrainRequest(ticket=ROUND, weights=both.weights())
+        asyncio.run(both.ask(0, train))
+        for asked, told in (
+            (replace(train, weights=train.weights + 1), "more than 1 updates"),
+            (replace(train, ticket=replace(ROUND, stage=2)), "stage 2: expected 0 to 1"),
+            (GramRequest(ticket=ROUND), "products more often than 0 times"),
+            (BasisRequest(ticket=ROUND), "more than 0 sums of features"),
+        ):
+            with pytest.raises(LocalProtocolError, match=told):
+                asyncio.run(both.ask(0, asked))
+
+
 def test_a_message_of_an_earlier_attempt_ends_nothing(
     tmp_path: Path, parts: list[GraphPartition]
 ) -> None:
@@ -480,7 +540,8 @@ def test_blocks_of_a_round_are_dropped_when_the_next_begins(
     async def run(both: Ends) -> None:
         await both.exchange()
         kept = []
-        for number in (1, 2, 3):
+        # More of them than exchanges may be open at once.
+        for number in range(1, 6):
             asked = TrainRequest(ticket=replace(FIRST, round=number), weights=both.weights())
             await both.both(asked)
             kept.append(sorted(path.name for path in tmp_path.rglob("*.frames")))
@@ -503,7 +564,11 @@ def test_the_last_answer_outlives_the_job(tmp_path: Path, parts: list[GraphParti
         asked = replace(last, weights=both.weights())
         assert not (tmp_path / "0" / "jobs" / JOB / "store").exists()
         assert list((tmp_path / "0" / "depot").rglob("*.frames")) == []
+    # As if the process had ended before it was dropped.
+    store = tmp_path / "0" / "jobs" / JOB / "store"
+    store.mkdir()
     with ends(tmp_path, parts, layers=1) as again:
+        assert not store.exists()
         assert asyncio.run(again.ask(0, asked)) == answer
         with pytest.raises(StaleAttempt, match=f"client 0: .*attempt 1 of job {JOB}.* attempt 1;"):
             asyncio.run(again.ask(0, HelloRequest(ticket=FIRST)))
@@ -527,13 +592,21 @@ def test_a_job_ends_only_once_its_peers_have_its_last_vectors(
 
     async def run(both: Ends) -> None:
         await both.exchange()
+        trained = await both.both(TrainRequest(ticket=ROUND, weights=both.weights()))
         last = EvaluateRequest(ticket=ROUND, weights=both.weights(), nodes="test", last=True)
         full.set()
         answers = [asyncio.ensure_future(both.ask(client, last)) for client in (0, 1)]
         await until(lambda: bool(refused))
         assert not any(answer.done() for answer in answers)
         full.clear()
-        await asyncio.gather(*answers)
+        told = [answer.traffic for answer in await asyncio.gather(*answers)]
+        for client in (0, 1):
+            # The account of its bytes stays, with those of the moment.
+            text = (tmp_path / str(client) / "traffic" / f"{JOB}.csv").read_text()
+            ledger = TrafficLedger.from_csv(text.splitlines())
+            sent = ledger.sum(direction="out", purpose="evaluate", kind="boundary").payload
+            parts_of_it = (trained[client].validation_traffic, told[client])
+            assert sent == sum(part.sent.boundary.payload for part in parts_of_it) > 0
 
     with ends(tmp_path, parts, algorithm="standard", **{"message-timeout-s": 15.0}) as both:
         asyncio.run(asyncio.wait_for(run(both), 100))
@@ -692,10 +765,11 @@ def test_a_job_resumed_on_other_devices_gives_the_same_bits(
 def test_old_jobs_make_room(tmp_path: Path, parts: list[GraphPartition]) -> None:
     names = [f"job-{number:012x}" for number in range(18)]
     with ends(tmp_path, parts) as both:
-        for name in names:
+        # The first is asked once more in time: others were used longer ago.
+        for name in (*names[:16], names[0], *names[16:]):
             asyncio.run(both.ask(0, HelloRequest(ticket=replace(FIRST, job=name))))
         found = sorted(path.name for path in (tmp_path / "0" / "jobs").iterdir())
-        assert found == names[2:]
+        assert found == [names[0], *names[3:]]
         assert asyncio.run(both.services[0].forget(names[5]))
         assert not asyncio.run(both.services[0].forget(names[5]))
         assert not asyncio.run(both.services[0].forget("../0"))
@@ -738,19 +812,27 @@ def test_last_round_waits_for_a_grant_its_peer_has_not_taken(
         runner = job.evaluate_runner(asked)
         data = b"".join(wire.encode_request(asked, both.values))
         announced, body = _announced(data)
-        running = _Running(request=announced.with_body(body))
-        await service._until_taken(job, running, runner)
+        running, stale = (_Running(request=announced.with_body(body)) for _ in range(2))
+        stale.superseded.set()
 
         block = InnerBlock(
             label="forward 0", number=0, sender=1, receiver=0, vectors=2, width=3, dtype="float32"
         ).header(RoundName(job=JOB, layer=0, codec="fixed"), bytes(32))
         header = grant_header(block, 0, 1)
         kept = Grant(way=Way.KEPT).numbers(1)
+        other = replace(header, job="job-ffffffffffff")
+        depot.send_block(other.key, control_frames(other, kept, codec="dense"))
+        await service._until_taken(job, running, runner)
         depot.send_block(header.key, control_frames(header, kept, codec="dense"))
+        with pytest.raises(StaleAttempt, match="superseded by a later message"):
+            await service._until_taken(job, stale, runner)
         waits = asyncio.ensure_future(service._until_taken(job, running, runner))
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waits.done()
+        job.config = replace(job.config, message_timeout_s=1e-9)
+        with pytest.raises(ExchangeIncomplete, match="clients 1 did not acknowledge"):
+            await service._until_taken(job, running, runner)
         depot.drop_blocks(JOB, {header.key})
         await waits
 
