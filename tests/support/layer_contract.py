@@ -307,8 +307,8 @@ class LayerContract:
         with torch.no_grad():
             # All that is left of the rows inside is what dropout keeps.
             norm.bias.fill_(100)
-            layer.weight.copy_(torch.eye(HIDDEN, OUTPUTS))
-            layer.bias.zero_()
+            layer.get_parameter("weight").copy_(torch.eye(HIDDEN, OUTPUTS))
+            layer.get_parameter("bias").zero_()
         kept = run(layer, inputs, np.arange(NODES), drop=True) != 0
         masked = DROPOUT.dense(torch.ones(NODES, OUTPUTS), inputs.own_hashes) != 0
         assert 0.4 < kept.double().mean() < 0.95
