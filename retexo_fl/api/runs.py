@@ -22,7 +22,13 @@ from retexo_fl.api.training import (
     what_now,
 )
 from retexo_fl.api.values import Partitions, asked_for, check_importable, takes_keys
-from retexo_fl.config import RunConfig, config_values, make_config, read_config_file
+from retexo_fl.config import (
+    RunConfig,
+    config_values,
+    make_config,
+    named_plugins,
+    read_config_file,
+)
 from retexo_fl.errors import ConfigurationError, RetexoError, RunDirectoryError
 from retexo_fl.files import file_stamp
 from retexo_fl.run_log.events import Event, RoundClosed, StageClosed
@@ -72,7 +78,7 @@ class Run:
 
     Attributes:
         path: The directory.
-        allow_plugins: The model may import what the configuration names as ``module:attribute``.
+        allow_plugins: What the configuration names as ``module:attribute`` may be imported.
     """
 
     path: Path
@@ -84,8 +90,9 @@ class Run:
 
         Args:
             folder: Its directory.
-            allow_plugins: :meth:`model` and :meth:`predict` import what its configuration names as
-                ``module:attribute``, which runs code: only where its author is trusted.
+            allow_plugins: :meth:`model`, :meth:`predict`, :meth:`resume` and :meth:`extend` import
+                what its configuration names as ``module:attribute``, which runs code: only where
+                its author is trusted.
 
         Raises:
             RunDirectoryError: There is no run.
@@ -250,7 +257,8 @@ class Run:
         if rounds < 1:
             raise ConfigurationError(f"rounds: {rounds}; expected at least 1")
         asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
-        _train(replace(asked, extend=rounds), callbacks, quiet=quiet)
+        asked = replace(asked, extend=rounds, allow_plugins=self.allow_plugins)
+        _train(asked, callbacks, quiet=quiet)
         return self
 
     @words_of_python()
@@ -277,7 +285,7 @@ class Run:
             RetexoError: As :func:`run`.
         """
         asked = asked_for({**moved, "resume": self.path}, graph=graph, partitions=partitions)
-        _train(asked, callbacks, quiet=quiet)
+        _train(replace(asked, allow_plugins=self.allow_plugins), callbacks, quiet=quiet)
         return self
 
 
@@ -348,7 +356,8 @@ def _train(asked: Asked, callbacks: Sequence[Callback], *, quiet: bool, force: b
         masked=config.secure_aggregation == "masked",
         quiet=quiet,
     )
-    how = f"retexo_fl.Run.open({str(path)!r}).resume()"
+    allowed = ", allow_plugins=True" if named_plugins(config_values(config)) else ""
+    how = f"retexo_fl.Run.open({str(path)!r}{allowed}).resume()"
     replaced = file_stamp(path / "status.json") if asked.overwrite else None
     with _own_threads(), named_end(partial(what_now, path, how, replaced=replaced)):
         training.run(table, listeners)

@@ -20,6 +20,7 @@ from retexo_fl.config import (
     free_keys,
     leaving,
     make_config,
+    named_plugins,
     profile_values,
     read_config_file,
 )
@@ -70,6 +71,7 @@ class Asked:
         parts: What takes the place of a folder of parts.
         extend: Rounds by which a finished run's last stage is trained on; 0 for none.
         overwrite: A run that is in the run's directory is replaced, once the new one has begun.
+        allow_plugins: What the configuration of a run to resume names may be imported.
     """
 
     values: Values = field(default_factory=dict)
@@ -80,6 +82,7 @@ class Asked:
     parts: Sequence[GraphPartition] | None = None
     extend: int = 0
     overwrite: bool = False
+    allow_plugins: bool = False
 
     def of_run(self) -> Self:
         """Return it with a profile: where none is named the default, if all keys go with it."""
@@ -240,10 +243,11 @@ def resumed(asked: Asked) -> RunConfig:
     """Return the configuration of the run to resume or extend, moved where the keys say.
 
     Raises:
-        InputError: There is no such run, or an option would train something else.
+        InputError: There is no such run, an option would train something else, or it names plug-ins
+            that its user does not allow.
     """
     from retexo_fl.federation.checkpoints import named_damage, read_checkpoint
-    from retexo_fl.federation.resume_checks import check_unchanged
+    from retexo_fl.federation.resume_checks import check_no_plugins, check_unchanged
     from retexo_fl.federation.run_directory import check_resumable
 
     values = asked.values
@@ -268,6 +272,8 @@ def resumed(asked: Asked) -> RunConfig:
     except CheckpointError as error:
         raise RunDirectoryError(f"resume: {error}") from error
     moved = config_values(stored)
+    if not asked.allow_plugins:
+        check_no_plugins(named_plugins(moved), run_path)
     if asked.extend:
         moved["last-rounds"] = done + asked.extend
     if "engine" in values:

@@ -26,7 +26,13 @@ from retexo_fl.api.spelling import words_of_python
 from retexo_fl.api.sweep_graph import FOLDER, SweepGraph
 from retexo_fl.api.training import result_of, say
 from retexo_fl.api.values import check_importable, takes_keys, values_of, with_frames
-from retexo_fl.config import Scalar, check_value, default_values, profile_values
+from retexo_fl.config import (
+    Scalar,
+    check_value,
+    default_values,
+    named_plugins,
+    profile_values,
+)
 from retexo_fl.config.keys import widened
 from retexo_fl.errors import (
     CheckpointError,
@@ -447,7 +453,8 @@ class _Children:
             return str(keys)
         if (place / "checkpoint.safetensors").is_file():
             moved = [f"--{_PARTITIONS}={keys[_PARTITIONS]}"] if _PARTITIONS in keys else []
-            arguments = [f"--resume={place}", *moved]
+            allowed = ["--allow-plugins"] if named_plugins(keys) else []
+            arguments = [f"--resume={place}", *moved, *allowed]
         else:
             if error := _clear(place):
                 return error

@@ -31,7 +31,7 @@ from retexo_fl.cli.superlink import (
     deployed_values,
     deployment_address,
 )
-from retexo_fl.config import FITTED, RunConfig, panels
+from retexo_fl.config import FITTED, RunConfig, config_values, named_plugins, panels
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import FileStamp, file_stamp
 from retexo_fl.run_log.json_form import to_json
@@ -87,6 +87,13 @@ def _run(  # noqa: PLR0913 - each is an option
             show_default=False,
         ),
     ] = 0,
+    allow_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plugins",
+            help="With --resume: import the module:attribute that RUN's configuration names.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Train even if memory is not enough.")
@@ -108,8 +115,15 @@ def _run(  # noqa: PLR0913 - each is an option
         values = deployed_values(values)
     if extend and "resume" not in values:
         raise ConfigurationError("extend: expected --resume RUN with it, a finished run")
+    if allow_plugins and "resume" not in values:
+        raise ConfigurationError("allow-plugins: expected --resume RUN with it")
     asked = Asked(
-        values=values, file=config, profile=profile, extend=extend, overwrite=overwrite
+        values=values,
+        file=config,
+        profile=profile,
+        extend=extend,
+        overwrite=overwrite,
+        allow_plugins=allow_plugins,
     ).of_run()
     with imports_uncollected():
         chosen, told = _chosen(asked, address)
@@ -123,7 +137,7 @@ def _run(  # noqa: PLR0913 - each is an option
         config=chosen, run_path=run_path, asked=asked, tell=complain, quiet=quiet, force=force
     )
     replaced = file_stamp(run_path / "status.json") if overwrite else None
-    with named_end(partial(_what_now, run_path, address, replaced)):
+    with named_end(partial(_what_now, training, address, replaced)):
         is_here = _train(training, address, told)
     if not is_here and as_json:
         tell_json({"run": str(run_path), "result": None})
@@ -215,10 +229,12 @@ def _say_what_is_not_fitted(asked: Asked) -> None:
         )
 
 
-def _what_now(run_path: Path, address: Address | None, replaced: FileStamp | None) -> str:
+def _what_now(training: Training, address: Address | None, replaced: FileStamp | None) -> str:
+    run_path = training.run_path
     if address and not run_path.exists():
         return f"any checkpoint is in {run_path} where the SuperLink runs"
     where = f" {address.options()}" if address else ""
+    where += " --allow-plugins" if named_plugins(config_values(training.config)) else ""
     resume = f"retexo run --resume {shlex.quote(str(run_path))}{where}"
     return what_now(run_path, resume, replaced=replaced)
 

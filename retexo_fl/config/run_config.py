@@ -657,6 +657,8 @@ class RunConfig:
 
 #: Keys whose plug-ins a client imports, in a training and in an inference.
 _CLIENT_PLUGINS: Final = ("model", "loss", "metric")
+#: Keys of which a built-in value may have a name after its colon, as a plug-in has.
+_NAMING: Final = MappingProxyType({"partitioner": PARTITIONER, "metric": METRIC})
 #: Keys that say where a run lives, not what it computes; they are not replayed.
 PLACE_KEYS: Final = frozenset({"out", "resume"})
 
@@ -765,12 +767,24 @@ def config_values(config: RunConfig) -> dict[str, Scalar]:
     return {key_of(item.name): getattr(config, item.name) for item in fields(config)}
 
 
+def named_plugins(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the plug-ins ``module:attribute`` of a user's own that a run imports, by key."""
+    keys = ["dataset", *(key for key, info in key_infos().items() if info.extensible)]
+    named = {key: str(values[key]) for key in keys if key in values}
+    return {k: text for k, text in named.items() if _is_own(k, text) and not text.startswith(PYG)}
+
+
 def client_plugins(config: RunConfig) -> dict[str, str]:
-    """Return the plug-ins ``module:attribute`` that a client of a run imports, by key."""
+    """Return what a client of a run imports, by key: plug-ins, and PyG for ``pyg:NAME``."""
     values = config_values(config)
-    named = {key: str(values[key]) for key in _CLIENT_PLUGINS if is_plugin(str(values[key]))}
-    built_in = (PYG, *(f"{name}:" for name in METRIC.names))
-    return {key: name for key, name in named.items() if not name.startswith(built_in)}
+    named = {key: str(values[key]) for key in _CLIENT_PLUGINS}
+    return {key: text for key, text in named.items() if _is_own(key, text)}
+
+
+def _is_own(key: str, text: str) -> bool:
+    """Return whether a value that is allowed names no built-in thing."""
+    form = _NAMING.get(key)
+    return is_plugin(text) and (form is None or text.partition(":")[0] not in form.names)
 
 
 def check_value(key: str, value: object) -> None:

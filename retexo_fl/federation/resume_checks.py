@@ -1,4 +1,4 @@
-"""What a resume compares before it continues: the configuration, and the rounds recorded so far."""
+"""What a run directory is checked for before it is used: what would be imported, what changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from retexo_fl.config import RunConfig, Scalar, config_values, default_values, free_keys, shown
-from retexo_fl.errors import ConfigurationError, RunDirectoryError
+from retexo_fl.errors import ConfigurationError, PluginError, RunDirectoryError
 from retexo_fl.federation.checkpoints import Checkpoint
 from retexo_fl.units import counted
+
+
+def check_no_plugins(named: Mapping[str, str], run: Path) -> None:
+    """Refuse to import what a run directory names.
+
+    Args:
+        named: Plug-ins of its configuration that would be imported, by key.
+        run: The directory.
+
+    Raises:
+        PluginError: There are some.
+    """
+    told = [f"{key} {name!r}" for key, name in named.items()]
+    if told:
+        raise PluginError(
+            f"{run / 'config.toml'}: names plug-ins ({', '.join(told)}), which run code; "
+            "expected none, or --allow-plugins if you trust them and the directory's author"
+        )
 
 
 def fixed_values(config: RunConfig) -> dict[str, Scalar]:

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from retexo_fl.client.api import PublishRequest, Ticket, chain_digest
-from retexo_fl.config import RunConfig, client_plugins, make_config, read_config_file
+from retexo_fl.config import (
+    RunConfig,
+    client_plugins,
+    config_values,
+    make_config,
+    named_plugins,
+    read_config_file,
+)
 from retexo_fl.errors import (
     CheckpointError,
     PartitionError,
@@ -26,6 +33,7 @@ from retexo_fl.federation.layer_files import (
     read_basis_file,
     read_layer_file,
 )
+from retexo_fl.federation.resume_checks import check_no_plugins
 from retexo_fl.graph.labels import CLASSES, REGRESSION
 from retexo_fl.graph.recipes.recipe import RECIPE_NAME, named_recipe, read_recipe
 from retexo_fl.layers.named import layer_class
@@ -167,7 +175,8 @@ def read_trained_model(run: Path, *, allow_plugins: bool = False) -> TrainedMode
     _check_finished(run)
     config = make_config(read_config_file(run / "config.toml"))
     if not allow_plugins:
-        _check_no_plugins(config, run)
+        named, ours = named_plugins(config_values(config)), client_plugins(config)
+        check_no_plugins({key: name for key, name in named.items() if key in ours}, run)
     try:
         layer_class(config.model)
     except PluginError as error:
@@ -225,16 +234,6 @@ def _read_basis(run: Path, config: RunConfig, shape: ModelShape) -> np.ndarray:
     if width != shape.inputs:
         raise RunDirectoryError(f"{source}: has {width} directions; expected {shape.inputs}")
     return basis
-
-
-def _check_no_plugins(config: RunConfig, run: Path) -> None:
-    """Refuse a configuration that would have this process import plug-ins that it names."""
-    named = [f"{key} {name!r}" for key, name in client_plugins(config).items()]
-    if named:
-        raise PluginError(
-            f"{run / 'config.toml'}: names plug-ins ({', '.join(named)}), which run code; "
-            "expected none, or --allow-plugins if you trust them and the directory's author"
-        )
 
 
 def _check_finished(run: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from retexo_fl import Run
 from retexo_fl.errors import PluginError
+from retexo_fl.federation.checkpoints import read_checkpoint, write_checkpoint
 from retexo_fl.federation.trained_model import read_trained_model
 from tests.support.cli import CommandLine
 from tests.support.predictions import SMALL, cut, files_in, summary_of, write_small
@@ -105,6 +107,53 @@ def test_predict_imports_what_its_user_allows(
             assert one["bytes"][measure][kind] == other["bytes"][measure][kind]
     for name in ("labelled", "files"):
         assert one[name] == other[name]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("dataset", "spy:graph"),
+        ("partitioner", "spy:cut"),
+        ("split", "spy:split"),
+        ("aggregator", "spy:Mean"),
+        ("model", "spy:Layer"),
+        ("loss", "builtins:breakpoint"),
+        ("metric", "spy:Metric"),
+    ],
+)
+def test_resume_imports_nothing_that_a_run_directory_names(
+    tmp_path: Path, retexo: CommandLine, run: Path, key: str, name: str
+) -> None:
+    """A directory that holds together: its checkpoint says the same."""
+    (run / "result.json").unlink()
+    rewritten(run, **{key: name})
+    path = run / "checkpoint.safetensors"
+    checkpoint = read_checkpoint(path)
+    checkpoint.facts["config"][key] = name
+    write_checkpoint(path, checkpoint)
+    told = retexo.refused("run", "--resume", "run")
+    assert told.startswith(f"{tmp_path}/run/config.toml: names plug-ins ({key} {name!r}), ")
+    assert "expected none, or --allow-plugins" in told
+    with pytest.raises(PluginError, match="expected none, or allow_plugins=True"):
+        Run.open(run).resume()
+    assert not (tmp_path / "imported").exists()
+
+
+def test_resume_imports_what_its_user_allows(tmp_path: Path, retexo: CommandLine) -> None:
+    """The line that says how to go on has all that it takes."""
+    broken = "[][0] if len(calls) > 30 else calls.append(0)\n    return cross"
+    (tmp_path / "spy.py").write_text("calls = []\n" + SPY.replace("return cross", broken))
+    keys = {"clients": "2", "rounds": "20", "hidden": "4", "partitioner": "random"}
+    words = [f"--{key}={value}" for key, value in keys.items()]
+    ended = retexo("run", "--quiet", "--loss=spy:loss", *words, "--out", "run")
+    assert ended.code == 1
+    assert f"go on with: retexo run --resume {tmp_path}/run --allow-plugins" in ended.err
+    sys.modules.pop("spy")
+    (tmp_path / "spy.py").write_text(SPY)
+    retexo.done("run", "--quiet", "--resume", "run", "--allow-plugins")
+    assert (tmp_path / "run" / "result.json").exists()
+    told = retexo.refused("run", "--allow-plugins", *words)
+    assert told == "allow-plugins: expected --resume RUN with it"
 
 
 def test_keys_that_an_inference_does_not_read_are_not_imported(

@@ -73,16 +73,19 @@ def check_hello(hello: HelloAnswer, *, clients: int, counts_links: bool = False)
             _demand("label-uses", max(hello.label_uses), 0, ALL_USES)
 
 
-def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
+def check_update(
+    hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool, least_loss: float
+) -> None:
     """Check the answer to a ``train.layer``.
 
     Args:
         hello: The client's hello.
         answer: What it answered.
         in_batches: A round may be of some of its train nodes.
+        least_loss: Of a node.
 
     Raises:
-        RemoteProtocolError: Its counts are not those of its nodes.
+        RemoteProtocolError: Its counts are not those of its nodes, or a loss is below the least.
         TrainingDiverged: A loss is not finite.
     """
     with named(hello.client):
@@ -90,8 +93,8 @@ def check_update(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -
         count = answer.validation_examples
         _demand("validation-examples", count, hello.validation, hello.validation)
         _demand("validation-correct", answer.validation_correct, 0, count)
-    _demand_finite(hello.client, "loss-sum", answer.loss_sum)
-    _demand_finite(hello.client, "validation-loss-sum", answer.validation_loss_sum)
+    _demand_loss(hello.client, "loss-sum", answer.loss_sum, least_loss)
+    _demand_loss(hello.client, "validation-loss-sum", answer.validation_loss_sum, least_loss)
     _demand_finite(hello.client, "validation-metric-values", *answer.validation_metric.values)
 
 
@@ -131,11 +134,13 @@ def check_squares(hello: HelloAnswer, squares: tuple[float, ...]) -> None:
             raise RemoteProtocolError(f"squares add up to {list(squares)}; expected numbers from 0")
 
 
-def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -> None:
+def check_evaluated(
+    hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str, least_loss: float
+) -> None:
     """Check the answer to an ``evaluate.layer`` on the ``validation`` or ``test`` nodes.
 
     Raises:
-        RemoteProtocolError: Its counts are not those of its nodes.
+        RemoteProtocolError: Its counts are not those of its nodes, or its loss is below the least.
         TrainingDiverged: A loss is not finite.
     """
     count = hello.test if nodes == "test" else hello.validation
@@ -143,7 +148,7 @@ def check_evaluated(hello: HelloAnswer, answer: EvaluateAnswer, *, nodes: str) -
         _demand("num-examples", answer.examples, count, count)
         _demand("correct", answer.correct, 0, count)
         _demand("numbers of own", len(answer.own), 0, 1 if nodes == "test" else 0)
-    _demand_finite(hello.client, "loss-sum", answer.loss_sum)
+    _demand_loss(hello.client, "loss-sum", answer.loss_sum, least_loss)
     _demand_finite(hello.client, "metric-values", *answer.metric.values)
     _demand_finite(hello.client, "report-values", *answer.report.values)
     _demand_finite(hello.client, "own", *answer.own)
@@ -229,6 +234,13 @@ def _demand(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
         raise RemoteProtocolError(f"{name} is {value}; expected {expected}, as in its hello")
+
+
+def _demand_loss(client: int, name: str, value: float, least: float) -> None:
+    _demand_finite(client, name, value)
+    if value < least:
+        with named(client):
+            raise RemoteProtocolError(f"{name} is {value}; expected a number from {least:g}")
 
 
 def _demand_finite(client: int, name: str, *values: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,7 @@ from retexo_fl.federation.rounds.control_variates import ControlVariates
 from retexo_fl.federation.rounds.masked_sums import TRIALS, MaskedSums, Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
+from retexo_fl.plugins import is_plugin
 from retexo_fl.training.judging import report_length
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
@@ -444,7 +446,9 @@ class StageTraining:
         """Hand an update, or a sum, to the aggregator; return what the codec measures of it."""
         # A round of mini-batches may be of some of a client's train nodes.
         in_batches = self._config.sampler != "none"
-        check_update(self._clients.hello(who), answer, in_batches=in_batches)
+        check_update(
+            self._clients.hello(who), answer, in_batches=in_batches, least_loss=self._least_loss
+        )
         self._count_traffic(who, answer)
         client = members(who)[0]
         with named(who):
@@ -474,7 +478,7 @@ class StageTraining:
 
     def _evaluated(self, who: Who, answer: EvaluateAnswer, nodes: str) -> Tally:
         hello, count = self._clients.hello(who), answer.examples
-        check_evaluated(hello, answer, nodes=nodes)
+        check_evaluated(hello, answer, nodes=nodes, least_loss=self._least_loss)
         self._count_traffic(who, answer)
         return Tally(
             count=count,
@@ -485,6 +489,11 @@ class StageTraining:
                 hello, "report", answer.report, self._report_length(hello, nodes, count)
             ),
         )
+
+    @property
+    def _least_loss(self) -> float:
+        """Of a node: what is the user's own may be anything."""
+        return -math.inf if is_plugin(self._config.loss) else 0.0
 
     def _count_traffic(self, who: Who, answer: TrainAnswer | EvaluateAnswer | MaskedAnswer) -> None:
         """Enter what a client and its peers exchanged for an answer; of a sum, each has."""

@@ -63,6 +63,7 @@ def test_owners_who_say_nothing_take_the_defaults_of_a_run(part: GraphPartition)
             Limits(allow_plugins=("mine:loss",)),
             r"loss: 'mine:other' .*; expected .*\(mine:loss\)",
         ),
+        ({"model": "pyg:GATConv"}, Limits(), "model: 'pyg:GATConv' may not be imported here"),
         *(
             ({"algorithm": name}, Limits(), f"algorithm: '{name}'; .* lists .lazy")
             for name in ("standard", "bns", "drop")
