@@ -115,8 +115,7 @@ class PredictionTable(LiveView):
         table.add_column("", no_wrap=True, overflow="ellipsis")
         for row in self._rows:
             table.add_row(*self._cells(row))
-        head = Text(self._head(), style="bold", no_wrap=True, overflow="ellipsis")
-        foot = Text(self._end or self._so_far(), no_wrap=True, overflow="ellipsis")
+        head, foot = Text(self._head(), style="bold"), Text(self._end or self._so_far())
         return Group(head, Text(), table, Text(), foot)
 
     def _cells(self, row: _Row) -> list[Text | ProgressBar]:

@@ -107,17 +107,15 @@ class LiveTable(LiveView):
 
 
 def _picture(course: RunCourse, names: tuple[str, ...]) -> Group:
-    head = Text(_head(course, names), style="bold", no_wrap=True, overflow="ellipsis")
+    head = Text(_head(course, names), style="bold")
     profile = [Text(line, style="dim") for line in _profile_of(course)]
     warnings = [Text(f"warning: {plain_text(line)}", style="yellow") for line in course.warnings]
-    foot = Text(no_wrap=True, overflow="ellipsis")
+    foot = Text()
     if course.finished:
         foot.append(_summary(course))
     else:
         foot.append(_foot(course), style="dim")
-    short = [
-        Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in _short_of(course)
-    ]
+    short = [Text(line, style="yellow") for line in _short_of(course)]
     return Group(head, *profile, *warnings, Text(), _table(course), Text(), *short, foot)
 
 

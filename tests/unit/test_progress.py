@@ -106,6 +106,17 @@ def test_live_table_fits_80_columns() -> None:
     assert len([line for line in lines if line.startswith(("0 ", "1 "))]) == 2
 
 
+def test_what_is_longer_than_a_line_goes_on_in_the_next() -> None:
+    found = events(Recipe(clients=1_000_000))
+    found[0] |= {"metric": "balanced-accuracy"}
+    lines = _screen(found[:4], dataset="synthetic:nodes=20000,degree=20,homophily=0.6")
+    assert max(len(line) for line in lines) <= 80
+    assert " ".join(line.strip() for line in lines[:2]) == (
+        "synthetic:nodes=20000,degree=20,homophily=0.6, sage, 1,000,000 clients, engine inline, "
+        "metric balanced-accuracy"
+    )
+
+
 def test_live_table_resumes_in_the_middle() -> None:
     text = "\n".join(_screen(_resumed(Recipe())[:3]))
     assert text.startswith("digits, sage, 5 clients, engine inline, attempt 2")
