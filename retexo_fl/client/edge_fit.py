@@ -10,6 +10,7 @@ import numpy as np
 
 from retexo_fl.errors import PartitionError
 from retexo_fl.graph import GraphPartition
+from retexo_fl.graph.keys import quoted
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.layers.named import layer_class
 
@@ -49,8 +50,9 @@ def _check_positive(model: str, part: GraphPartition, weights: np.ndarray) -> No
     at = int(negative[0]) // (weights.size // len(weights))
     row = int(np.searchsorted(part.indptr, at, side="right")) - 1
     keys = np.concatenate((part.node_keys.astype(object), part.boundary_keys.astype(object)))
+    ends = f"{quoted(keys[row])} and {quoted(keys[part.indices[at]])}"
     raise PartitionError(
-        f"client {part.client}: the edge of {keys[row]!r} and {keys[part.indices[at]]!r} weighs "
+        f"client {part.client}: the edge of {ends} weighs "
         f"{weights.reshape(-1)[negative[0]]:.6g}; expected at least 0 with model {model}"
     )
 

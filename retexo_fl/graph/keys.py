@@ -49,6 +49,11 @@ def narrow_keys(keys: np.ndarray) -> np.ndarray:
     return keys.astype(f"S{longest}")
 
 
+def quoted(key: bytes) -> str:
+    """Return a key as an error shows it: the text in quotes that the owner knows it by."""
+    return repr(key.decode(errors="backslashreplace"))
+
+
 def check_keys(checks: ArrayChecks, name: str, keys: np.ndarray, *, num_nodes: int) -> None:
     """Check that keys are ``num_nodes`` different, non-empty byte strings."""
     checks.form(name, keys, kinds="S", shape=(num_nodes,))
@@ -60,4 +65,6 @@ def check_keys(checks: ArrayChecks, name: str, keys: np.ndarray, *, num_nodes: i
     if len(repeated):
         key = bytes(ordered[repeated[0]])
         rows = np.flatnonzero(keys == key)
-        checks.fail(name, f"rows {rows[0]} and {rows[1]} are both {key!r}; expected unique keys")
+        checks.fail(
+            name, f"rows {rows[0]} and {rows[1]} are both {quoted(key)}; expected unique keys"
+        )

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.errors import PartitionError
+from retexo_fl.graph.keys import quoted
 from retexo_fl.graph.neighbours import EdgeValues
 from retexo_fl.graph.parts.storage import open_partition
 from retexo_fl.graph.plan.boundary import BoundaryPlan
@@ -209,7 +210,7 @@ def _check_owners(parts: list[_Part]) -> None:
         one, two = order[repeated[0]], order[repeated[0] + 1]
         raise PartitionError(
             f"{parts[owners[one]].directory} and {parts[owners[two]].directory} both have "
-            f"the inner node {bytes(keys[one])!r}; expected one owner"
+            f"the inner node {quoted(keys[one])}; expected one owner"
         )
 
 
@@ -247,7 +248,7 @@ def _one_sided_edge(part: _Part, other: _Part) -> str:
     back = {(ours, theirs) for theirs, ours in _edges_between(other, part)}
     ours, theirs = min(edges ^ back)
     holder = part if (ours, theirs) in edges else other
-    return f"{ours!r} - {theirs!r} is in {holder.directory} only"
+    return f"{quoted(ours)} - {quoted(theirs)} is in {holder.directory} only"
 
 
 def _differing_edge(part: _Part, other: _Part) -> str:
@@ -264,7 +265,8 @@ def _differing_edge(part: _Part, other: _Part) -> str:
             found, expected = one.named().get(name), two.named().get(name)
             if found is None or expected is None or not np.array_equal(found, expected):
                 what = name.removeprefix("edge_").replace("_", " ")
-                return f"{what} of {ours!r} - {theirs!r} are {_shown(found)} and {_shown(expected)}"
+                of = f"{quoted(ours)} - {quoted(theirs)}"
+                return f"{what} of {of} are {_shown(found)} and {_shown(expected)}"
     return ""
 
 

@@ -26,7 +26,7 @@ def test_negative_weights_are_refused_in_one_line(model: str) -> None:
     check_edges(model, small_parts()[0])
     with pytest.raises(PartitionError) as caught:
         check_edges(model, negative_part())
-    told = f"the edge of b'a' and b'ab' weighs -2; expected at least 0 with model {model}"
+    told = f"the edge of 'a' and 'ab' weighs -2; expected at least 0 with model {model}"
     assert str(caught.value) == f"client 0: {told}"
 
 

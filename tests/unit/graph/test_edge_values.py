@@ -155,7 +155,7 @@ def test_a_value_on_which_two_parts_differ_is_named(
     write_partitions(parts, tmp_path / "out")
     with pytest.raises(PartitionError) as caught:
         check_partitions(find_partitions(tmp_path / "out"))
-    pattern = f"list the same edges, but {name} of b'a' - b'ab' are .*; expected the same weight"
+    pattern = f"list the same edges, but {name} of 'a' - 'ab' are .*; expected the same weight"
     assert re.search(pattern, str(caught.value))
 
 

@@ -78,7 +78,7 @@ def _features(*, rows: int = 6, value: float = 1.0, dtype: str = "float32") -> n
             {"labels": np.zeros((6, 1, 1), dtype=int)},
             "labels: got int64 of shape (6, 1, 1); expected",
         ),
-        ({"node_keys": np.array([b"a"] * 6)}, "node_keys: rows 0 and 1 are both b'a'"),
+        ({"node_keys": np.array([b"a"] * 6)}, "node_keys: rows 0 and 1 are both 'a'"),
         ({"node_keys": np.array([b"a", b"", b"b", b"c", b"d", b"e"])}, "node_keys: row 1 is empty"),
         ({"node_keys": np.arange(6)}, "node_keys: got int64; expected bytes"),
     ],

@@ -25,6 +25,7 @@ from retexo_fl.graph import (
     write_partition,
     write_partitions,
 )
+from retexo_fl.graph.keys import quoted
 from tests.support.edge_lists import cut_edges, with_cut_edges
 from tests.unit.graph.graphs import (
     SMALL_FEATURES,
@@ -170,17 +171,17 @@ def _no_peers(part: GraphPartition) -> GraphPartition:
         (_more_classes, "has num_classes 9"),
         (
             _other_edge,
-            "client 0 and client 1 .*3 edges.*not the same ones; .*b'a' - b'b' .*{1} only$",
+            "client 0 and client 1 .*3 edges.*not the same ones; .*'a' - 'b' .*{1} only$",
         ),
         (
             _one_more_edge,
-            "client 0 .*3 edges.*client 1.* 4 .*; .*b'd' - b'ab' .*{1} only$",
+            "client 0 .*3 edges.*client 1.* 4 .*; .*'d' - 'ab' .*{1} only$",
         ),
         (_other_node, "client 0 and client 1 .*3 edges.*not the same"),
-        (_own_node_of_the_other, "inner node b'z'; expected one owner"),
+        (_own_node_of_the_other, "inner node 'z'; expected one owner"),
         (
             _no_peers,
-            "client 0 .*3 edges.*client 1.* none.*; .*b'a' - b'ab' .*{0} only$",
+            "client 0 .*3 edges.*client 1.* none.*; .*'a' - 'ab' .*{0} only$",
         ),
     ],
 )
@@ -217,4 +218,4 @@ def test_check_partitions_names_an_edge_that_only_one_side_lists(
     assert message.startswith(f"{folders[low]} and {folders[high]}: client ")
     assert message.endswith(f" {folders[left_out.owner]} only")
     for key in (left_out.key, bytes(part.node_keys[left_out.row])):
-        assert repr(key) in message
+        assert quoted(key) in message

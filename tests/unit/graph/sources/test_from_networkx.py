@@ -116,7 +116,7 @@ def test_names_that_are_no_keys_are_refused(name: Any) -> None:
 
 def test_names_that_are_the_same_key_are_refused() -> None:
     graph = nx.relabel_nodes(small_networkx(), {"d": 7, "a": "7"})
-    with pytest.raises(DatasetError, match="node_keys: rows 0 and 1 are both b'7'"):
+    with pytest.raises(DatasetError, match="node_keys: rows 0 and 1 are both '7'"):
         from_networkx(graph)
 
 
