@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 
 from retexo_fl.channels.accounts import RefusalLog
 from retexo_fl.channels.addresses import scheme_of, source_of
-from retexo_fl.channels.handshake import Proved, prove
+from retexo_fl.channels.handshake import Proved, first_words, prove
 from retexo_fl.channels.limits import LinkLimits
 from retexo_fl.channels.patience import loop_time_s
 from retexo_fl.channels.secure_stream import SecureStream
@@ -20,8 +20,44 @@ from retexo_fl.exchange.link_reasons import Reason, reason_of
 _PAUSE_S = 1.0
 
 
+class _Silent:
+    """Connections of one listener that have said nothing yet, by whence they come, oldest first.
+
+    A client speaks as soon as it is connected. So idle connections, which cost little, displace
+    each other, and take no place of those who speak.
+
+    Args:
+        most: How many.
+        sent_away: Called with the source of one that goes.
+    """
+
+    def __init__(self, most: int, *, sent_away: Callable[[str], None]) -> None:
+        self._most = most
+        self._sent_away = sent_away
+        self._by_source: defaultdict[str, list[asyncio.Task[None]]] = defaultdict(list)
+        self._count = 0
+
+    def add(self, task: asyncio.Task[None], source: str) -> None:
+        if self._count >= self._most:
+            fullest = max(self._by_source, key=lambda one: len(self._by_source[one]))
+            oldest = self._by_source[fullest][0]
+            oldest.cancel()
+            self._sent_away(fullest)
+            self.forget(oldest, fullest)
+        self._by_source[source].append(task)
+        self._count += 1
+        task.add_done_callback(lambda done: self.forget(done, source))
+
+    def forget(self, task: asyncio.Task[None], source: str) -> None:
+        if task in self._by_source.get(source, ()):
+            self._by_source[source].remove(task)
+            self._count -= 1
+            if not self._by_source[source]:
+                del self._by_source[source]
+
+
 class _Crowd:
-    """Connections of one listener that have proved nothing yet: whence, and since when.
+    """Connections of one listener that spoke and have proved nothing: whence, and since when.
 
     Args:
         limits: How many, and for how long.
@@ -100,6 +136,7 @@ class Doorway:
     async def keep(self, listener: Listener, tasks: asyncio.TaskGroup) -> None:
         """Take connections until cancelled."""
         limits = self._limits.on(scheme_of(listener.address))
+        silent = _Silent(limits.max_silent, sent_away=self._crowded)
         crowd = _Crowd(limits, clients_at=self._clients_at, sent_away=self._crowded)
         while True:
             try:
@@ -111,23 +148,27 @@ class Doorway:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             source = source_of(stream.remote)
-            if crowd.has_room(source):
-                crowd.add(tasks.create_task(self._serve(stream, source, crowd, limits)), source)
-                continue
-            self._crowded(source)
-            with suppress(TimeoutError):
-                # Nobody waits for the goodbye of one of a flood.
-                async with asyncio.timeout(0):
-                    await stream.close()
+            serving = self._serve(stream, source, silent, crowd, limits)
+            silent.add(tasks.create_task(serving), source)
+            # Many may be there at once: each begins before the next, and others have their turns.
+            await asyncio.sleep(0)
 
     async def _serve(
-        self, stream: ByteStream, source: str, crowd: _Crowd, limits: LinkLimits
+        self, stream: ByteStream, source: str, silent: _Silent, crowd: _Crowd, limits: LinkLimits
     ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            proved = await prove(stream, self._secure(), within_s=limits.handshake_s)
-            task = asyncio.current_task()
-            if task is not None:
-                crowd.forget(task)
+            heard = await first_words(stream, within_s=limits.handshake_s)
+            silent.forget(task, source)
+            if not crowd.has_room(source):
+                self._crowded(source)
+                await _drop(stream)
+                return
+            crowd.add(task, source)
+            within_s = limits.handshake_s
+            proved = await prove(stream, self._secure(), within_s=within_s, heard=heard)
+            crowd.forget(task)
             self._met_at[proved.client, stream.channel] = source
             await self._welcome(proved)
         except Exception as error:
@@ -137,7 +178,7 @@ class Doorway:
             self._refuse(who, reason_of(named), str(named))
             await stream.close()
         except asyncio.CancelledError:
-            await stream.close()
+            await _drop(stream)
             raise
 
     def _clients_at(self, source: str) -> int:
@@ -154,6 +195,13 @@ class Doorway:
     def _refuse(self, who: str, reason: Reason, sentence: str) -> None:
         self.refused[reason] += 1
         self._log.write(who, reason, sentence, loop_time_s())
+
+
+async def _drop(stream: ByteStream) -> None:
+    """Close a stream; nobody waits for the goodbye of one of a flood."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await stream.close()
 
 
 def host_of(stream: ByteStream) -> str:

@@ -34,8 +34,10 @@ class Proved:
     received_bytes: int
 
 
-async def prove(stream: ByteStream, secure: SecureStream, *, within_s: float) -> Proved:
-    """Do the handshake.
+async def prove(
+    stream: ByteStream, secure: SecureStream, *, within_s: float, heard: bytes = b""
+) -> Proved:
+    """Do the handshake; the other end has said what was ``heard`` already.
 
     Raises:
         PeerRefused: It is not in the roster, or was too slow.
@@ -43,13 +45,29 @@ async def prove(stream: ByteStream, secure: SecureStream, *, within_s: float) ->
     """
     try:
         async with asyncio.timeout(within_s):
-            return await _prove(stream, secure)
+            return await _prove(stream, secure, heard)
     except TimeoutError as error:
         raise refused(Reason.SLOW, f"no handshake within {within_s:g} s") from error
 
 
-async def _prove(stream: ByteStream, secure: SecureStream) -> Proved:
-    sent_bytes = received_bytes = 0
+async def first_words(stream: ByteStream, *, within_s: float) -> bytes:
+    """Return what the other end says first.
+
+    Raises:
+        PeerRefused: It says nothing in time.
+        ChannelClosed: The stream broke.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            return await stream.read(_PIECE_BYTES)
+    except TimeoutError as error:
+        raise refused(Reason.SLOW, f"no handshake within {within_s:g} s") from error
+
+
+async def _prove(stream: ByteStream, secure: SecureStream, heard: bytes) -> Proved:
+    if heard:
+        secure.receive_data(heard)
+    sent_bytes, received_bytes = 0, len(heard)
     while True:
         try:
             client = secure.handshake()

@@ -17,7 +17,10 @@ class LinkLimits:
         connect_s: For a connection to come about.
         handshake_s: For TLS to prove both ends.
         stall_s: For the operating system to take a piece; a peer that reads nothing is lost.
-        max_unproved: Connections of strangers that have not proved who they are, all together, and
+        max_silent: Connections that have said nothing yet. For one more the oldest goes, of the
+            source address that has most of them.
+        max_unproved: Connections of strangers that have said something and not proved who they
+            are, all together, and
         max_unproved_each: of one source address. One more is closed, unless the oldest is older
             than
         patience_s: this, and goes instead. An address of the roster has places of its own: so many
@@ -41,6 +44,7 @@ class LinkLimits:
     connect_s: float = 10.0
     handshake_s: float = 10.0
     stall_s: float = 120.0
+    max_silent: int = 256
     max_unproved: int = 8
     max_unproved_each: int = 4
     patience_s: float = 2.0
@@ -80,6 +84,7 @@ class LinkLimits:
             handshake_s=_CARRIED_S,
             stall_s=_CARRIED_S,
             # The server alone says whose they are: more than one source, and each of one client.
+            max_silent=_MAX_CARRIED,
             max_unproved=_MAX_CARRIED,
             max_unproved_each=2,
             patience_s=_CARRIED_PATIENCE_S,

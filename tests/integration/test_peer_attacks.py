@@ -18,7 +18,7 @@ import pytest
 
 from retexo_fl.channels import BlockKey
 from retexo_fl.channels.gate import Admission
-from retexo_fl.channels.handshake import Proved
+from retexo_fl.channels.handshake import Proved, prove
 from retexo_fl.channels.identity import make_identity
 from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.channels.secure_stream import SecureStream, connecting_context
@@ -639,7 +639,10 @@ def _crowded(
             with ExitStack() as crowd:
                 for source in sources:
                     for _ in range(10):
-                        crowd.enter_context(closing(_from(source, world.address(0))))
+                        stranger = _from(source, world.address(0))
+                        crowd.enter_context(closing(stranger))
+                        # It begins a handshake, and says no more.
+                        stranger.sendall(b"\x16")
                 places = min(8, 4 * len(sources))
                 refused = 10 * len(sources) - places
                 await until(
@@ -650,6 +653,61 @@ def _crowded(
 
     run(story())
     return victim
+
+
+async def _is_let_in(world: World, stream: ByteStream) -> bool:
+    """Say who one is, and return whether the other end greets."""
+    member = world.roster.members[0]
+    context = connecting_context(world.identity(1), member)
+    secure = SecureStream(context, is_accepting=False, clients={member.digest: 0})
+    try:
+        async with asyncio.timeout(5):
+            await prove(stream, secure, within_s=5.0)
+            return bool(await stream.read(2**14))
+    except (ChannelClosed, PeerRefused, TimeoutError):
+        return False
+    finally:
+        await stream.close()
+
+
+def test_idle_connections_from_a_peers_own_address_keep_no_link_out(tmp_path: Path) -> None:
+    """30 come before each link, and as many as may stay."""
+    world = World.of(tmp_path, 2)
+    victim = world.client(0, limits=replace(_NEVER_MIND, max_silent=16))
+
+    async def story() -> None:
+        come_in = 0
+        with ExitStack() as idle:
+            async with running(victim):
+                for _ in range(10):
+                    for _ in range(30):
+                        idle.enter_context(closing(_from("127.0.0.1", world.address(0))))
+                        await asyncio.sleep(0)
+                    stream = await TcpTransport().connect(world.address(0), 0)
+                    come_in += await _is_let_in(world, stream)
+        assert come_in >= 9
+        assert victim.network.report().strangers_refused["connections"] >= 300 - 16
+
+    run(story())
+
+
+def test_idle_connections_displace_those_of_their_own_address(tmp_path: Path) -> None:
+    """A peer that is slow to speak is not sent away for one who opens many."""
+    world = World.of(tmp_path, 2)
+    victim = world.client(0, limits=replace(_NEVER_MIND, max_silent=16))
+
+    async def story() -> None:
+        with ExitStack() as idle:
+            async with running(victim):
+                slow = await TcpTransport().connect(world.address(0), 0)
+                for _ in range(100):
+                    idle.enter_context(closing(_from("127.0.0.2", world.address(0))))
+                await until(
+                    lambda: victim.network.report().strangers_refused == {"connections": 85}
+                )
+                assert await _is_let_in(world, slow)
+
+    run(story())
 
 
 def test_one_stranger_does_not_take_the_places_of_all(tmp_path: Path) -> None:
