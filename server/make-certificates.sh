@@ -11,7 +11,8 @@
 #   server.key  the server's key: the server alone reads it
 #
 # It overwrites nothing: with ca.crt and ca.key there (a new server certificate from the same
-# authority), remove server.pem and server.key first. DAYS says how long they are valid.
+# authority), remove server.pem and server.key first. Certificates are valid for 825 days, or as
+# many as the environment variable DAYS says.
 set -eu
 umask 077
 
