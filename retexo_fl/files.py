@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from retexo_fl.errors import ConfigurationError
 
@@ -34,13 +35,12 @@ def write_whole(
     Raises:
         OSError: It could not be written; what stood at ``path`` still does, and nothing else.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    # No link can stand there that leads elsewhere: nobody foresees the name, and it must be new.
+    beside = path.with_name(f"{path.name}.{os.getpid()}{secrets.randbelow(10**9):09}.part")
     written = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            if private:
-                os.fchmod(file.fileno(), 0o600)
+        with new_file(beside, mode=0o600 if private else 0o666) as file:
             for part in parts:
                 written += file.write(part)
             if durable:
@@ -54,6 +54,16 @@ def write_whole(
             beside.unlink(missing_ok=True)
         raise
     return written
+
+
+def new_file(path: Path, *, mode: int) -> BinaryIO:
+    """Open a file for writing where there is none; it has its mode, less the umask, at once.
+
+    Raises:
+        FileExistsError: Something stands there, be it a link to nothing.
+        OSError: It cannot be made.
+    """
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
 
 
 def force(path: Path) -> None:

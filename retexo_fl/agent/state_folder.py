@@ -26,7 +26,8 @@ def owned_state(folder: Path) -> Iterator[Path]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(folder / _LOCK_NAME, flags, 0o600)
     except OSError as error:
         raise ConfigurationError(f"state: {folder} cannot be used ({error.strerror})") from error
     with os.fdopen(descriptor, "r+") as lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from retexo_fl.errors import IdentityError
+from retexo_fl.files import new_file
 
 KEY_FILE: Final = "key.pem"
 CERTIFICATE_FILE: Final = "certificate.pem"
@@ -235,6 +235,5 @@ def write_new(path: Path, data: bytes, *, mode: int) -> None:
         FileExistsError: Something stands there, be it a link to nothing.
         OSError: It cannot be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
+    with new_file(path, mode=mode) as file:
         file.write(data)

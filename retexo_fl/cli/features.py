@@ -121,7 +121,7 @@ def _summarise(  # noqa: PLR0913 - a command's parameters are its options
         form=TextForm.of(delimiter=delimiter, decimal=decimal, encoding=encoding),
     )
     summary = summarise_table(table, choice)
-    write_whole(out, [summary.to_json().encode()])
+    write_whole(out, [summary.to_json().encode()], private=True)
     for sentence in unlabelled_words(summary.label_column, summary.label.classes):
         complain(sentence)
     for name, column in sorted(summary.columns.items()):

@@ -205,11 +205,13 @@ def scratch_folder(run_id: int) -> Path:
         folder = Path(named)
     else:
         folder = Path(tempfile.gettempdir()) / f"retexo-fl-{os.getuid()}" / str(run_id)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     root = folder if named else folder.parent
+    with suppress(FileExistsError):  # Also a link to nothing.
+        root.mkdir(mode=0o700, parents=True)
     if root.lstat().st_uid != os.getuid() or root.is_symlink():
         raise ConfigurationError(f"{root}: belongs to another user; set {SCRATCH_VARIABLE}")
     root.chmod(0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

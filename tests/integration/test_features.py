@@ -6,6 +6,7 @@ import csv
 import random
 import re
 import shlex
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,7 @@ def _fit_over_clients(retexo: CommandLine) -> None:
     for branch in BRANCHES:
         given = (f"{branch}.csv", *NAMES, "--drop", "branch,note", "--out", f"{branch}.json")
         retexo.done("features", "summarise", *given)
+        assert stat.S_IMODE(Path(f"{branch}.json").stat().st_mode) == 0o600
     summaries = [f"{branch}.json" for branch in BRANCHES]
     retexo.done("features", "fit", *summaries, "--log", "balance", "--out", "recipe.toml")
 

@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 
 from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.file_lock import locked_folder
+from retexo_fl.files import new_file
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.neighbours import EdgeValues
@@ -25,6 +26,8 @@ from retexo_fl.graph.recipes.recipe import RECIPE_NAME, FeatureRecipe, read_reci
 from retexo_fl.replacing import PREDICTIONS, Kind, Replacement, check_replaceable, is_taken
 from retexo_fl.units import counted
 
+#: Features, labels and edges are the client's own.
+_PRIVATE: Final = 0o600
 _PART: Final = "part-"
 #: Stored as they are, under the names of the fields.
 _FIELDS: Final = (
@@ -239,7 +242,7 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
     stored = {}
     for name, array in _stored_form(partition).items():
         path = folder / f"{name}.npy"
-        with _new_private(path) as file:
+        with new_file(path, mode=_PRIVATE) as file:
             np.save(file, array, allow_pickle=False)
         stored[name] = StoredArray(
             shape=array.shape,
@@ -262,13 +265,8 @@ def _write_arrays(partition: GraphPartition, folder: Path) -> None:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    with _new_private(path) as file:
+    with new_file(path, mode=_PRIVATE) as file:
         file.write(content)
-
-
-def _new_private(path: Path) -> BinaryIO:
-    """Open a new file that no other user reads: features, labels and edges are the client's own."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def _stored_form(partition: GraphPartition) -> dict[str, np.ndarray]:

@@ -93,6 +93,7 @@ def test_scratch_folder_that_was_put_there_by_a_link_is_refused(temporary: Path)
     (temporary / f"retexo-fl-{os.getuid()}").symlink_to(temporary / "mine")
     with pytest.raises(ConfigurationError, match="belongs to another user"):
         scratch_folder(7)
+    assert not list((temporary / "mine").iterdir())
 
 
 def test_scratch_folder_is_taken_from_the_environment(
