@@ -16,7 +16,7 @@ from typing import Final, Self
 
 #: What a byte was moved for.
 KINDS: Final = ("boundary", "updates_up", "weights_down", "masks", "control")
-#: Keys and shares of masks: only where sums are masked.
+#: Keys of masks: only where sums are masked.
 RARE_KINDS: Final = ("masks",)
 #: Of a number in a ledger's text; sums of such numbers still are float64 in a report.
 _MOST_DIGITS: Final = 19

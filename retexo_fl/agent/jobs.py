@@ -26,7 +26,6 @@ from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
     EvaluateRequest,
-    FinishRequest,
     PredictedAnswer,
     PredictedRequest,
     PredictRequest,
@@ -363,8 +362,8 @@ class AgentJobs:
 
 def _is_last(request: wire.Request) -> bool:
     asked = request.asked
-    is_end = isinstance(asked, PredictRequest | FinishRequest)
-    return is_end or (isinstance(asked, EvaluateRequest) and asked.last)
+    is_end = isinstance(asked, EvaluateRequest) and asked.last
+    return is_end or isinstance(asked, PredictRequest)
 
 
 def _write(path: Path, parts: list[bytes]) -> None:

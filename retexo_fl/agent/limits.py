@@ -9,7 +9,7 @@ from typing import Final
 from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config import DEVICES
 from retexo_fl.errors import ConfigurationError
-from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.masking.agreement import LEAST
 from retexo_fl.plugins import is_plugin
 
 _MOST_SHOWN: Final = 60
@@ -43,7 +43,7 @@ class Limits:
     most_rounds: int = 1000
     most_memory_mib: float = 0.0
     require_secure_aggregation: bool = False
-    least_clients: int = LEAST_CLIENTS
+    least_clients: int = LEAST
 
     def __post_init__(self) -> None:
         """Check each key."""
@@ -68,8 +68,8 @@ class Limits:
         ):
             if not 1 <= count <= _MOST_COUNT:
                 raise _unusable(key, count, f"1 to {_MOST_COUNT}")
-        if not LEAST_CLIENTS <= self.least_clients <= _MOST_COUNT:
-            raise _unusable("least-clients", self.least_clients, f"{LEAST_CLIENTS} at least")
+        if not LEAST <= self.least_clients <= _MOST_COUNT:
+            raise _unusable("least-clients", self.least_clients, f"{LEAST} at least")
         if not 0 <= self.most_memory_mib < math.inf:
             raise _unusable("most-memory-mib", self.most_memory_mib, "a number from 0")
 

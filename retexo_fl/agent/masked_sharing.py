@@ -26,7 +26,7 @@ from retexo_fl.client.store import MemoryStore
 from retexo_fl.errors import ConfigurationError, SecureAggregationRefused
 from retexo_fl.graph.recipes import TableColumns, TableSummary, number_of
 from retexo_fl.masking import MASKED
-from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.masking.agreement import LEAST
 from retexo_fl.units import counted
 
 _COLUMNS: Final = Path("the server's columns")
@@ -60,15 +60,16 @@ class MaskedShare:
         self._least_clients = least_clients
         self._columns = TableColumns.of(summary, least_nodes)
         self._masks: tuple[Ticket, ClientMasks] | None = None
-        #: Of the sums that were told: among which clients, as bits, and of which columns.
-        self._told: tuple[bytes, bytes] | None = None
+        #: Of which columns sums were told.
+        self._told: bytes | None = None
 
     def columns(self, request: ColumnsRequest) -> ColumnsAnswer:
         """Tell what columns there are, and a public key."""
         ticket = request.ticket
         client = self._signer.identity.client
         if self._masks is None or self._masks[0] != ticket:
-            masks = ClientMasks(ticket.job, client, MemoryStore())
+            members = self._signer.agreement().cohort_of(client).members
+            masks = ClientMasks(ticket.job, client, MemoryStore(), clients=len(members))
             masks.signer, masks.least_clients = self._signer, self._least_clients
             self._masks = ticket, masks
         key, signature = self._masks[1].introduce(ticket.attempt)
@@ -89,19 +90,17 @@ class MaskedShare:
         """Tell what this client adds to the sums over all tables, under masks.
 
         Raises:
-            SecureAggregationRefused: Columns were told to another job; sums were told among other
-                clients, or of other columns; or as :func:`.number_of` and
+            SecureAggregationRefused: Columns were told to another job; sums were told of other
+                columns; or as :func:`.number_of` and
                 :meth:`.ClientMasks.hide`.
         """
         masks = self._masks_of(request.ticket)
         content = request.columns.tobytes()
-        asked_now = request.terms.asked or b"", content
-        if self._told not in (None, asked_now):
-            other = "columns" if self._told and self._told[0] == asked_now[0] else "clients"
+        if self._told not in (None, content):
             raise SecureAggregationRefused(
-                f"sums were told that are of other {other}; a second sum could tell their "
-                "difference; expected the same clients and columns, or `retexo features share` to "
-                "be started again by every owner who wants that"
+                "sums were told that are of other columns; a second sum could tell their "
+                "difference; expected the same columns, or `retexo features share` to be started "
+                "again by every owner who wants that"
             )
         try:
             asked = TableColumns.parse(content, _COLUMNS)
@@ -109,7 +108,7 @@ class MaskedShare:
             raise SecureAggregationRefused(str(error)) from error
         number = number_of(self._summary, self._columns, asked)
         answer = masks.hide_long(request, number, content)
-        self._told = asked_now
+        self._told = content
         return answer
 
     def _masks_of(self, ticket: Ticket) -> ClientMasks:
@@ -157,7 +156,7 @@ def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
     signer = Introductions(replace(settings, introductions=False), identity).signer()
     assert signer is not None
     clients = len({*signer.roster().members, identity.client})
-    least = max(settings.least_clients, LEAST_CLIENTS)
+    least = max(settings.least_clients, LEAST)
     if clients < least:
         return None, f"the roster has {counted(clients, 'client')}; expected {least} at least"
     return signer, ""

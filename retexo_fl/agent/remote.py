@@ -42,6 +42,7 @@ class RemoteClient:
         self._socket_path = socket_path
         self._run_config = run_config
         self._wait_s = wait_s
+        self._masked = run_config.get("secure-aggregation") == "masked"
         timeout_s = run_config.get("message-timeout-s", _TIMEOUT_S)
         self._timeout_s = timeout_s if isinstance(timeout_s, int | float) else _TIMEOUT_S
 
@@ -68,7 +69,8 @@ class RemoteClient:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                return wire.decode_answer(answer_class(request), head, body)
+                kind = answer_class(request, masked=self._masked)
+                return wire.decode_answer(kind, head, body)
 
 
 def ask_agent(

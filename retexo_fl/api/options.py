@@ -188,6 +188,10 @@ class Options(TypedDict, total=False):
     that cancel (masked; at least 3 clients with train nodes; no help against a malicious
     server).
     """
+    cohort_size: int | None
+    """Clients that are added up together under masks, all of them or none, in a simulation and
+    a plan; 0 for about five. In a deployment owners agree on that.
+    """
     seed: int | None
     """Seed of every random choice."""
     dtype: Literal["float32", "float64"] | None
@@ -412,6 +416,7 @@ class SweepOptions(TypedDict, total=False):
     weight_decay: float | Sequence[float] | None
     aggregator: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
     secure_aggregation: Literal["none", "masked"] | Sequence[Literal["none", "masked"]] | None
+    cohort_size: int | Sequence[int] | None
     seed: int | Sequence[int] | None
     dtype: Literal["float32", "float64"] | Sequence[Literal["float32", "float64"]] | None
     threads: int | Sequence[int] | None
@@ -523,6 +528,7 @@ def every_key(  # noqa: PLR0913
     weight_decay: Any = 0.0005,
     aggregator: Any = "mean",
     secure_aggregation: Any = "none",
+    cohort_size: Any = 0,
     seed: Any = 0,
     dtype: Any = "float32",
     threads: Any = 1,

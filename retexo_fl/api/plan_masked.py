@@ -10,10 +10,10 @@ import numpy as np
 
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
-from retexo_fl.federation.greeting import Participants
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import LINKS
+from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.link_split import USES, counts_by_use
 from retexo_fl.training.link_trainer import group_size
 from retexo_fl.training.stage_model import ModelShape
@@ -38,17 +38,17 @@ def masked_size(
     Raises:
         ConfigurationError: A metric does not say how many numbers it has.
     """
-    known = _participants(config, parts).hiding_validation()
+    counts = {part.client: counts_by_use(config, part) for part in parts}
+    agreement = simulated_agreement(config, counts)
     lengths = sum_lengths(config, shape.classes)
     return MaskedSize(
-        everyone=known.everyone,
-        training=known.training,
-        validating=known.validation,
+        cohorts=agreement.cohorts,
+        terms=terms_of(agreement, config, counts),
+        together=config.traits.exchanges_in_rounds,
         rounds=config.stage_rounds,
         end_to_end=config.traits.end_to_end,
         update_bits=config.update_bits,
         basis_bits=config.basis_bits,
-        opens=config.min_clients > 0,
         most_count=_most_count(config, parts),
         classes=lengths.classes,
         label_numbers=lengths.label_words or lengths.label_sums,
@@ -62,16 +62,6 @@ def _most_count(config: RunConfig, parts: Sequence[GraphPartition]) -> int:
     by_use = [counts_by_use(config, part) for part in parts]
     pairs = [sum(of[use] for of in by_use) * group_size(config, use) for use in USES]
     return max(sum(part.num_inner for part in parts), *pairs)
-
-
-def _participants(config: RunConfig, parts: Sequence[GraphPartition]) -> Participants:
-    counts = {part.client: counts_by_use(config, part) for part in parts}
-    all_train = config.traits.exchanges_in_rounds
-    return Participants(
-        training=tuple(c for c, of in counts.items() if all_train or of["train"]),
-        validation=tuple(c for c, of in counts.items() if all_train or of["validation"]),
-        everyone=tuple(counts),
-    )
 
 
 # ---- what a sum shows ---------------------------------------------------------------------------

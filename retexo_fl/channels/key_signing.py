@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from retexo_fl.channels.identity import Identity, load_key, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.errors import SecureAggregationRefused
+from retexo_fl.masking.agreement import Agreement
 
 _HALF_BYTES: Final = 32
 _SCHEME: Final = ec.ECDSA(hashes.SHA256())
@@ -33,6 +34,10 @@ class RosterSigner:
 
     identity: Identity
     roster: Callable[[], Roster]
+
+    def agreement(self) -> Agreement:
+        """See :class:`.KeySigner`: where owners signed none, all of the roster are added up."""
+        return Agreement.of_all({*self.roster().members, self.identity.client})
 
     def sign(self, text: bytes) -> bytes:
         """See :class:`.KeySigner`."""

@@ -61,8 +61,7 @@ _MASKED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "updates up": "updates_up",
         "counts, losses, metrics": "beside",
-        "keys, and who is asked": "keys",
-        "shares of masks": "shares",
+        "keys": "keys",
         "signatures, if deployed": "signatures",
     }
 )

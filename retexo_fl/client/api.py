@@ -10,20 +10,20 @@ needs the answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from retexo_fl.client.schema import FLAT, named, prefixed
+from retexo_fl.client.schema import FLAT, named
 from retexo_fl.errors import LocalProtocolError, RemoteProtocolError
 from retexo_fl.ledger import Volume
 from retexo_fl.updates.digest import array_digest
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 14
+MESSAGE_VERSION = 15
 
 #: How a job is called that predicts with trained layers.
 PREDICTION_PREFIX: Final = "predict-"
@@ -61,35 +61,6 @@ class Ticket:
     stage: int = 0
     round: int = 0
     weights_digest: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskTerms:
-    """Among whom an answer is masked (:mod:`retexo_fl.masking`); by default it is not.
-
-    Attributes:
-        asked: A bit for each client, from the lowest of the first byte on: who is asked the same.
-        opens: Some of them may be missing, so that shares are sent along.
-        trial: 0; 1 and so on where the same is asked again because too few shares came.
-        beside: In a round, those that have validation nodes alone.
-    """
-
-    asked: bytes | None = None
-    opens: bool = False
-    trial: int = 0
-    beside: bool = False
-
-
-def bits_of(clients: Iterable[int]) -> bytes:
-    """Return a set of clients as bits, client 0 the lowest of the first byte."""
-    number = sum(1 << client for client in {*clients})
-    return number.to_bytes((number.bit_length() + 7) // 8, "little")
-
-
-def clients_of(bits: bytes) -> tuple[int, ...]:
-    """Return the clients of :func:`bits_of`, ascending."""
-    each = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    return tuple(np.flatnonzero(each).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +209,6 @@ class BasisRequest(Request["BasisAnswer"]):
     weights: np.ndarray | None = None
     steps: bytes | None = None
     label_facts: tuple[float, ...] = ()
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +233,6 @@ class GramRequest(Request["GramAnswer"]):
 
     ticket: Ticket = field(metadata=FLAT)
     steps: bytes | None = None
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +245,7 @@ class GramAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedAnswer:
-    """An answer of which only the sum over all that are asked can be read.
+    """An answer of which only the sum over a whole cohort can be read.
 
     It takes the place of a :class:`TrainAnswer`, :class:`EvaluateAnswer`, :class:`BasisAnswer`,
     :class:`GramAnswer`, :class:`LabelsAnswer` or :class:`PredictAnswer`, as
@@ -287,7 +256,6 @@ class MaskedAnswer:
         numbers: uint8, packed numbers of the answer's array, masked; may be empty. Of tables one
             long number.
         beside: Packed counts, then numbers of 64 bits, masked.
-        shares: By opener, ascending, sealed shares of the masks; None where nothing is opened.
         training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
         traffic: As in :class:`EvaluateAnswer`.
         lacks_weights: As in :class:`TrainAnswer`.
@@ -295,7 +263,6 @@ class MaskedAnswer:
 
     numbers: np.ndarray
     beside: bytes
-    shares: bytes | None = None
     training_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
@@ -304,20 +271,24 @@ class MaskedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRequest(Request["KeysAnswer"]):
-    """Learn the masking keys of all clients of the attempt.
+    """Learn the masking keys of the client's cohort in the attempt.
 
     Attributes:
         ticket: Names job and attempt.
-        clients: As :func:`bits_of` has them.
-        keys: uint8, 32 bytes of each, in order.
+        agreement: Digest of the owners' agreement.
+        cohort: Clients that are added up with this one, itself among them, ascending.
+        uses: What their sums may be of (:data:`.USES`), with spaces between.
+        keys: uint8, 32 bytes of each member, in order.
         most_count: What no count adds up to more than, over all clients: their nodes, or pairs.
         signatures: 64 bytes of each, by the key of its certificate; None in a simulation.
     """
 
     ticket: Ticket = field(metadata=FLAT)
-    clients: bytes
+    agreement: bytes = field(metadata=named("mask-agreement"))
+    cohort: tuple[int, ...] = field(metadata=named("mask-cohort"))
     keys: np.ndarray
     most_count: int = field(metadata=named("mask-counts"))
+    uses: str = field(default="", metadata=named("mask-uses"))
     signatures: bytes | None = None
 
 
@@ -329,57 +300,10 @@ class KeysAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest(Request["OpenAnswer"]):
-    """Tell the shares that take the masks off a sum, as one of its openers.
-
-    Attributes:
-        ticket: Of the message whose answers were added up.
-        purpose: Of these, as their label has it.
-        asked_with: Their terms.
-        form: Digest of the form of their numbers, as the label has it; likewise ``weights``.
-        included: Whose answers were added up, as :func:`bits_of` has them.
-        shares: uint8, what each of them sealed for this client, in order.
-    """
-
-    ticket: Ticket = field(metadata=FLAT)
-    purpose: str
-    asked_with: MaskTerms = field(metadata=prefixed("terms-"))
-    form: bytes
-    # No weights: what they are named by.
-    weights: bytes = field(metadata=named("weights-name"))
-    included: bytes
-    shares: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAnswer:
-    """Shares, 32 bytes each, in the order of :func:`.told_shares`."""
-
-    shares: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishRequest(Request["FinishAnswer"]):
-    """Forget the job: no message of it follows.
-
-    Asked where the last sum had to be opened, for which clients must still know their keys; else
-    the test says it (``last`` of :class:`EvaluateRequest`).
-    """
-
-    ticket: Ticket = field(metadata=FLAT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishAnswer:
-    """The job is forgotten."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LabelsRequest(Request["LabelsAnswer"]):
     """Count the nodes of each class by use, which hello does not tell where sums are masked."""
 
     ticket: Ticket = field(metadata=FLAT)
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,7 +399,6 @@ class TrainRequest(Request["TrainAnswer"]):
     weights: np.ndarray
     steps: bytes | None = None
     label_facts: tuple[float, ...] = ()
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,7 +448,6 @@ class EvaluateRequest(Request["EvaluateAnswer"]):
     nodes: str
     last: bool = False
     label_facts: tuple[float, ...] = ()
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,7 +494,6 @@ class PredictRequest(Request["PredictAnswer"]):
     form: str
     label_facts: tuple[float, ...] = ()
     set_name: str = ""
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -721,7 +642,6 @@ class ColumnSumsRequest(Request[MaskedAnswer]):
 
     ticket: Ticket = field(metadata=FLAT)
     columns: np.ndarray
-    terms: MaskTerms = field(default_factory=MaskTerms, metadata=prefixed("mask-"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -782,8 +702,6 @@ COLUMN_SUMS: Final = _question("column_sums", "query.sums", ColumnSumsRequest, M
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
 LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
-OPEN: Final = _question("open", "query.open", OpenRequest, OpenAnswer)
-FINISH: Final = _question("finish", "query.finish", FinishRequest, FinishAnswer)
 
 #: By name.
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
@@ -793,9 +711,13 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
-            *(KEYS, LABELS, OPEN, FINISH),
+            *(KEYS, LABELS),
         )
     }
+)
+#: Answered by sums, which may be masked.
+_SUMMED: Final = frozenset(
+    question.request for question in (BASIS, GRAM, LABELS, TRAIN, EVALUATE, PREDICT)
 )
 _BY_REQUEST: Final = {question.request: question for question in QUESTIONS.values()}
 
@@ -805,15 +727,10 @@ def question_of(request: Request[Any]) -> Question:
     return _BY_REQUEST[type(request)]
 
 
-def is_masked(request: Request[Any]) -> bool:
-    """Return whether a request asks for numbers under masks."""
-    terms = getattr(request, "terms", None)
-    return terms is not None and terms.asked is not None
-
-
-def answer_class(request: Request[AnswerT]) -> type[AnswerT]:
-    """Return the class of the answer to a request: masked where that is asked for."""
-    kind: type[Any] = MaskedAnswer if is_masked(request) else question_of(request).answer
+def answer_class(request: Request[AnswerT], *, masked: bool) -> type[AnswerT]:
+    """Return the class of the answer to a request, in a job whose sums are masked or not."""
+    is_sum = type(request) in _SUMMED
+    kind: type[Any] = MaskedAnswer if masked and is_sum else question_of(request).answer
     return kind
 
 

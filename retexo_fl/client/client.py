@@ -33,8 +33,6 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    FinishAnswer,
-    FinishRequest,
     GramAnswer,
     GramRequest,
     HelloAnswer,
@@ -43,8 +41,6 @@ from retexo_fl.client.api import (
     KeysRequest,
     LabelsAnswer,
     LabelsRequest,
-    OpenAnswer,
-    OpenRequest,
     PredictAnswer,
     PredictRequest,
     PublishAnswer,
@@ -55,7 +51,6 @@ from retexo_fl.client.api import (
     TrainAnswer,
     TrainRequest,
     chain_digest,
-    is_masked,
 )
 from retexo_fl.client.edge_fit import as_read, check_edges
 from retexo_fl.client.mailbox import Mailbox, WatchBlocks
@@ -82,6 +77,7 @@ from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.layers.base import StageInput
+from retexo_fl.masking.agreement import USES
 from retexo_fl.training.basis import (
     BasisForm,
     direction_sums,
@@ -156,7 +152,9 @@ class GraphClient(Answering):
         )
         self._masks: ClientMasks | None = None
         if config.secure_aggregation == "masked":
-            self._masks = ClientMasks(job, partition.client, store)
+            self._masks = ClientMasks(job, partition.client, store, clients=config.clients)
+        #: What it may add to sums: to others it adds zeros.
+        self._uses = frozenset(USES)
         self._job = job
         self._store = store
         self._on_forget = self._forget_job if on_forget is None else on_forget
@@ -167,7 +165,7 @@ class GraphClient(Answering):
         self._mailbox = Mailbox(partition.client, job, self._plan, channel, codec=codec)
         self._shape = ModelShape.of_part(config, partition)
         self._nodes = node_sets(partition)
-        self._made = ClientTrainers(config, self._shape, self._nodes, client=partition.client)
+        self._made = self._new_trainers()
         self._trainers: dict[tuple[int, bytes], StageTrainer] = {}
         #: What a basis of sums is of, while it is made.
         self._sums: Features | None = None
@@ -204,7 +202,7 @@ class GraphClient(Answering):
     def hello(self, request: HelloRequest) -> HelloAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
-        part = self._partition
+        part, counts = self._partition, self._counts()
         key, signature = None, None
         if self._masks is not None:
             key, signature = self._masks.introduce(request.ticket.attempt)
@@ -214,9 +212,9 @@ class GraphClient(Answering):
             num_clients=part.num_clients,
             partitioning=part.partitioning,
             nodes=part.num_inner,
-            train=len(self._nodes.train),
-            validation=len(self._nodes.validation),
-            test=len(self._nodes.test),
+            train=counts["train"],
+            validation=counts["validation"],
+            test=counts["test"],
             features=part.num_features,
             classes=part.num_classes,
             edge_features=self._edge_values.num_attributes,
@@ -230,6 +228,10 @@ class GraphClient(Answering):
             mask_signature=signature,
         )
 
+    def _counts(self) -> dict[str, int]:
+        """Return how many nodes, or pairs, it has of each use."""
+        return {use: len(rows) for use, rows in node_sets(self._partition).by_use.items()}
+
     def _label_sums(self) -> tuple[float, ...]:
         return label_sums(self._config, self._labels_by_use()["train"], self._partition.num_classes)
 
@@ -240,22 +242,11 @@ class GraphClient(Answering):
         self._admit(request.ticket)
         return self._held_masks().learn(request)
 
-    def open(self, request: OpenRequest) -> OpenAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
-        return self._held_masks().open(request)
-
-    def finish(self, request: FinishRequest) -> FinishAnswer:
-        """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
-        self._forget()
-        return FinishAnswer()
-
     def labels(self, request: LabelsRequest) -> LabelsAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
         # In the clear nobody is told.
         self._held_masks()
+        self._admit_to_sum(request.ticket)
         answer = LabelsAnswer(uses=self._class_counts(), sums=self._label_sums())
         return self._answered(request, answer)
 
@@ -296,28 +287,23 @@ class GraphClient(Answering):
             beside: Of an update under masks, the whole numbers beside it.
         """
         if self._masks is None:
-            if is_masked(request):
-                raise LocalProtocolError("asked for masks; expected secure-aggregation none")
             return answer
         lengths = sum_lengths(self._config, self._shape.classes, update=size)
         hidden: Any = self._masks.hide(request, answer, weights, lengths, beside)
         return cast("AnswerT", hidden)
 
-    def _lacking(self, request: Request[AnswerT], answer: AnswerT) -> AnswerT:
+    def _lacking(self, answer: AnswerT) -> AnswerT:
         """Return the answer of a client that lacks weights."""
         lacking: Any = LACKING_MASKED
-        return cast("AnswerT", lacking) if is_masked(request) else answer
+        return answer if self._masks is None else cast("AnswerT", lacking)
 
     def _labels_by_use(self) -> dict[str, np.ndarray]:
         nodes = self._nodes
-        return {
-            use: np.asarray(nodes.labels[getattr(nodes, use)])
-            for use in ("train", "validation", "test")
-        }
+        return {use: np.asarray(nodes.labels[rows]) for use, rows in nodes.by_use.items()}
 
     def basis(self, request: BasisRequest) -> BasisAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
+        self._admit_to_sum(request.ticket)
         if not self._shape.has_basis:
             raise LocalProtocolError("asked for a basis of the features; expected basis none")
         train = self._nodes.train
@@ -503,8 +489,9 @@ class GraphClient(Answering):
 
     def gram(self, request: GramRequest) -> GramAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        ticket, train = request.ticket, self._nodes.train
-        self._admit(ticket)
+        ticket = request.ticket
+        self._admit_to_sum(ticket)
+        train = self._nodes.train
         if not self._shape.passes_sums or ticket.stage != self._shape.layers - 1:
             raise LocalProtocolError(
                 f"stage {ticket.stage}: asked for sums of products; expected solver ridge, and its "
@@ -519,12 +506,12 @@ class GraphClient(Answering):
 
     def train_layer(self, request: TrainRequest) -> TrainAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
+        self._admit_to_sum(request.ticket)
         self._follow_labels(request)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         start = self._start(request, trainer.num_weights)
         if start is None:
-            return self._lacking(request, LACKING_TRAIN)
+            return self._lacking(LACKING_TRAIN)
         weights, correction = start
         update = trainer.update(
             weights,
@@ -536,12 +523,12 @@ class GraphClient(Answering):
 
     def evaluate_layer(self, request: EvaluateRequest) -> EvaluateAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
+        self._admit_to_sum(request.ticket)
         self._follow_labels(request)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         weights = self._weights(request, trainer.num_weights)
         if weights is None:
-            return self._lacking(request, LACKING_EVALUATE)
+            return self._lacking(LACKING_EVALUATE)
         tally = trainer.evaluate(weights, request.nodes)
         answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
         answer = self._answered(request, answer, weights)
@@ -559,7 +546,7 @@ class GraphClient(Answering):
 
     def predict(self, request: PredictRequest) -> PredictAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
-        self._admit(request.ticket)
+        self._admit_to_sum(request.ticket)
         trainer = self._trainer(request.ticket.stage, request.ticket.weights_digest)
         self._check_weights(request.ticket, request.weights, trainer.num_weights)
         if self._predictions is None or request.ticket.stage != self._shape.stages - 1:
@@ -571,6 +558,8 @@ class GraphClient(Answering):
         if request.set_name:
             make_folder(folder)
         predictions, answer = self._predicted(trainer, request)
+        if "nodes" not in self._uses:
+            answer = replace(answer, nodes=0)
         answer = self._answered(request, answer, request.weights)
         write_predictions(folder, self._partition.client, predictions, request.form)
         self._forget()
@@ -641,6 +630,21 @@ class GraphClient(Answering):
         if ticket.attempt > seen:
             self._store.set_attempt(ticket.attempt)
 
+    def _admit_to_sum(self, ticket: Ticket) -> None:
+        """Admit a question that is answered by sums; leave out uses that these must not be of."""
+        self._admit(ticket)
+        if self._masks is None or (uses := self._masks.uses(ticket)) == self._uses:
+            return
+        self._uses = uses
+        self._nodes = node_sets(self._partition).only(uses)
+        self.close()
+        self._made = self._new_trainers()
+        self._drop_trainers()
+
+    def _new_trainers(self) -> ClientTrainers:
+        client = self._partition.client
+        return ClientTrainers(self._config, self._shape, self._nodes, client=client)
+
     def _start(
         self, request: TrainRequest, size: int
     ) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -699,6 +703,9 @@ class GraphClient(Answering):
         )
         steps, size = request.steps or b"", len(update.update_sum)
         if isinstance(self._codec, MaskedUpdates):
+            if "train" not in self._uses:
+                # Peers' nodes, too, give a gradient.
+                update = replace(update, update_sum=np.zeros_like(update.update_sum))
             numbers, beside = self._codec.whole(update.update_sum, key, steps)
             answer = train_answer(update, numbers)
             return self._answered(request, answer, weights, size, beside)

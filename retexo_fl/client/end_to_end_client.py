@@ -57,7 +57,7 @@ class EndToEndClient(GraphClient):
         known, correction = (None, None) if start is None else start
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return self._lacking(request, LACKING_TRAIN)
+            return self._lacking(LACKING_TRAIN)
         update = yield from trainer.update_steps(
             weights,
             round_number=request.ticket.round,
@@ -65,7 +65,7 @@ class EndToEndClient(GraphClient):
             correction=correction,
         )
         if known is None:
-            return self._lacking(request, LACKING_TRAIN)
+            return self._lacking(LACKING_TRAIN)
         return self._train_answer(request, update, weights)
 
     def evaluate_steps(self, request: EvaluateRequest) -> Steps[EvaluateAnswer]:
@@ -74,10 +74,10 @@ class EndToEndClient(GraphClient):
         known = self._weights(request, trainer.num_weights)
         weights = self._computed_with(known, request.ticket)
         if weights is None:
-            return self._lacking(request, LACKING_EVALUATE)
+            return self._lacking(LACKING_EVALUATE)
         tally = yield from trainer.tally_steps(weights, request.nodes)
         if known is None:
-            return self._lacking(request, LACKING_EVALUATE)
+            return self._lacking(LACKING_EVALUATE)
         answer = evaluate_answer(tally, self._own_figure(tally, request.nodes))
         answer = self._answered(request, answer, weights)
         if request.last:
@@ -95,7 +95,7 @@ class EndToEndClient(GraphClient):
         return known
 
     def _admitted(self, request: TrainRequest | EvaluateRequest) -> WholeTrainer:
-        self._admit(request.ticket)
+        self._admit_to_sum(request.ticket)
         self._follow_labels(request)
         if self._whole is None:
             self._whole = self._make_trainer(request.ticket.weights_digest)

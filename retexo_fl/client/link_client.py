@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from retexo_fl.client.api import (
     HelloAnswer,
@@ -43,7 +43,7 @@ class LinkClient(GraphClient):
             split = LinkSplit.of(self._partition, split=config.split_name, seed=config.seed)
         else:
             split = LinkSplit.whole(self._partition)
-        self._links: Final = split
+        self._links: LinkSplit = split
         self._partition = split.part
         self._plan = replace(self._plan, edges=StageEdges.of_rows(split.part))
 
@@ -56,20 +56,13 @@ class LinkClient(GraphClient):
         if self._predictions is None:
             for non_edges in (self._links.unseen, self._links.known):
                 non_edges.check(self._partition.client)
-        counts = {use: self._count(use) for use in USES}
         answer = super().hello(request)
-        return replace(
-            answer,
-            train=counts["train"],
-            validation=counts["validation"],
-            test=counts["test"],
-            classes=1,
-            label_uses=() if answer.mask_key else (uses_of(counts),),
-        )
+        uses = () if answer.mask_key else (uses_of(self._counts()),)
+        return replace(answer, classes=1, label_uses=uses)
 
     def _class_counts(self) -> tuple[int, ...]:
         """Return counts of edges by use, which are of one class."""
-        return tuple(self._count(use) for use in USES)
+        return tuple(count * (use in self._uses) for use, count in self._counts().items())
 
     def _predicted(
         self, trainer: StageTrainer, request: PredictRequest
@@ -88,9 +81,10 @@ class LinkClient(GraphClient):
         )
         return predict_links(self._partition, *found), answer
 
-    def _count(self, use: str) -> int:
-        """Return how many pairs it counts of a use."""
-        return len(self._links.pairs[use]) * group_size(self._config, use)
+    def _counts(self) -> dict[str, int]:
+        """Return how many pairs it counts of each use."""
+        pairs = self._links.pairs
+        return {use: len(pairs[use]) * group_size(self._config, use) for use in USES}
 
     def _made_rows(self, request: PublishRequest) -> Vectors:
         ticket, weights = request.ticket, request.weights
@@ -122,7 +116,7 @@ class LinkClient(GraphClient):
             self._shape,
             stage,
             self._crossed(stage, digest),
-            self._links,
+            self._links.only(self._uses),
             seed=config.seed,
             recipe=self._made.recipe,
             negatives=config.negatives,

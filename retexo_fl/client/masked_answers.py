@@ -137,7 +137,7 @@ def purpose_of(request: Request[Any]) -> str:
     """Return what distinguishes sums of one stage and round, as labels have it."""
     name = question_of(request).message_type
     if isinstance(request, EvaluateRequest):
-        name = f"{name} {request.nodes}{' beside' if request.terms.beside else ''}"
+        name = f"{name} {request.nodes}"
     return name
 
 
@@ -204,7 +204,7 @@ def numbers_of(
         answer: Of the question's own class; the update of a round as whole numbers.
         form: Of the numbers.
         lengths: How many there are.
-        terms: How many clients' are added.
+        terms: How many clients' are added at most.
         client: Its index, for errors.
         beside: Of an update, the whole numbers beside it.
 

@@ -1,4 +1,4 @@
-"""A client's side of masked sums: its keys of an attempt, what it has answered, what it opens.
+"""A client's side of masked sums: whose sums it takes part in, its keys, and what it has answered.
 
 Secrets and memory are in the client's store before an answer leaves, so that a client that moves to
 another process, or begins again after its process was killed, answers the same or not at all.
@@ -15,20 +15,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from retexo_fl.client.api import (
-    KeysAnswer,
-    KeysRequest,
-    MaskedAnswer,
-    MaskTerms,
-    OpenAnswer,
-    OpenRequest,
-    Request,
-    Ticket,
-    TrainRequest,
-    clients_of,
-    is_masked,
-    question_of,
-)
+from retexo_fl.client.api import KeysAnswer, KeysRequest, MaskedAnswer, Request, Ticket
 from retexo_fl.client.masked_answers import (
     SumLengths,
     counter_of,
@@ -40,13 +27,8 @@ from retexo_fl.client.masked_answers import (
 )
 from retexo_fl.client.store import ClientStore
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused
-from retexo_fl.masking.holder import (
-    LEAST_CLIENTS,
-    MaskHolder,
-    MaskMemory,
-    Noted,
-    sealed_bytes,
-)
+from retexo_fl.masking.agreement import LEAST, Agreement
+from retexo_fl.masking.holder import Answered, MaskHolder, Noted
 from retexo_fl.masking.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -58,7 +40,7 @@ from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.judging import NOTHING
-from retexo_fl.updates.masked import MaskedUpdates
+from retexo_fl.units import clients_named, counted
 
 #: Names in the store.
 _SECRETS: Final = "masking-secrets"
@@ -68,7 +50,11 @@ _CRC_BYTES: Final = 4
 
 
 class KeySigner(Protocol):
-    """Signs with the key of a client's certificate, and checks signatures by the roster."""
+    """Signs with the key of a client's certificate; knows the others, and what owners agreed."""
+
+    def agreement(self) -> Agreement:
+        """Return which sums this client's owner agreed to."""
+        ...
 
     def sign(self, text: bytes) -> bytes:
         """Return 64 bytes."""
@@ -90,15 +76,19 @@ class _Attempt:
     Attributes:
         number: Of the attempt.
         holder: Has the client's secrets.
-        memory: What it has answered.
-        publics: All clients' keys.
+        answered: What it has answered.
+        publics: Keys of its cohort.
+        agreement: Digest of the owners' agreement.
+        uses: What the sums of its cohort may be of.
         counter: The ring of sums of counts.
     """
 
     number: int
     holder: MaskHolder
-    memory: MaskMemory
+    answered: Answered
     publics: PublicKeys
+    agreement: bytes
+    uses: frozenset[str]
     counter: Ring
 
 
@@ -109,17 +99,19 @@ class ClientMasks:
         job: Name of the job.
         client: The client's index.
         store: Of the client.
+        clients: How many the job has.
 
     Attributes:
-        signer: None where clients do not know each other's certificates: in a simulation.
+        signer: None where clients have no owners who agreed on sums: in a simulation.
         least_clients: Sums of fewer are refused.
     """
 
-    def __init__(self, job: str, client: int, store: ClientStore) -> None:
+    def __init__(self, job: str, client: int, store: ClientStore, *, clients: int) -> None:
         self._job = job
         self._client = client
         self._store = store
-        self.least_clients = LEAST_CLIENTS
+        self._clients = clients
+        self.least_clients = LEAST
         self.signer: KeySigner | None = None
         self._attempt: _Attempt | None = None
 
@@ -147,30 +139,46 @@ class ClientMasks:
         return public, self.signer.sign(signed_text(self._job, attempt, self._client, public))
 
     def learn(self, request: KeysRequest) -> KeysAnswer:
-        """Believe the keys of all clients, if their owners signed them; once for an attempt.
+        """Believe the keys of the cohort, if their owners signed them; once for an attempt.
 
         Raises:
-            SecureAggregationRefused: A key is not signed by its owner, or others were believed.
+            SecureAggregationRefused: The cohort is not the one that the owner agreed to, a key is
+                not signed by its owner, or others were believed.
+            AgreementError: The owners' agreement does not have the client.
         """
-        attempt = request.ticket.attempt
+        self._check_cohort(request)
         publics = self._checked_keys(request)
-        known = self._secrets(attempt)
+        known = self._secrets(request.ticket.attempt)
         if known is None:
             raise SecureAggregationRefused("masking keys came before hello")
-        if known.setdefault("publics", publics.digest.hex()) != publics.digest.hex():
-            raise SecureAggregationRefused(
-                "the server names other masking keys than before in this attempt"
-            )
-        if known.setdefault("most-count", request.most_count) != request.most_count:
-            raise SecureAggregationRefused(
-                f"the server says that all clients have {request.most_count} nodes or pairs "
-                f"together; before in this attempt it said {known['most-count']}"
-            )
-        MaskHolder(self._client, _secret_keys(known), publics, memory=MaskMemory())
+        facts = {
+            "agreement": request.agreement.hex(),
+            "cohort": list(request.cohort),
+            "uses": request.uses,
+            "most-count": request.most_count,
+            "keys": publics.digest.hex(),
+        }
+        for name, told in facts.items():
+            if known.get(name, told) != told:
+                raise SecureAggregationRefused(
+                    f"the server names another {name} of masked sums than before in this attempt"
+                )
+        MaskHolder(self._client, _secret_keys(known), publics, answered={})
         # The keys first: what names them must not be there without them.
         self._store.put_note(_PUBLICS, publics.content)
-        self._put(_SECRETS, known | {"clients": request.clients.hex()})
+        self._put(_SECRETS, known | facts)
         return KeysAnswer(digest=publics.digest)
+
+    def uses(self, ticket: Ticket) -> frozenset[str]:
+        """Return what the client's sums may be of in an attempt: to others it adds zeros.
+
+        Raises:
+            SecureAggregationRefused: No keys have come.
+        """
+        known = self._attempt
+        if known is None or known.number != ticket.attempt:
+            known = self._known(ticket)
+        return known.uses
 
     def hide(
         self,
@@ -183,7 +191,7 @@ class ClientMasks:
         """Return an answer under masks.
 
         Args:
-            request: With terms.
+            request: What was asked.
             answer: Of the question's own class; an update as whole numbers.
             weights: What it was computed with, decoded.
             lengths: How many numbers it has.
@@ -192,122 +200,101 @@ class ClientMasks:
         Raises:
             SecureAggregationRefused: Its sum would tell the server more than it may.
         """
-        self._check_terms(request)
         known = self._known(request.ticket)
         form = form_of(request, lengths, known.counter)
         label = self._label(
-            request, form=told_form(request, form), weights=told_weights(request, weights)
+            known, request, form=told_form(request, form), weights=told_weights(request, weights)
         )
         numbers = numbers_of(
             request,
             answer,
             form,
             lengths,
-            terms=len(label.asked),
+            terms=self._clients,
             client=self._client,
             beside=beside,
         )
-        hidden = known.holder.hide(label, numbers)
+        sums = known.holder.hide(label, numbers)
         self._remember(known)
-        sums = hidden.sums
         return MaskedAnswer(
             numbers=form.ring.pack(sums.narrow),
             beside=form.counter.pack(sums.counts).tobytes() + sums.wide.tobytes(),
-            shares=b"".join(hidden.shares[opener] for opener in sorted(hidden.shares)) or None,
         )
 
     def hide_long(self, request: Request[Any], number: LongNumber, told: bytes) -> MaskedAnswer:
-        """Return a long number under masks, of a sum that nobody may be missing from.
+        """Return a long number under masks.
 
         Args:
-            request: With terms.
+            request: What was asked.
             number: This client's.
             told: What it is of: equal at all clients, or nothing cancels.
 
         Raises:
-            SecureAggregationRefused: As :meth:`hide`; or somebody may be missing.
+            SecureAggregationRefused: As :meth:`hide`.
         """
-        self._check_terms(request)
         known = self._known(request.ticket)
         form = hashlib.sha256(number.form.words).digest()
-        label = self._label(request, form=form, weights=hashlib.sha256(told).digest())
-        if label.opens:
-            raise SecureAggregationRefused(
-                f"{label.place.name}: to be opened without some clients; expected of all"
-            )
-        hidden = known.holder.hide_long(label, number)
+        label = self._label(known, request, form=form, weights=hashlib.sha256(told).digest())
+        hidden = known.holder.hide(label, number)
         self._remember(known)
         return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
-    def open(self, request: OpenRequest) -> OpenAnswer:
-        """Tell shares.
-
-        Raises:
-            SecureAggregationRefused: See :meth:`.MaskHolder.open`.
-        """
-        known = self._known(request.ticket)
-        label = Label(
-            job=self._job,
-            place=_place(request.ticket, request.purpose, request.asked_with),
-            keys=known.publics.digest,
-            asked=clients_of(request.asked_with.asked or b""),
-            form=request.form,
-            weights=request.weights,
-            opens=request.asked_with.opens,
-        )
-        if not (request.purpose.isascii() and request.purpose.isprintable()):
-            raise SecureAggregationRefused("to open a sum of messages of no type that there is")
-        known.holder.check(label)
-        included = clients_of(request.included)
-        if not {*included} <= {*label.asked}:
-            raise SecureAggregationRefused("to open a sum of clients that were not asked")
-        shares: dict[int, bytes] = {}
-        content, at = request.shares.tobytes(), 0
-        for client in included:
-            size = sealed_bytes(len(label.neighbours(client)))
-            shares[client] = content[at : at + size]
-            at += size
-        told = known.holder.open(label, included, shares)
-        self._remember(known)
-        return OpenAnswer(shares=np.frombuffer(told, np.uint8))
-
     # ---- inside -------------------------------------------------------------------------------
 
-    def _label(self, request: Request[Any], *, form: bytes, weights: bytes) -> Label:
-        """Return the label of an answer, if it may be asked for."""
-        known = self._known(request.ticket)
-        terms: MaskTerms = request.terms  # type: ignore[attr-defined]
-        label = Label(
+    def _label(
+        self, known: _Attempt, request: Request[Any], *, form: bytes, weights: bytes
+    ) -> Label:
+        """Return the label of an answer: who is added up is not the server's to say."""
+        ticket = request.ticket
+        return Label(
             job=self._job,
-            place=_place(request.ticket, purpose_of(request), terms),
+            place=Place(
+                attempt=ticket.attempt,
+                purpose=purpose_of(request),
+                stage=ticket.stage,
+                round=ticket.round,
+            ),
+            agreement=known.agreement,
+            cohort=tuple(known.publics.by_client),
+            uses=known.uses,
             keys=known.publics.digest,
-            asked=clients_of(terms.asked or b""),
             form=form,
             weights=weights,
-            opens=terms.opens,
         )
-        known.holder.check(label)
-        return label
 
-    def _check_terms(self, request: Request[Any]) -> None:
-        if not is_masked(request):
+    def _check_cohort(self, request: KeysRequest) -> None:
+        """Check whom the server wants to add up with this client, and of what."""
+        members, uses = request.cohort, frozenset(request.uses.split())
+        if list(members) != sorted({*members}) or self._client not in members:
             raise SecureAggregationRefused(
-                f"{question_of(request).message_type}: asked for numbers without masks; expected "
-                "masks, as secure-aggregation says"
+                f"{clients_named(members)} are to be added up; expected clients in ascending "
+                f"order, client {self._client} among them"
             )
-        if isinstance(request, TrainRequest):
-            asked = len(clients_of(request.terms.asked or b""))
-            shared = MaskedUpdates.shared(request.steps or b"")
-            if shared.terms < asked:
+        if self.signer is not None:
+            agreed = self.signer.agreement()
+            own = agreed.cohort_of(self._client)
+            if request.agreement != agreed.digest or members != own.members:
                 raise SecureAggregationRefused(
-                    f"steps for {shared.terms} updates, where {asked} clients are asked"
+                    f"{clients_named(members)} are to be added up; the owners agreed on "
+                    f"{clients_named(own.members)}, in agreement {agreed.digest.hex()[:16]}"
                 )
+            if not uses <= own.uses:
+                raise SecureAggregationRefused(
+                    f"sums are to be of {request.uses}; the owners agreed on "
+                    f"{' '.join(sorted(own.uses))}"
+                )
+        least = max(self.least_clients, LEAST)
+        if len(members) < least:
+            whose = " (least-clients in its agent.toml)" if least > LEAST else ""
+            raise SecureAggregationRefused(
+                f"a sum of {counted(len(members), 'client')}; expected {least} at least{whose}"
+            )
 
     def _checked_keys(self, request: KeysRequest) -> PublicKeys:
-        clients, keys = clients_of(request.clients), request.keys.tobytes()
+        clients, keys = request.cohort, request.keys.tobytes()
         if len(keys) != KEY_BYTES * len(clients):
             raise SecureAggregationRefused(
-                f"{len(keys)} bytes of masking keys for {len(clients)} clients"
+                f"{len(keys)} bytes of masking keys for {counted(len(clients), 'client')}"
             )
         publics = PublicKeys.of(clients, keys)
         if len({*publics.by_client.values()}) < len(clients):
@@ -335,38 +322,34 @@ class ClientMasks:
         attempt = ticket.attempt
         if self._attempt is None or self._attempt.number != attempt:
             known = self._secrets(attempt)
-            if known is None or not {"publics", "most-count"} <= known.keys():
+            if known is None or "keys" not in known:
                 raise SecureAggregationRefused(
                     f"attempt {attempt}: no masking keys have come; expected query.keys first; "
                     "resume the run with `retexo run --resume`"
                 )
-            publics = self._publics(known)
-            memory = self._memory(attempt)
-            holder = MaskHolder(
-                self._client,
-                _secret_keys(known),
-                publics,
-                memory=memory,
-                least_clients=self.least_clients,
-            )
+            publics, answered = self._publics(known), self._memory(attempt)
             self._attempt = _Attempt(
                 number=attempt,
-                holder=holder,
-                memory=memory,
+                holder=MaskHolder(self._client, _secret_keys(known), publics, answered=answered),
+                answered=answered,
                 publics=publics,
+                agreement=bytes.fromhex(known["agreement"]),
+                uses=frozenset(known["uses"].split()),
                 counter=counter_of(known["most-count"]),
             )
         else:
             # Another worker may have answered since: what it remembers binds this one, too.
-            self._attempt.memory.follow(self._memory(attempt))
+            answered = self._memory(attempt)
+            self._attempt.answered.clear()
+            self._attempt.answered.update(answered)
         return self._attempt
 
     def _publics(self, known: Mapping[str, Any]) -> PublicKeys:
-        clients = clients_of(bytes.fromhex(known["clients"]))
+        clients = tuple(known["cohort"])
         content = self._store.note(_PUBLICS) or b""
         if len(content) == KEY_BYTES * len(clients):
             publics = PublicKeys.of(clients, content)
-            if publics.digest.hex() == known["publics"]:
+            if publics.digest.hex() == known["keys"]:
                 return publics
         raise self._damaged(_PUBLICS)
 
@@ -374,7 +357,7 @@ class ClientMasks:
         known = self._get(_SECRETS)
         return known if known is not None and known.get("attempt") == attempt else None
 
-    def _memory(self, attempt: int) -> MaskMemory:
+    def _memory(self, attempt: int) -> Answered:
         known = self._get(_MEMORY)
         if known is None or known.get("attempt") != attempt:
             # Without it nobody can tell what was answered.
@@ -382,23 +365,16 @@ class ClientMasks:
                 f"client {self._client}: what it answered in attempt {attempt} is lost; resume the "
                 "run with `retexo run --resume`"
             )
-        return MaskMemory(
-            answered=_notes(known.get("answered", {})),
-            opened=_notes(known.get("opened", {})),
-            asked={purpose: bytes.fromhex(d) for purpose, d in known.get("asked", {}).items()},
-        )
+        return {
+            purpose: Noted((stage, number), bytes.fromhex(digest))
+            for purpose, (stage, number, digest) in known.get("answered", {}).items()
+        }
 
     def _remember(self, known: _Attempt) -> None:
-        memory = known.memory
-        self._put(
-            _MEMORY,
-            {
-                "attempt": known.number,
-                "answered": _told(memory.answered),
-                "opened": _told(memory.opened),
-                "asked": {purpose: digest.hex() for purpose, digest in memory.asked.items()},
-            },
-        )
+        answered = {
+            purpose: [*noted.order, noted.digest.hex()] for purpose, noted in known.answered.items()
+        }
+        self._put(_MEMORY, {"attempt": known.number, "answered": answered})
 
     def _get(self, name: str) -> dict[str, Any] | None:
         content = self._store.note(name)
@@ -425,26 +401,5 @@ def _crc(content: bytes) -> bytes:
     return zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
 
 
-def _place(ticket: Ticket, purpose: str, terms: MaskTerms) -> Place:
-    return Place(
-        attempt=ticket.attempt,
-        purpose=purpose,
-        stage=ticket.stage,
-        round=ticket.round,
-        trial=terms.trial,
-    )
-
-
 def _secret_keys(known: Mapping[str, Any]) -> SecretKeys:
     return SecretKeys(bytes.fromhex(known["private"]), bytes.fromhex(known["own"]))
-
-
-def _told(notes: Mapping[str, Noted]) -> dict[str, Any]:
-    return {purpose: [*noted.order, noted.digest.hex()] for purpose, noted in notes.items()}
-
-
-def _notes(told: Mapping[str, Any]) -> dict[str, Noted]:
-    return {
-        purpose: Noted((stage, number, trial), bytes.fromhex(digest))
-        for purpose, (stage, number, trial, digest) in told.items()
-    }

@@ -33,11 +33,6 @@ def named(key: str) -> Mapping[str, str]:
     return {"key": key}
 
 
-def prefixed(prefix: str) -> Mapping[str, str]:
-    """Return metadata of a field whose dataclass adds this to keys, not its own name."""
-    return {"prefix": prefix}
-
-
 def flatten(record: object) -> tuple[dict[str, Any], np.ndarray | None]:
     """Return the values of a dataclass by key, and its array if it has one."""
     values: dict[str, Any] = {}

@@ -392,6 +392,14 @@ class RunConfig:
         *("none", "masked"),
         lean=ANY,
     )
+    cohort_size: int = whole(
+        0,
+        "Clients that are added up together under masks, all of them or none, in a simulation and "
+        "a plan; 0 for about five. In a deployment owners agree on that.",
+        least=0,
+        most=65,
+        lean=ANY,
+    )
     seed: int = whole(0, "Seed of every random choice.", least=0, lean=ANY)
     dtype: str = one_of("float32", "Arithmetic and vectors.", "float32", "float64", lean=ANY)
     threads: int = whole(

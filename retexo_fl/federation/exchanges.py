@@ -146,7 +146,7 @@ class Exchanges:
         deadline_s = clock.now_s() + self._config.message_timeout_s
         while True:
             self._catch_up(stage)
-            if len({*training} - self._behind.keys()) >= least:
+            if len(self._clients.able(training, self._behind)) >= least:
                 return self.behind
             if clock.now_s() > deadline_s:
                 away = clients_named(tuple(sorted(self._behind)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from retexo_fl.client.api import (
@@ -19,7 +19,7 @@ from retexo_fl.errors import PartitionError
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Messenger, named
 from retexo_fl.federation.rounds.checked_answers import check_hello
-from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.units import clients_named
 
 FirstT = TypeVar("FirstT", HelloAnswer, ColumnsAnswer)
@@ -31,30 +31,22 @@ class Participants:
 
     Attributes:
         training: Clients with train nodes: only they train, and return updates.
-        validation: Clients with validation nodes; those that do not train are asked to evaluate
-            the weights of every round, which costs no update.
+        validation: Clients with validation nodes, or under masks those of cohorts with some; those
+            that do not train are asked to evaluate the weights of every round, which costs no
+            update.
         everyone: All clients.
+        beside: Others that a round asks: under masks whole cohorts are.
     """
 
     training: tuple[int, ...]
     validation: tuple[int, ...]
     everyone: tuple[int, ...]
+    beside: tuple[int, ...] = ()
 
     @property
     def asked(self) -> tuple[int, ...]:
         """Clients that a round asks for anything, ascending."""
-        return tuple(sorted({*self.training, *self.validation}))
-
-    def hiding_validation(self) -> Participants:
-        """Return the same, where sums of fewer than three clients would hide nobody.
-
-        Clients with validation nodes alone are asked for a sum of their own in each round.
-        """
-        beside = {*self.validation} - {*self.training}
-        validation = self.validation
-        if 0 < len(beside) < LEAST_CLIENTS:
-            validation = tuple(client for client in validation if client not in beside)
-        return replace(self, validation=validation if len(validation) >= LEAST_CLIENTS else ())
+        return tuple(sorted({*self.training, *self.validation, *self.beside}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +60,7 @@ class Federation:
         classes: Number of classes, equal on all clients.
         recipe: Digest of the feature recipe, equal on all clients; empty without one.
         edge_features: Attributes of each edge, equal on all clients.
-        unjudged: Clients whose validation nodes do not count, since too few others have any.
+        left_out: By use, clients whose nodes do not count, since too few of their cohorts have any.
     """
 
     answers: tuple[HelloAnswer, ...]
@@ -77,13 +69,34 @@ class Federation:
     classes: int
     recipe: str
     edge_features: int
-    unjudged: tuple[int, ...] = ()
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def hiding_validation(self) -> Federation:
-        """Return the same, where no sum is over too few clients' validation nodes."""
-        hiding = self.participants.hiding_validation()
-        left_out = {*self.participants.validation} - {*hiding.validation}
-        return replace(self, participants=hiding, unjudged=tuple(sorted(left_out)))
+    def under(self, masking: MaskedSums, *, all_train: bool) -> Federation:
+        """Return the same with what is added up under masks.
+
+        Args:
+            masking: How.
+            all_train: As in :func:`greet`.
+        """
+        known, whole = self.participants, masking.clients()
+        added = tuple(map(masking.counted, self.answers))
+        left_out = {
+            use: tuple(
+                a.client
+                for a, b in zip(self.answers, added, strict=True)
+                if a.client in whole and getattr(a, use) != getattr(b, use)
+            )
+            for use in ("train", "validation", "test")
+        }
+        # Others of a cohort that lacks a client are absent.
+        broken = {*known.everyone}.difference(whole)
+        participants = Participants(
+            training=tuple(c for c in masking.clients("train") if c in known.training),
+            validation=whole if all_train else masking.clients("validation"),
+            everyone=known.everyone,
+            beside=(*(whole if all_train else masking.clients("train")), *broken),
+        )
+        return replace(self, answers=added, participants=participants, left_out=left_out)
 
     @property
     def hellos(self) -> Mapping[int, HelloAnswer]:

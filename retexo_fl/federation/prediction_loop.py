@@ -41,7 +41,7 @@ from retexo_fl.federation.rounds.checked_answers import check_predicted, checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import hand_out_keys, most_count
+from retexo_fl.federation.rounds.mask_keys import begin_sums
 from retexo_fl.federation.rounds.masked_sums import Who
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
@@ -166,12 +166,8 @@ class PredictionLoop:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         masking = None
         if self.config.secure_aggregation == "masked":
-            # All have to answer, whatever the training allowed.
-            masking = messenger.run(
-                hand_out_keys(
-                    hello, federation.hellos, opens=False, most=most_count(federation.answers)
-                )
-            )
+            masking = messenger.run(begin_sums(hello, federation.hellos, self.config))
+            federation = federation.under(masking, all_train=False)
         clients = Clients(
             hellos=federation.hellos,
             policy=messenger.policy,
@@ -225,11 +221,10 @@ class PredictionLoop:
             set_name=self.set_name,
         )
         asking = clients.sums(
-            dict.fromkeys(clients.hellos, request),
+            dict.fromkeys(clients.able(clients.hellos, ()), request),
             lengths=sum_lengths(self.config, next(iter(clients.hellos.values())).classes),
             stage=last,
             purpose="predict",
-            weights=request.weights,
         )
         answers: dict[Who, PredictAnswer] = {}
         for who, answer in messenger.run(asking):

@@ -11,6 +11,7 @@ from retexo_fl.client.api import HelloAnswer
 from retexo_fl.config import DEFAULT_PROFILE, RunConfig, config_values, make_config, profile_values
 from retexo_fl.errors import InputError
 from retexo_fl.exchange.levels import level_bytes
+from retexo_fl.masking.agreement import USES
 from retexo_fl.run_log.profile import ChosenProfile
 from retexo_fl.training.messages import training_messages
 from retexo_fl.training.stage_model import ModelShape
@@ -42,7 +43,7 @@ def _at_most(config: RunConfig, answers: Sequence[HelloAnswer]) -> int:
         classes=first.classes,
         edge_features=first.edge_features,
     )
-    counts = {one.client: {"train": one.train, "validation": one.validation} for one in answers}
+    counts = {one.client: {use: getattr(one, use) for use in USES} for one in answers}
     vectors, item = sum(one.vectors_out for one in answers), np.dtype(config.dtype).itemsize
     widths = [shape.exchange_width(stage) for stage in range(shape.stages)]
     exchanged = (

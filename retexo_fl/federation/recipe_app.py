@@ -50,6 +50,7 @@ from retexo_fl.graph.recipes import (
     summary_of_sums,
 )
 from retexo_fl.ledger import TrafficLedger
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.replacing import check_new_file
 from retexo_fl.units import clients_named
@@ -173,13 +174,13 @@ def _masked_summary(
             for client, answer in answers.items()
         ]
     columns = merge_columns([table.without(drop) for table in tables])
+    agreement, roles = Agreement.of_all(answers), dict.fromkeys(answers, frozenset({"nodes"}))
     # Counts are in the long number.
-    masking = messenger.run(hand_out_keys(ticket, answers, opens=False, most=0))
+    messenger.run(hand_out_keys(ticket, answers, agreement, roles, most=0))
     content = np.frombuffer(columns.to_json().encode(), np.uint8)
     request = ColumnSumsRequest(ticket=ticket, columns=content)
-    requests = masking.asked(dict.fromkeys(answers, request))
     total = form_of_sums(columns).zeros()
-    asking = Ask(requests=requests, stage=-1, purpose="sums")
+    asking = Ask.of(answers, request, stage=-1, purpose="sums")
     for client, answer in messenger.answers(asking):
         with named(client):
             total.add(LongNumber.of(answer.numbers.tobytes(), total.form))

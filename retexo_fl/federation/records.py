@@ -29,7 +29,6 @@ from retexo_fl.client.api import (
     Question,
     Request,
     Ticket,
-    answer_class,
     question_of,
 )
 from retexo_fl.errors import ClientFailed, RemoteProtocolError, RetexoError
@@ -49,8 +48,8 @@ _QUESTION: Final = "question"
 #: Keys of weights and updates that are coded, as bytes among the values.
 _UPDATE: Final = "update-sum"
 _CODED: Final = frozenset({"weights", _UPDATE, "sums", "numbers"})
-#: Keys of what only masks need: public keys, and shares of masks.
-_MASKING: Final = frozenset({"keys", "signatures", "shares"})
+#: Keys of what only masks need: public keys and their signatures.
+_MASKING: Final = frozenset({"keys", "signatures"})
 _MASK_PREFIX: Final = "mask-"
 _QUESTIONS: Final = {question.message_type: question for question in QUESTIONS.values()}
 
@@ -138,7 +137,7 @@ def read_answers_first(first: Sequence[Request[Any]], reply: Message) -> list[An
     found: list[Any] = []
     for place, request in enumerate(first):
         name = _first(place)
-        kind = answer_class(request)
+        kind = question_of(request).answer
         found.append(_read(kind, reply, name, _weights_beside(name)))
         if leaves_open(found[-1]):
             break

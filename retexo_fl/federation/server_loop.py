@@ -178,13 +178,15 @@ class ServerLoop:
 
     def _warnings(self) -> tuple[str, ...]:
         """Return what the user should know before the training."""
-        unjudged = self._joined.federation.unjudged
-        if not unjudged:
-            return self._joined.labels.warnings()
+        left_out = self._joined.federation.left_out
         return (
             *self._joined.labels.warnings(),
-            f"validation nodes of {clients_named(unjudged)} do not count: under masks, a sum is "
-            "over 3 clients at least",
+            *(
+                f"{use} nodes of {clients_named(clients)} do not count: under masks, a sum is over "
+                "3 clients at least"
+                for use, clients in left_out.items()
+                if clients
+            ),
         )
 
     @property

@@ -37,12 +37,7 @@ from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import (
-    add_up_labels,
-    check_sums_hide,
-    hand_out_keys,
-    most_count,
-)
+from retexo_fl.federation.rounds.mask_keys import add_up_labels, begin_sums, check_sums_train
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
@@ -250,16 +245,9 @@ class LazyMessagePassing(Strategy):
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))
         masking = None
         if config.secure_aggregation == "masked":
-            check_sums_hide(federation.hellos, config)
-            masking = messenger.run(
-                hand_out_keys(
-                    hello,
-                    federation.hellos,
-                    opens=config.min_clients > 0,
-                    most=most_count(federation.answers),
-                )
-            )
-            federation = federation.hiding_validation()
+            masking = messenger.run(begin_sums(hello, federation.hellos, config))
+            check_sums_train(masking, federation.answers)
+            federation = federation.under(masking, all_train=config.traits.exchanges_in_rounds)
         job.check_partitioning(federation.answers[0].partitioning)
         training = federation.participants.training
         least = min(config.min_clients or len(training), len(training))

@@ -6,5 +6,5 @@ from typing import Final
 
 #: What users are told where sums are masked; docs/masked-sums.md says against whom it holds.
 MASKED: Final = (
-    "secure-aggregation masked: a server that follows the protocol sees sums over all clients alone"
+    "secure-aggregation masked: a server that follows the protocol sees sums over cohorts alone"
 )

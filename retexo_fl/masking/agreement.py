@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from retexo_fl.errors import AgreementError
@@ -24,6 +24,8 @@ LEAST: Final = 3
 #: What a sum may be of: nodes of a use, or all.
 USES: Final = ("train", "validation", "test", "nodes")
 SEED_BYTES: Final = 32
+#: Clients of a cohort at most: each has a mask with every other one.
+MOST: Final = 65
 #: Of a cohort, where nobody chose.
 _USUAL_SIZE: Final = 5
 _SIMULATED: Final = b"retexo simulated agreement 1"
@@ -81,6 +83,16 @@ class Agreement:
             seen |= {*cohort.members}
 
     @classmethod
+    def of_all(cls, clients: Iterable[int]) -> Agreement:
+        """Return what holds where owners have signed none: all are added up, whatever is asked.
+
+        Raises:
+            AgreementError: They are too few for a sum, or too many for one.
+        """
+        cohort = Cohort(members=tuple(sorted(clients)), uses=frozenset(USES))
+        return cls(cohorts=(cohort,), seed=bytes(SEED_BYTES))
+
+    @classmethod
     def parse(cls, content: bytes) -> Agreement:
         """Read :attr:`content`.
 
@@ -134,6 +146,10 @@ class Agreement:
             raise AgreementError(f"client {client} is in no cohort of the owners' agreement")
         return self._by_client[client]
 
+    def members(self, *uses: str) -> tuple[int, ...]:
+        """Return the clients of cohorts that have one of some uses, ascending; of all if none."""
+        return members_of(self.cohorts, *uses)
+
     @cached_property
     def _by_client(self) -> Mapping[int, Cohort]:
         return {client: cohort for cohort in self.cohorts for client in cohort.members}
@@ -148,10 +164,20 @@ class Agreement:
                 f"{named} has {counted(len(members), 'client')}; expected "
                 f"{_fewest(self.least, self.tolerated)}"
             )
+        if len(members) > MOST:
+            raise AgreementError(
+                f"{named} has {counted(len(members), 'client')}; expected {MOST} at most"
+            )
         if unknown := cohort.uses.difference(USES):
             raise AgreementError(
                 f"{named} has the use {min(unknown)[:20]!r}; expected {', '.join(USES)}"
             )
+
+
+def members_of(cohorts: Iterable[Cohort], *uses: str) -> tuple[int, ...]:
+    """Return the clients of those cohorts that have one of some uses, ascending; of all if none."""
+    kept = (cohort.members for cohort in cohorts if not uses or cohort.uses.intersection(uses))
+    return tuple(sorted(chain.from_iterable(kept)))
 
 
 def check_least(least: int, tolerated: int) -> None:

@@ -75,11 +75,6 @@ class Ring:
         np.add(numbers, others, out=numbers)
         self.cut(numbers)
 
-    def subtract(self, numbers: Numbers, others: Numbers) -> None:
-        """Subtract in place."""
-        np.subtract(numbers, others, out=numbers)
-        self.cut(numbers)
-
     def size(self, count: int) -> int:
         """Return the bytes of so many numbers, packed."""
         return sum(packed_bytes(count, plane) for plane, _ in self._planes)

@@ -111,14 +111,6 @@ class Sums:
         for (ring, numbers), (_, others) in zip(self._parts(), other._parts(), strict=True):
             ring.add(numbers, others)
 
-    def add_mask(self, seed: bytes) -> None:
-        """Add the mask of a 16-byte seed in place."""
-        self.add_masks([seed])
-
-    def subtract_mask(self, seed: bytes) -> None:
-        """Subtract the mask of a 16-byte seed in place."""
-        self.add_masks([], [seed])
-
     def add_masks(self, added: Iterable[bytes], subtracted: Iterable[bytes] = ()) -> None:
         """Add the masks of some 16-byte seeds and subtract those of others, in place.
 

@@ -100,7 +100,7 @@ def _masked(run: RunRecord) -> list[str]:
     """Return a sentence on what the server has seen, where sums were masked."""
     if not _is_masked(run):
         return []
-    text = "Sums were masked: the server saw those over all clients"
+    text = "Sums were masked: the server saw those over whole cohorts"
     if run.course.summed is not None:
         least, most = run.course.summed
         among = f"{least}" if least == most else f"{least} to {most}"
@@ -234,7 +234,7 @@ def kinds_section(run: RunRecord) -> str:
         markup.paragraph(
             "Raw: tensors as dense numbers. Payload: tensors as encoded by the codec, and messages "
             "without tensors. Wire: with headers, where measured. "
-            + ("Masks: keys and shares of masks, and who is asked. " if "masks" in kinds else "")
+            + ("Masks: their keys. " if "masks" in kinds else "")
             + "The scale is logarithmic."
         ),
         both_sizes(partial(bytes_chart, rows), _WIDE, _PHONE),

@@ -103,6 +103,11 @@ class LinkSplit:
             unseen=NonEdges(part.num_inner, columns, codes[is_read]),
         )
 
+    def only(self, uses: frozenset[str]) -> Self:
+        """Return the same without the pairs of other uses."""
+        kept = {use: p if use in uses else p.taken(slice(0)) for use, p in self.pairs.items()}
+        return replace(self, pairs=kept)
+
     @classmethod
     def whole(cls, part: GraphPartition) -> Self:
         """Hold no edge out: layers read them all, and none is counted."""
@@ -115,12 +120,16 @@ class LinkSplit:
 
 
 def counts_by_use(config: RunConfig, part: GraphPartition) -> dict[str, int]:
-    """Return how many nodes, or with task ``links`` edges, a client has of each use."""
+    """Return how many nodes, or with task ``links`` edges, a client has of each use.
+
+    Of ``nodes`` in all, too.
+    """
+    counts = {"nodes": part.num_inner}
     if config.task == LINKS:
         split = LinkSplit.of(part, split=config.split_name, seed=config.seed)
-        return {use: len(pairs) for use, pairs in split.pairs.items()}
+        return counts | {use: len(pairs) for use, pairs in split.pairs.items()}
     masks = (part.train_mask, part.val_mask, part.test_mask)
-    return {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
+    return counts | {use: int(mask.sum()) for use, mask in zip(USES, masks, strict=True)}
 
 
 def _edge_keys(

@@ -15,11 +15,11 @@ import numpy as np
 from retexo_fl.config import RunConfig
 from retexo_fl.masking.keys import KEY_BYTES
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.training.basis import masked_sum_bits
+from retexo_fl.training.cohorts import simulated_agreement, terms_of
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape
-from retexo_fl.training.volume import MaskedQuestion, masked_update_bytes, stage_parameters
+from retexo_fl.training.volume import masked_update_bytes, stage_parameters
 
 #: By client, how many nodes, or with task ``links`` edges, it has of each use.
 Counts: TypeAlias = Mapping[int, Mapping[str, int]]
@@ -29,8 +29,6 @@ _HEAD_BYTES: Final = 8
 _STEP_VALUES: Final = 256
 #: Of a value in the mean of a basis in few bits.
 _MEAN_BYTES: Final = 2
-#: What is answered by sums, which may be masked.
-_SUMMED: Final = ("labels", "basis", "gram", "train", "validate", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,17 @@ class _Messages:
         self._everyone = tuple(range(len(counts)))
         self._training = tuple(c for c, of in counts.items() if together or of["train"])
         self._validating = tuple(c for c, of in counts.items() if together or of["validation"])
+        #: Who answers with sums over train nodes, and who with updates.
+        self._summing = self._updating = self._training
+        self._terms, self._cohort = len(self._training), 0
         self._masked = config.secure_aggregation == "masked"
+        if self._masked:
+            agreement = simulated_agreement(config, counts)
+            self._summing = agreement.members("train")
+            self._validating = agreement.members(*() if together else ("validation",))
+            self._updating = agreement.members(*() if together else ("train", "validation"))
+            self._terms = terms_of(agreement, config, counts)
+            self._cohort = max(len(cohort.members) for cohort in agreement.cohorts)
         self._sends_changes = config.weight_bits < 32
         self._go_along = (
             self._sends_changes and not (together or config.relay) and not config.min_clients
@@ -121,19 +129,11 @@ class _Messages:
         self._names_selected = self._sends_changes and config.patience > 0 and not together
 
     def all(self) -> Iterator[Asked]:
-        opens = self._masked and self._config.min_clients > 0
-        for asked in self._questions():
-            if not opens or asked.purpose not in _SUMMED:
-                yield asked
-                continue
-            yield from _opened(asked)
-
-    def _questions(self) -> Iterator[Asked]:
         whole, heads = stage_parameters(self._shape)
         sizes = [sum(whole) - sum(heads)] if self._config.traits.end_to_end else whole
         yield Asked(stage=-1, purpose="hello", clients=self._everyone)
         if self._masked:
-            keys = (Record(coded_bytes=KEY_BYTES * len(self._everyone)),)
+            keys = (Record(coded_bytes=KEY_BYTES * self._cohort),)
             yield Asked(stage=-1, purpose="keys", clients=self._everyone, down=keys)
             yield Asked(stage=-1, purpose="labels", clients=self._everyone)
         yield from self._basis()
@@ -171,10 +171,10 @@ class _Messages:
         train = Asked(
             stage=stage,
             purpose="train",
-            clients=sorted({*self._training, *self._validating}),
+            clients=sorted({*self._updating, *self._validating}),
             down=(self._coded(size, self._config.weight_bits),),
             up=(self._update(size, self._config.update_bits),),
-            training=frozenset(self._training),
+            training=frozenset(self._updating),
         )
         # Steps of masked updates follow from the round before.
         first = replace(train, up=(self._update(size, 32),)) if self._masked else train
@@ -243,10 +243,10 @@ class _Messages:
         return Asked(
             stage=0,
             purpose="basis",
-            clients=self._training,
+            clients=self._summing,
             down=(down,),
             up=(up,),
-            training=frozenset(self._training),
+            training=frozenset(self._summing),
         )
 
     def _basis_record(self, columns: int) -> Record:
@@ -264,7 +264,7 @@ class _Messages:
     def _update(self, values: int, bits: int) -> Record:
         if not self._masked:
             return self._coded(values, bits)
-        return Record(coded_bytes=masked_update_bytes(values, bits, len(self._training)))
+        return Record(coded_bytes=masked_update_bytes(values, bits, self._terms))
 
     def _summed(self, values: int, bits: int, *, masked_bits: int) -> Record:
         if not self._masked:
@@ -277,22 +277,3 @@ class _Messages:
             return Record(array_bytes=values * self._item)
         steps = -(-values // _STEP_VALUES)
         return Record(coded_bytes=_HEAD_BYTES + steps + -(-values * bits // 8))
-
-
-def _opened(asked: Asked) -> Iterator[Asked]:
-    """Yield a question whose answers carry shares of masks, and the one that opens their sum."""
-    question = MaskedQuestion(clients=tuple(asked.clients), count=1)
-    openers, sealed = question.openers, question.sealed
-    *before, last = asked.up
-    up = (*before, replace(last, coded_bytes=last.coded_bytes + openers * sealed))
-    yield replace(asked, up=up, training=asked.training or frozenset(asked.clients))
-    count = len(asked.clients)
-    yield Asked(
-        stage=asked.stage,
-        purpose="open",
-        clients=asked.clients[:openers],
-        count=asked.count,
-        down=(Record(coded_bytes=count * sealed),),
-        up=(Record(coded_bytes=count * SHARE_BYTES),),
-        training=frozenset(asked.clients),
-    )

@@ -6,9 +6,9 @@ Symbols: N inner nodes, n nodes of one use, P parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -39,6 +39,16 @@ class NodeSets:
     validation: np.ndarray
     test: np.ndarray
     labels: np.ndarray
+
+    @property
+    def by_use(self) -> dict[str, np.ndarray]:
+        """Nodes by the name of their use."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    def only(self, uses: frozenset[str]) -> Self:
+        """Return the same without nodes of other uses."""
+        kept = {use: rows if use in uses else rows[:0] for use, rows in self.by_use.items()}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,17 +16,17 @@ from typing import Final
 
 import numpy as np
 
-from retexo_fl.masking.holder import sealed_bytes
+from retexo_fl.masking.agreement import Cohort, members_of
 from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
-from retexo_fl.masking.label import MOST_OPENERS, NEIGHBOURS
 from retexo_fl.masking.ring import Ring
-from retexo_fl.masking.shamir import SHARE_BYTES
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
 from retexo_fl.training.stage_model import ModelShape, num_weights
 
 #: What BNS draws in a round is sent as float64 numbers.
 _ID_BYTES: Final = 8
+#: Of what names an agreement.
+_DIGEST_BYTES: Final = 32
 #: Of a masked number that is no count; values of an update that share one of these.
 _WIDE_BYTES: Final = 8
 _BLOCK: Final = 256
@@ -263,14 +263,13 @@ class MaskedSize:
     """What the bytes of masked sums depend on, beside the model.
 
     Attributes:
-        everyone: All clients, ascending.
-        training: Those that send updates.
-        validating: Those whose validation nodes count.
+        cohorts: Clients that are added up together.
+        terms: How many clients have train nodes that count.
+        together: All take part in every round.
         rounds: R of each stage.
         end_to_end: All layers are one stage.
         update_bits: Of a value from the second round of a stage on.
         basis_bits: Of a value of a basis.
-        opens: Rounds may be closed without some clients: shares go along.
         most_count: What no count adds up to more than.
         classes: C'; of each, nodes by use are counted.
         label_numbers: Of 64 bits, that a loss needs of all labels.
@@ -278,19 +277,22 @@ class MaskedSize:
         report: The same of the report of the test.
     """
 
-    everyone: tuple[int, ...]
-    training: tuple[int, ...]
-    validating: tuple[int, ...]
+    cohorts: tuple[Cohort, ...]
+    terms: int
+    together: bool
     rounds: tuple[int, ...]
     end_to_end: bool
     update_bits: int
     basis_bits: int
-    opens: bool
     most_count: int
     classes: int
     label_numbers: int
     metric: Beside
     report: Beside
+
+    def asked(self, *uses: str) -> int:
+        """Return how many clients are asked for sums of some uses."""
+        return len(members_of(self.cohorts, *(() if self.together else uses)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,15 +324,13 @@ class MaskedVolume:
     Attributes:
         updates_up: Updates, and sums for a basis or for ridge regression.
         beside: Counts, losses, metrics, and sizes of updates.
-        keys: Public keys, and who is asked among whom.
-        shares: Sealed shares of masks, and what openers tell of them.
+        keys: Public keys, and who is added up with whom.
         signatures: Of the keys, in a deployment.
     """
 
     updates_up: int = 0
     beside: int = 0
     keys: int = 0
-    shares: int = 0
     signatures: int = 0
 
     def __add__(self, other: MaskedVolume) -> MaskedVolume:
@@ -339,108 +339,62 @@ class MaskedVolume:
             updates_up=self.updates_up + other.updates_up,
             beside=self.beside + other.beside,
             keys=self.keys + other.keys,
-            shares=self.shares + other.shares,
             signatures=self.signatures + other.signatures,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedQuestion:
-    """A question of which the server reads the sum over those who are asked.
-
-    Attributes:
-        clients: Who is asked, ascending.
-        count: How often.
-        numbers_bytes: Of one client's array.
-        beside_bytes: Of the numbers that each adds.
-    """
-
-    clients: tuple[int, ...]
-    count: int
-    numbers_bytes: int = 0
-    beside_bytes: int = 0
-
-    @property
-    def openers(self) -> int:
-        """How many clients hold shares."""
-        return min(MOST_OPENERS, len(self.clients))
-
-    @property
-    def sealed(self) -> int:
-        """Bytes of what one client seals for one opener."""
-        return sealed_bytes(min(NEIGHBOURS, len(self.clients) - 1))
-
-    def volume(self, *, opens: bool) -> MaskedVolume:
-        """Return what it moves, answers included, if nobody is missing."""
-        asked = len(self.clients)
-        # Names of values are counted as they are written.
-        terms = len("mask-askedmask-opensmask-trialmask-beside") + 1 + 8 + 1
-        terms += -(-(self.clients[-1] + 1) // 8)
-        up = len("shares") + self.openers * self.sealed
-        to_opener, told = asked * self.sealed, asked * SHARE_BYTES
-        shares = asked * up + self.openers * (2 * len("shares") + to_opener + told)
-        return MaskedVolume(
-            updates_up=self.count * asked * self.numbers_bytes,
-            beside=self.count * asked * (len("beside") + self.beside_bytes),
-            keys=self.count * asked * terms,
-            shares=self.count * shares if opens else 0,
         )
 
 
 def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
     """Predict what masked sums move, if no stage ends early and no client is missing."""
-    clients = len(size.everyone)
-    total = MaskedVolume(
-        keys=clients
-        * (len("mask-keykeysmask-counts") + KEY_BYTES + clients * KEY_BYTES + _WIDE_BYTES),
-        signatures=clients
-        * (len("mask-signaturesignatures") + SIGNATURE_BYTES + clients * SIGNATURE_BYTES),
-    )
-    for question in masked_questions(shape, size):
-        total += question.volume(opens=size.opens)
+    total = MaskedVolume()
+    for cohort in size.cohorts:
+        clients, uses = len(cohort.members), " ".join(cohort.uses)
+        names = len("mask-keymask-agreementmask-cohortkeysmask-counts")
+        # An empty text is left out.
+        names += len("mask-uses") + len(uses) if uses else 0
+        numbers = KEY_BYTES + _DIGEST_BYTES + clients * (_WIDE_BYTES + KEY_BYTES) + _WIDE_BYTES
+        signed = len("mask-signaturesignatures") + (1 + clients) * SIGNATURE_BYTES
+        total += MaskedVolume(keys=clients * (names + numbers), signatures=clients * signed)
+    for question in _masked_questions(shape, size):
+        total += question
     return total
 
 
-def masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedQuestion]:
-    """Yield the questions that are answered under masks, in their order."""
+def _masked_questions(shape: ModelShape, size: MaskedSize) -> Iterator[MaskedVolume]:
+    """Yield what the questions move that are answered under masks, in their order."""
     counter = Ring.of_sums(size.most_count, 1)
 
     def asked(
-        clients: tuple[int, ...], beside: Beside, *, count: int = 1, numbers_bytes: int = 0
-    ) -> Iterator[MaskedQuestion]:
-        if clients and count:
-            yield MaskedQuestion(
-                clients=clients,
-                count=count,
-                numbers_bytes=numbers_bytes,
-                beside_bytes=counter.size(beside.counts) + _WIDE_BYTES * beside.wide,
-            )
+        clients: int, beside: Beside, *, count: int = 1, numbers_bytes: int = 0
+    ) -> Iterator[MaskedVolume]:
+        more = len("beside") + counter.size(beside.counts) + _WIDE_BYTES * beside.wide
+        answers = clients * count
+        yield MaskedVolume(updates_up=answers * numbers_bytes, beside=answers * more)
 
-    yield from asked(size.everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
+    everyone, training = size.asked(), size.asked("train")
+    validating, in_rounds = size.asked("validation"), size.asked("train", "validation")
+    yield from asked(everyone, Beside(counts=3 * size.classes, wide=size.label_numbers))
     nodes = Beside(counts=1)
     if shape.has_basis:
         features, blocks = shape.features, -(-shape.inputs // shape.classes)
         squares = nodes + Beside(wide=2)
-        yield from asked(size.training, squares, numbers_bytes=_WIDE_BYTES * features)
+        yield from asked(training, squares, numbers_bytes=_WIDE_BYTES * features)
         numbers_bytes = Ring(masked_sum_bits(size.basis_bits)).size(features * shape.classes)
-        yield from asked(size.training, nodes, count=blocks, numbers_bytes=numbers_bytes)
+        yield from asked(training, nodes, count=blocks, numbers_bytes=numbers_bytes)
     # Nodes and right ones; loss.
     judged = Beside(counts=2, wide=1) + size.metric
     if shape.passes_sums:
         products = gram_values(shape.read_width, shape.classes)
         numbers_bytes = Ring(MASKED_GRAM_BITS).size(products)
-        yield from asked(size.everyone, nodes, numbers_bytes=numbers_bytes)
-        yield from asked(size.validating, judged)
-    only_judging = tuple(c for c in size.validating if c not in size.training)
+        yield from asked(everyone, nodes, numbers_bytes=numbers_bytes)
+        yield from asked(validating, judged)
     for parameters, rounds in _stages(shape, size):
         # Of train nodes their loss, too; sizes of blocks; cut values.
         beside = judged + nodes + Beside(wide=1 + -(-parameters // _BLOCK) + 1)
         for bits, count in ((32, 1), (size.update_bits, rounds - 1)):
-            numbers_bytes = masked_update_bytes(parameters, bits, len(size.training))
-            yield from asked(size.training, beside, count=count, numbers_bytes=numbers_bytes)
-        yield from asked(only_judging, judged, count=rounds)
-        yield from asked(size.validating, judged)
-    yield from asked(size.everyone, judged + size.report)
+            numbers_bytes = masked_update_bytes(parameters, bits, size.terms)
+            yield from asked(in_rounds, beside, count=count, numbers_bytes=numbers_bytes)
+        yield from asked(validating, judged)
+    yield from asked(everyone, judged + size.report)
 
 
 def masked_update_bytes(values: int, bits: int, terms: int) -> int:

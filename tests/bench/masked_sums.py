@@ -1,8 +1,8 @@
 """What masks cost: a client, the server, bytes; beside the parts of Flower's SecAgg+.
 
-The protocol alone, with updates of 0.7 million values and a tenth of the clients missing; then
-whole trainings in this process, with masks and without. SecAgg+ of Flower (the legacy API) is timed
-by its own functions for the same neighbours: quantisation, pair masks, shares of two secrets.
+The protocol alone, with updates of 0.7 million values; then whole trainings in this process, with
+masks and without. SecAgg+ of Flower (the legacy API) is timed by its own functions for as many
+neighbours as a cohort has: quantisation, pair masks, shares of two secrets.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from retexo_fl.masking.holder import Hidden
-from retexo_fl.masking.label import NEIGHBOURS, Label
 from retexo_fl.masking.streams import Sums
-from retexo_fl.masking.unmasking import unmask
 from retexo_fl.updates import UpdateKey
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.bench.measure import Spread
@@ -29,6 +26,8 @@ from tests.support.masked_sums import MaskedClients
 from tests.support.runs import events_of, train
 
 _VALUES: Final = 700_000
+#: Of all cohorts.
+_CLIENTS: Final = 100
 #: A masked round of ten clients in one process may take so much longer.
 _MOST_LONGER: Final = 1.25
 _TRAININGS: Final[dict[str, dict[str, Any]]] = {
@@ -42,68 +41,54 @@ _TRAININGS: Final[dict[str, dict[str, Any]]] = {
 
 
 def run(quick: bool, data_dir: Path | None) -> Outcome:
-    """Time masks of ten, a hundred and a thousand clients, then trainings of ten."""
-    sizes = (4, 70) if quick else (10, 100, 1000)
+    """Time masks in cohorts of some sizes, then trainings of ten clients."""
+    sizes = (3, 5) if quick else (5, 18, 65)
     values = 2000 if quick else _VALUES
     times: list[Row] = []
     ratios: list[Row] = []
-    for clients in sizes:
-        found = _protocol(clients, values, samples=3 if clients > 500 else 7)
-        flower = _secagg_plus(min(clients - 1, NEIGHBOURS), values, samples=3)
+    for size in sizes:
+        found, name = _protocol(size, values, samples=7), f"cohorts of {size}"
+        flower = _secagg_plus(size - 1, values, samples=3)
         times += [
-            _row(f"{clients} clients: client, CPU", "ms", found["client"]),
-            _row(f"{clients} clients: its key streams alone, CPU", "ms", found["streams"]),
-            _row(f"{clients} clients: server adds one, CPU", "ms", found["add"]),
-            _row(f"{clients} clients: server opens the sum, CPU", "ms", found["open"]),
-            _row(f"{clients} clients: up, each client", "kB", found["bytes"]),
-            _row(f"{clients} clients: shares of it", "kB", found["shares"]),
-            _row(f"{clients} clients: client of SecAgg+, CPU", "ms", flower),
+            _row(f"{name}: client, CPU", "ms", found["client"]),
+            _row(f"{name}: its key streams alone, CPU", "ms", found["streams"]),
+            _row(f"{name}: server adds one, CPU", "ms", found["add"]),
+            _row(f"{name}: up, each client", "kB", found["bytes"]),
+            _row(f"{name}: client of SecAgg+, CPU", "ms", flower),
         ]
         ratios.append(
-            _row(
-                f"{clients} clients: client of SecAgg+ / ours", "x", _over(flower, found["client"])
-            )
+            _row(f"{name}: client of SecAgg+ / ours", "x", _over(flower, found["client"]))
         )
     ratios += _trainings(data_dir, repeats=3 if quick else 5, quick=quick)
-    setting = {"values": values, "clients": sizes, "missing": "a tenth", "update bits": 32}
+    setting = {"values": values, "cohorts": sizes, "clients": _CLIENTS, "update bits": 32}
     return Outcome(name="masked_sums", setting=setting, ratios=ratios, times=times)
 
 
-def _protocol(clients: int, values: int, *, samples: int) -> dict[str, list[float]]:
-    """Return samples of milliseconds and kilobytes."""
-    masked, codec = MaskedClients(clients), MaskedUpdates()
+def _protocol(size: int, values: int, *, samples: int) -> dict[str, list[float]]:
+    """Return samples of milliseconds and kilobytes, of a cohort of so many."""
+    masked, codec = MaskedClients(size), MaskedUpdates()
     update = np.random.default_rng(0).normal(size=values).astype(np.float32)
-    steps = codec.first_steps(values, most_train=100, terms=clients)
+    steps = codec.first_steps(values, most_train=100, terms=_CLIENTS)
     shared = codec.shared(steps)
     found: dict[str, list[float]] = {"client": [], "streams": [], "add": []}
-    label = masked.label()
-    pairs = len(label.neighbours(0))
 
-    def answer(client: int) -> Hidden:
+    def answer(client: int, number: int) -> Sums:
         key = UpdateKey(seed=0, job="bench", stage=0, round=1, client=client)
         narrow, wide = codec.whole(update, key, steps)
-        return masked.holders[client].hide(label, Sums.of(shared.ring, narrow, wide))
+        asked = masked.label(round_number=number)
+        return masked.holders[client].hide(asked, Sums.of(shared.ring, narrow, wide))
 
-    included = [client for client in range(clients) if client % 10 or clients < 10]
-    shares: dict[int, Any] = {}
     total: Sums | None = None
-    for client in included:
-        hidden = _timed(found["client"], partial(answer, client), samples)
-        _timed(found["streams"], partial(_streams, pairs, 4 * values), samples)
-        total = hidden.sums.form.zeros() if total is None else total
-        packed = shared.ring.pack(hidden.sums.narrow)
-        _timed(found["add"], partial(_add, total, hidden, packed, values), samples)
-        shares[client] = hidden.shares
-    assert total is not None
-    kilobytes = len(packed) + sum(map(len, hidden.shares.values()))
-    told = _told(masked, label, included, shares)
-    opened: list[float] = []
-    _timed(opened, partial(unmask, label, total, included, told), 1)
+    for number in range(1, samples + 1):
+        client = number % size
+        hidden = _timed(found["client"], partial(answer, client, number))
+        _timed(found["streams"], partial(_streams, size - 1, 4 * values))
+        total = hidden.form.zeros() if total is None else total
+        packed = shared.ring.pack(hidden.narrow)
+        _timed(found["add"], partial(_add, total, hidden, packed, values))
     return {
         **{name: [1e3 * one for one in of] for name, of in found.items()},
-        "open": [1e3 * opened[0]] * 2,
-        "bytes": [kilobytes / 1e3] * 2,
-        "shares": [sum(map(len, hidden.shares.values())) / 1e3] * 2,
+        "bytes": [len(packed) / 1e3] * 2,
     }
 
 
@@ -117,20 +102,9 @@ def _streams(pairs: int, size: int) -> None:
             write(zeros[: size - begin], room)
 
 
-def _add(total: Sums, hidden: Hidden, packed: np.ndarray, values: int) -> None:
+def _add(total: Sums, hidden: Sums, packed: np.ndarray, values: int) -> None:
     ring = total.form.ring
-    total.add(Sums(form=total.form, narrow=ring.unpack(packed, values), wide=hidden.sums.wide))
-
-
-def _told(
-    masked: MaskedClients, label: Label, included: list[int], shares: dict[int, Any]
-) -> dict[int, bytes]:
-    return {
-        opener: masked.holders[opener].open(
-            label, included, {client: shares[client][opener] for client in included}
-        )
-        for opener in label.openers
-    }
+    total.add(Sums(form=total.form, narrow=ring.unpack(packed, values), wide=hidden.wide))
 
 
 def _secagg_plus(neighbours: int, values: int, *, samples: int) -> list[float]:
@@ -154,9 +128,8 @@ def _secagg_plus(neighbours: int, values: int, *, samples: int) -> list[float]:
             create_shares(bytes(32), threshold, holders)
 
     found: list[float] = []
-    _timed(found, work, samples)
-    for _ in range(samples - len(found)):
-        _timed(found, work, samples)
+    for _ in range(samples):
+        _timed(found, work)
     return [1e3 * one for one in found]
 
 
@@ -195,12 +168,11 @@ def _rounds_s(keys: dict[str, Any]) -> float:
     return float(sum(one for one in seconds[1:] if one))
 
 
-def _timed(found: list[float], call: Callable[[], Any], most: int) -> Any:
-    """Call; note the CPU seconds, of so many calls at most."""
+def _timed(found: list[float], call: Callable[[], Any]) -> Any:
+    """Call; note the CPU seconds."""
     begun = time.process_time()
     result = call()
-    if len(found) < most:
-        found.append(time.process_time() - begun)
+    found.append(time.process_time() - begun)
     return result
 
 

@@ -12,30 +12,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from retexo_fl.client.api import (
     KeysRequest,
-    LabelsAnswer,
-    LabelsRequest,
     MaskedAnswer,
-    MaskTerms,
-    OpenRequest,
     Request,
     Ticket,
     TrainAnswer,
     TrainRequest,
-    bits_of,
     question_of,
 )
-from retexo_fl.client.masked_answers import (
-    SumLengths,
-    counter_of,
-    form_of,
-    told_form,
-    told_weights,
-)
+from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.federation import records
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.masking.keys import PublicKeys
+from retexo_fl.masking.agreement import Cohort
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.fuzz.message_targets import as_json, odd_json, record_of
 from tests.fuzz.target import Target
@@ -47,9 +36,7 @@ _TRAIN = TrainRequest(
     ticket=_TICKET,
     weights=np.zeros(9, np.float32),
     steps=MaskedUpdates().first_steps(9, most_train=3, terms=len(_CLIENTS)),
-    terms=MaskTerms(asked=bits_of(_CLIENTS), opens=True),
 )
-_LABELS = LabelsRequest(ticket=_TICKET, terms=_TRAIN.terms)
 _UPDATE = TrainAnswer(
     update_sum=np.arange(9, dtype=np.int32),
     examples=3,
@@ -60,61 +47,37 @@ _UPDATE = TrainAnswer(
 )
 _BESIDE = np.arange(2)
 _MOST_COUNT = 100
-_COUNTS = LabelsAnswer(uses=(1, 2, 3, 4, 5, 6))
+_USES = frozenset({"train", "validation"})
 
 
 def mask_targets() -> list[Target]:
     """Return what a client, and the server, read beyond the form of messages about masked sums."""
     stores = [MemoryStore() for _ in _CLIENTS]
-    public = [ClientMasks(_TICKET.job, c, stores[c]).introduce(1)[0] for c in _CLIENTS]
+    public = [_masks(c, stores[c]).introduce(1)[0] for c in _CLIENTS]
     keys = KeysRequest(
         ticket=_TICKET,
-        clients=bits_of(_CLIENTS),
+        agreement=b"a" * 32,
+        cohort=tuple(_CLIENTS),
+        uses=" ".join(sorted(_USES)),
         keys=np.frombuffer(b"".join(public), np.uint8),
         most_count=_MOST_COUNT,
     )
     learnt = copy.deepcopy(stores)
     for client in _CLIENTS:
-        ClientMasks(_TICKET.job, client, learnt[client]).learn(keys)
+        _masks(client, learnt[client]).learn(keys)
 
-    def answers(request: Request[Any], answer: Any) -> dict[int, MaskedAnswer]:
-        return {client: _hidden(_client(client, learnt), request, answer) for client in _CLIENTS}
-
-    sealed = [answer.shares or b"" for answer in answers(_LABELS, _COUNTS).values()]
-    size = len(sealed[0]) // len(_CLIENTS)
-    opening = OpenRequest(
-        ticket=_TICKET,
-        purpose="query.labels",
-        asked_with=_LABELS.terms,
-        form=told_form(_LABELS, form_of(_LABELS, _LENGTHS, counter_of(_MOST_COUNT))),
-        weights=told_weights(_LABELS, None),
-        included=bits_of(_CLIENTS),
-        shares=np.frombuffer(b"".join(piece[:size] for piece in sealed), np.uint8),
-    )
-    trained = answers(_TRAIN, _UPDATE)
-    masking = MaskedSums(
-        job=_TICKET.job,
-        keys=PublicKeys(by_client=dict(enumerate(public))).digest,
-        opens=True,
-        most_count=_MOST_COUNT,
-    )
+    trained = {c: _hidden(_client(c, learnt), _TRAIN, _UPDATE) for c in _CLIENTS}
+    cohort = Cohort(members=tuple(_CLIENTS), uses=_USES)
+    masking = MaskedSums(cohorts=(cohort,), most_count=_MOST_COUNT)
 
     def add_up(answer: MaskedAnswer) -> object:
-        adding = masking.summed(
-            dict.fromkeys(_CLIENTS, _TRAIN),
-            {**trained, 0: answer},
-            weights=_TRAIN.weights,
-            lengths=_LENGTHS,
-            purpose="train",
-        )
-        return next(adding)
+        return masking.summed(_TRAIN, {**trained, 0: answer}, _LENGTHS)
 
     def hide(request: Any) -> object:
         return _hidden(_client(0, learnt), request, _UPDATE)
 
     return [
         _request("masks-keys", keys, lambda asked: _client(0, stores).learn(asked)),
-        _request("masks-open", opening, lambda asked: _client(0, learnt).open(asked)),
         _request("masks-train", _TRAIN, hide),
         _target(
             "masks-answer",
@@ -126,16 +89,15 @@ def mask_targets() -> list[Target]:
 
 def _client(client: int, stores: list[MemoryStore]) -> ClientMasks:
     """Return a client that has not answered anything since its store was filled."""
-    return ClientMasks(_TICKET.job, client, copy.deepcopy(stores[client]))
+    return _masks(client, copy.deepcopy(stores[client]))
 
 
-def _hidden(masks: ClientMasks, request: Request[Any], answer: Any) -> MaskedAnswer:
-    beside = _BESIDE if answer is _UPDATE else np.zeros(0, np.int64)
-    return masks.hide(request, answer, _weights(request), _LENGTHS, beside)
+def _masks(client: int, store: MemoryStore) -> ClientMasks:
+    return ClientMasks(_TICKET.job, client, store, clients=len(_CLIENTS))
 
 
-def _weights(request: Request[Any]) -> np.ndarray | None:
-    return getattr(request, "weights", None)
+def _hidden(masks: ClientMasks, request: TrainRequest, answer: TrainAnswer) -> MaskedAnswer:
+    return masks.hide(request, answer, request.weights, _LENGTHS, _BESIDE)
 
 
 def _reply(content: RecordDict) -> Message:

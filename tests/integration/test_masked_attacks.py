@@ -19,7 +19,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.federation import records
 from retexo_fl.graph import GraphPartition
-from retexo_fl.masking.holder import Hidden, MaskHolder
+from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.streams import Sums
 from retexo_fl.updates import with_zeros
@@ -138,7 +138,7 @@ def test_a_search_of_all_that_passes_finds_no_update_in_the_clear(
     plain: dict[bytes, None] = {}
     hide = MaskHolder.hide
 
-    def noted(self: MaskHolder, label: Label, sums: Sums) -> Hidden:
+    def noted(self: MaskHolder, label: Label, sums: Sums) -> Sums:
         if sums.form.narrow and sums.narrow.any():
             plain[sums.form.ring.pack(sums.narrow).tobytes()] = None
         return hide(self, label, sums)

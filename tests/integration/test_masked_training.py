@@ -27,7 +27,15 @@ from retexo_fl.masking.keys import SecretKeys
 from retexo_fl.simulation.inline_engine import run_inline
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import Change, node_of, nothing
-from tests.support.masked_training import MASKED, QUORUM, away_in, parts, train_in
+from tests.support.masked_training import (
+    HALVES,
+    MASKED,
+    QUORUM,
+    away_in,
+    cohort_of,
+    parts,
+    train_in,
+)
 from tests.support.runs import (
     configured,
     events_of,
@@ -104,19 +112,34 @@ def test_whole_numbers_train_as_floats_do(tmp_path: Path, way: str) -> None:
 DROPS = {(0, 2): 1, (0, 3): 3, (1, 1): 0}
 
 
-def test_drop_outs_leave_the_sum_of_those_who_answered(
+def test_the_cohort_of_a_client_that_is_away_is_missing_in_that_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {**QUORUM, "missing_peers": "drop"}
+    keys = {**QUORUM, **HALVES}
     masked = train_in(tmp_path / "masked", away_in(DROPS), **keys)
     without_masks(monkeypatch)
     clear = train_in(tmp_path / "clear", away_in(DROPS), **keys)
     assert model_bytes(masked) == model_bytes(clear)
     events = [event for event in events_of(masked) if event["event"] == "round"]
-    absent = {(e["stage"], e["round"]): e["absent"][0] for e in events if e.get("absent")}
-    assert absent == DROPS
+    absent = {(e["stage"], e["round"]): tuple(e["absent"]) for e in events if e.get("absent")}
+    assert absent == {place: cohort_of(client) for place, client in DROPS.items()}
+    assert [event["summed"] for event in events[:3]] == [6, 3, 3]
     all_there = train_in(tmp_path / "all", nothing, **keys)
     assert model_bytes(all_there) != model_bytes(masked)
+
+
+def test_answers_of_broken_cohorts_are_not_enough_to_close_a_round(tmp_path: Path) -> None:
+    """Four of six answer, but of both cohorts one is missing."""
+    one = cohort_of(0)[1]
+    other = next(client for client in range(6) if client not in cohort_of(0))
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        if message.metadata.message_type == api.TRAIN.message_type:
+            grid.weather.mute = {node_of(one), node_of(other)}
+
+    keys = {**QUORUM, **HALVES, "min_clients": 4, "message_timeout_s": 1.0}
+    with pytest.raises(RoundIncomplete, match=f"no answer from client {min(one, other)}"):
+        train_in(tmp_path / "run", change, **keys)
 
 
 def test_that_few_bits_cut_a_value_in_a_thousand_is_counted_and_no_warning(
@@ -127,7 +150,7 @@ def test_that_few_bits_cut_a_value_in_a_thousand_is_counted_and_no_warning(
     assert "exceeded" not in caplog.text
 
 
-def test_a_basis_is_of_those_who_answered_first(tmp_path: Path) -> None:
+def test_a_basis_is_of_the_cohorts_that_answered_first(tmp_path: Path) -> None:
     """By whose squares its sums are bounded."""
     asked: list[tuple[int, int]] = []
 
@@ -136,38 +159,14 @@ def test_a_basis_is_of_those_who_answered_first(tmp_path: Path) -> None:
             asked.append((records.read_request(message).ticket.round, _client_of(message)))
             grid.weather.mute = {node_of(1)} if not asked[-1][0] else set()
 
-    keys = {**QUORUM, "missing_peers": "drop", "rounds": 1, "basis": "supervised"}
-    train_in(tmp_path / "run", change, **keys, basis_blocks=2)
-    assert [client for number, client in asked if number == 2] == [0, 2, 3]
+    keys = {**QUORUM, **HALVES, "rounds": 1, "basis": "supervised", "basis_blocks": 2}
+    train_in(tmp_path / "run", change, **keys)
+    there = {*range(6)} - {*cohort_of(1)}
+    assert {client for number, client in asked if number == 2} == there
 
 
 def _client_of(message: Message) -> int:
     return message.metadata.dst_node_id - node_of(0)
-
-
-def test_an_opener_that_is_away_is_not_needed(tmp_path: Path) -> None:
-    # Even where all have to answer a round.
-    keys = {**QUORUM, "missing_peers": "drop", "min_clients": 4}
-    opened = train_in(tmp_path / "opened", away_in({(0, 2): 1}, api.OPEN.message_type), **keys)
-    all_there = train_in(tmp_path / "all", nothing, **keys)
-    assert model_bytes(opened) == model_bytes(all_there)
-
-
-def test_too_few_openers_end_the_run_which_resumes(tmp_path: Path) -> None:
-    def change(grid: FickleGrid, message: Message) -> None:
-        is_open = message.metadata.message_type == api.OPEN.message_type
-        grid.weather.mute = {node_of(1), node_of(2)} if is_open else set()
-
-    keys = {**QUORUM, "missing_peers": "drop", "message_timeout_s": 2.0, "clients": 5}
-    with pytest.raises(RoundIncomplete):
-        train_in(tmp_path / "run", change, **keys | {"min_clients": 4})
-    # Fewer could never open one, which is known before a round.
-    with pytest.raises(
-        ConfigurationError,
-        match="^min-clients: got 3, where 5 clients have train nodes; expected 4 at least",
-    ):
-        train_in(tmp_path / "refused", nothing, **keys)
-    assert not (tmp_path / "refused").exists()
 
 
 def test_a_resumed_attempt_has_new_keys_and_the_same_model(tmp_path: Path) -> None:
@@ -240,7 +239,9 @@ def few_train(graph: Graph, assignment: np.ndarray, seed: int) -> Split:
 
 def test_too_few_clients_with_train_nodes_are_refused(tmp_path: Path) -> None:
     keys = {**MASKED, "split": "tests.integration.test_masked_training:few_train"}
-    with pytest.raises(ConfigurationError, match="2 clients of 4 have train nodes; expected 3"):
+    with pytest.raises(
+        ConfigurationError, match="2 clients of 4 have train nodes; expected 3 at least in a cohort"
+    ):
         train(tmp_path / "run", **keys)
 
 
@@ -260,16 +261,12 @@ def change_request(kind: str, **changes: Any) -> Change:
     ("change", "sentence"),
     [
         (
-            change_request(api.TRAIN.message_type, **{"mask-asked": api.bits_of([0, 1])}),
+            change_request(api.KEYS.message_type, **{"mask-cohort": [0, 1]}),
             "a sum of 2 clients; expected 3 at least",
         ),
         (
-            change_request(api.TRAIN.message_type, **{"mask-asked": api.bits_of([0, 2, 3])}),
-            "client 1 is not among those that are asked",
-        ),
-        (
-            change_request(api.TRAIN.message_type, **{"mask-trial": 1}),
-            "asked again, where nobody may be missing",
+            change_request(api.KEYS.message_type, **{"mask-cohort": [0, 2, 3]}),
+            "clients in ascending order, client 1 among them",
         ),
         (
             change_request(api.KEYS.message_type, keys=bytes(128)),
@@ -281,7 +278,7 @@ def change_request(kind: str, **changes: Any) -> Change:
         ),
     ],
 )
-def test_terms_that_would_tell_more_are_refused_by_the_client(
+def test_keys_that_would_tell_more_are_refused_by_the_client(
     tmp_path: Path, change: Change, sentence: str
 ) -> None:
     def own(grid: FickleGrid, message: Message) -> None:
@@ -293,17 +290,6 @@ def test_terms_that_would_tell_more_are_refused_by_the_client(
 
     with pytest.raises(SecureAggregationRefused, match=sentence):
         train_in(tmp_path / "run", own)
-
-
-def test_a_question_without_masks_is_refused(tmp_path: Path) -> None:
-    def change(grid: FickleGrid, message: Message) -> None:
-        del grid
-        if message.metadata.message_type == api.TRAIN.message_type:
-            for name in [n for n in message.content.config_records["retexo"] if "mask-" in n]:
-                del message.content.config_records["retexo"][name]
-
-    with pytest.raises(SecureAggregationRefused, match=r"train\.layer: asked for numbers without"):
-        train_in(tmp_path / "run", change)
 
 
 def test_a_client_that_is_shown_other_weights_spoils_the_sum(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ KEYS: Final[Mapping[str, Tried]] = MappingProxyType(
         "metric": Tried("macro-f1", LEAN),
         "per-client-metrics": Tried(True, SAME),
         # Who sees what.
+        "cohort-size": Tried(3, SAME),
         "secure-aggregation": Tried("masked", LEAN),
         "introductions": Tried(True, REFUSED),
         "relay": Tried(True, REFUSED),

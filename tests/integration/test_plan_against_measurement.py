@@ -120,7 +120,7 @@ QUORUM = {"min_clients": 3, "round_deadline_s": 60.0, "message_timeout_s": 60.0}
         # One client validates and does not train, then three do.
         {"clients": 5, "split": f"{__name__}:few_train", **QUORUM},
         {"clients": 7, "split": f"{__name__}:few_train", **QUORUM},
-        # More than have a mask with each other, or hold shares.
+        # Of 14 cohorts.
         {"clients": 70, "rounds": 1, "hidden": 2, **QUORUM, "min_clients": 11},
     ],
 )
@@ -131,7 +131,7 @@ def test_masked_sums_take_what_was_predicted(tmp_path: Path, keys: dict[str, Any
     masked, plan = facts["masked"], facts["plans"][facts["boundary_plan"]]
     ledger = ledger_of(_train(tmp_path / "run", **keys))
     assert ledger.sum(kind="updates_up").payload == masked["updates_up"]
-    assert ledger.sum(kind="masks").payload == masked["keys"] + masked["shares"]
+    assert ledger.sum(kind="masks").payload == masked["keys"]
     if config.weight_bits == 32 and "split" not in keys:
         # Where validation nodes do not count, weights are not sent for them.
         predicted = plan["algorithms"][config.algorithm]["weights_down"]

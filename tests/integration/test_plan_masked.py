@@ -86,5 +86,4 @@ def test_the_terminal_warns_of_features_of_one_client_under_masks_alone(
     assert "masked sums" not in plain
     assert line in masked
     assert warning in masked
-    assert "keys, and who is asked" in masked
-    assert "shares of masks" not in masked
+    assert "signatures, if deployed" in masked

@@ -80,7 +80,8 @@ class Asked:
         outcome = asyncio.run(self._share.answer(wire.decode_request(head, body)))
         prefix, head, body = split(b"".join(outcome.parts))
         assert prefix.kind is wire.Kind.ANSWER
-        answer: AnswerT = self._false(wire.decode_answer(answer_class(request), head, body))
+        kind = answer_class(request, masked=True)
+        answer: AnswerT = self._false(wire.decode_answer(kind, head, body))
         return answer
 
 

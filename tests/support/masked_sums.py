@@ -6,85 +6,53 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from retexo_fl.masking.holder import Hidden, MaskHolder, MaskMemory
+from retexo_fl.masking.holder import Answered, MaskHolder
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.ring import Ring
 from retexo_fl.masking.streams import Sums
-from retexo_fl.masking.unmasking import unmask
 
 
 class MaskedClients:
-    """All clients of an attempt."""
+    """All clients of a cohort in an attempt."""
 
-    def __init__(self, count: int, *, least_clients: int = 3) -> None:
+    def __init__(self, count: int) -> None:
         self.secrets = [SecretKeys.draw() for _ in range(count)]
         self.publics = PublicKeys(by_client={c: s.public for c, s in enumerate(self.secrets)})
-        self.memories = [MaskMemory() for _ in range(count)]
-        self.holders = [
-            MaskHolder(
-                client,
-                secrets,
-                self.publics,
-                memory=memory,
-                least_clients=least_clients,
-            )
-            for client, (secrets, memory) in enumerate(
-                zip(self.secrets, self.memories, strict=True)
-            )
-        ]
+        self.memories: list[Answered] = [{} for _ in range(count)]
+        self.holders = [self.started(client) for client in range(count)]
+
+    def started(self, client: int) -> MaskHolder:
+        """Return a client as a process that has just started has it."""
+        memory = self.memories[client]
+        return MaskHolder(client, self.secrets[client], self.publics, answered=memory)
 
     def label(
-        self,
-        *,
-        asked: Iterable[int] | None = None,
-        opens: bool = True,
-        round_number: int = 1,
-        trial: int = 0,
-        weights: bytes = b"w" * 32,
-        form: bytes = b"form",
+        self, *, round_number: int = 1, weights: bytes = b"w" * 32, form: bytes = b"form"
     ) -> Label:
         """Return the label of a round."""
-        place = Place(attempt=1, purpose="train", stage=0, round=round_number, trial=trial)
-        known = range(len(self.holders)) if asked is None else asked
         return Label(
             job="job",
-            place=place,
+            place=Place(attempt=1, purpose="train", stage=0, round=round_number),
+            agreement=b"a" * 32,
+            cohort=tuple(self.publics.by_client),
+            uses=frozenset({"train", "test"}),
             keys=self.publics.digest,
-            asked=tuple(known),
             form=form,
             weights=weights,
-            opens=opens,
         )
 
-    def hide(self, label: Label, numbers: Sequence[Sums]) -> dict[int, Hidden]:
-        """Return what each client that is asked sends."""
-        return {client: self.holders[client].hide(label, numbers[client]) for client in label.asked}
-
-    def opened(
-        self,
-        label: Label,
-        sent: dict[int, Hidden],
-        included: Sequence[int],
-        openers: Iterable[int] | None = None,
-    ) -> Sums:
-        """Return the sum over the included clients, with what openers tell."""
-        total = added(sent, included)
-        told = {
-            opener: self.holders[opener].open(
-                label, included, {c: sent[c].shares[opener] for c in included}
-            )
-            for opener in (label.openers if openers is None else openers)
+    def hide(self, label: Label, numbers: Sequence[Sums]) -> dict[int, Sums]:
+        """Return what each client sends."""
+        return {
+            client: self.holders[client].hide(label, numbers[client]) for client in label.cohort
         }
-        unmask(label, total, included, told)
-        return total
 
 
-def added(sent: dict[int, Hidden], included: Iterable[int]) -> Sums:
-    """Return the masked sum over clients."""
-    chosen = [sent[client].sums for client in included]
-    total = chosen[0].form.zeros()
-    for sums in chosen:
+def added(sent: dict[int, Sums]) -> Sums:
+    """Return the sum over clients."""
+    total = next(iter(sent.values())).form.zeros()
+    for sums in sent.values():
         total.add(sums)
     return total
 

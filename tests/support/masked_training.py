@@ -13,6 +13,8 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
 from retexo_fl.federation import records
 from retexo_fl.graph import GraphPartition
+from retexo_fl.training.cohorts import simulated_agreement
+from retexo_fl.training.link_split import counts_by_use
 from tests.support.fickle_grid import FickleGrid
 from tests.support.fickle_training import (
     Change,
@@ -23,8 +25,11 @@ from tests.support.fickle_training import (
 )
 from tests.support.runs import configured
 
+#: One cohort.
 KEYS: dict[str, Any] = {"clients": 4, "rounds": 4, "hidden": 4, "layers": 2}
 MASKED: dict[str, Any] = {**KEYS, "secure_aggregation": "masked"}
+#: Two, with whole cohorts absent.
+HALVES: dict[str, Any] = {"clients": 6, "cohort_size": 3, "missing_peers": "drop"}
 QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
 
 
@@ -32,6 +37,13 @@ QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_ti
 def parts(clients: int = 4) -> list[GraphPartition]:
     """Return the parts of trainings of so many clients, cut once."""
     return make_parts(make_config({"clients": clients}))
+
+
+def cohort_of(client: int) -> tuple[int, ...]:
+    """Return with whom a client is added up in a training of :data:`HALVES`."""
+    config = make_config({"clients": 6, "cohort-size": 3})
+    counts = {part.client: counts_by_use(config, part) for part in parts(6)}
+    return simulated_agreement(config, counts).cohort_of(client).members
 
 
 def train_in(out: Path, change: Change, *, see: See = unchanged, **keys: Any) -> Path:

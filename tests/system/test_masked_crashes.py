@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,16 @@ from retexo_fl.client.api import (
     KeysRequest,
     LabelsRequest,
     MaskedAnswer,
-    MaskTerms,
     Ticket,
-    bits_of,
 )
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused, StaleAttempt
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.run_log.events import RoundClosed
 from tests.support.agents import AgentProcess, agents, train_with
 from tests.support.commands import ROOT
 from tests.support.limits import PERMISSIVE
-from tests.support.masked_training import away_in, train_in
 from tests.support.runs import configured, curves_of, events_of, model_bytes, result_of, train
 from tests.support.thread_grid import ThreadGrid
 
@@ -48,12 +47,9 @@ KEYS: dict[str, Any] = {
     **{"clients": 3, "layers": 1, "hidden": 4, "rounds": 2, "model": "gcn"},
     "secure_aggregation": "masked",
 }
-#: All have to answer, and sums are opened nevertheless.
-OPENED: dict[str, Any] = {**KEYS, "min_clients": 3, "round_deadline_s": 60.0}
-WAYS = {"all": KEYS, "opened": OPENED}
 #: The same of every kind of sum that training asks for.
 LEAN: dict[str, Any] = {
-    **{**OPENED, "layers": 2, "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
+    **{**KEYS, "layers": 2, "basis": "supervised", "basis_rows": "sums", "basis_blocks": 2},
     **{"update_bits": 8, "weight_bits": 8},
 }
 #: What an agent may be killed at, in order; of labels, rounds and the rest, only once each.
@@ -63,18 +59,16 @@ STEPS = (
     *("labels begins", "labels kept masking-memory"),
     *("basis begins", "basis kept masking-memory"),
     *("train_layer begins", "train_layer kept masking-memory"),
-    *("open begins", "open kept masking-memory"),
-    *("evaluate_layer begins", "evaluate_layer kept masking-memory", "finish begins"),
+    *("evaluate_layer begins", "evaluate_layer kept masking-memory"),
 )
-ONLY_LEAN = ("basis ", "open ", "finish ")
 SECRETS = "jobs/*/store/masking-secrets"
 
 
-@pytest.mark.parametrize("keys", [KEYS, LEAN], ids=["all", "lean and opened"])
+@pytest.mark.parametrize("keys", [KEYS, LEAN], ids=["rounds", "lean"])
 def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    steps = [step for step in STEPS if keys is LEAN or not step.startswith(ONLY_LEAN)]
+    steps = [step for step in STEPS if keys is LEAN or not step.startswith("basis ")]
     parts = make_parts(make_config(_kebab(keys)))
     with agents(tmp_path / "agents", parts, start=False, settings=PERMISSIVE) as made:
         made[1].program = [sys.executable, "-m", "tests.support.dying_agent"]
@@ -100,10 +94,10 @@ def test_an_agent_killed_at_every_step_answers_as_if_it_was_not(
     assert payload["masks"] == plain["masks"] + predicted["signatures"]
 
 
-def test_an_agent_that_is_gone_is_left_out_and_takes_part_again(tmp_path: Path) -> None:
+def test_an_agent_that_is_gone_is_waited_for_by_its_cohort(tmp_path: Path) -> None:
+    """Who else has answered is not enough: without one of them masks do not cancel."""
     keys: dict[str, Any] = {
-        **{**OPENED, "clients": 4, "rounds": 7, "round_deadline_s": 1.5},
-        "missing_peers": "drop",
+        **{**KEYS, "clients": 4, "rounds": 4, "min_clients": 3, "round_deadline_s": 0.5},
     }
     parts = make_parts(make_config(_kebab(keys)))
     with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
@@ -111,28 +105,19 @@ def test_an_agent_that_is_gone_is_left_out_and_takes_part_again(tmp_path: Path) 
         def end_and_begin(event: object) -> None:
             if isinstance(event, RoundClosed) and event.round == 2:
                 made[3].kill()
-            if isinstance(event, RoundClosed) and event.round == 4:
-                made[3].start()
+                Timer(3.0, made[3].start).start()
 
         run = train_with(made, configured(tmp_path / "run", **keys), [end_and_begin])
-    absent = {
-        (0, event["round"]): event["absent"][0]
-        for event in events_of(run)
-        if event["event"] == "round" and event.get("absent")
-    }
-    assert {*absent.values()} == {3}
-    assert (0, 4) in absent
-    assert (0, 7) not in absent
-    # The same rounds without it, in this process.
-    other = train_in(tmp_path / "other", away_in(absent), **keys | {"round_deadline_s": 0.3})
-    assert model_bytes(run) == model_bytes(other)
+    rounds = [event for event in events_of(run) if event["event"] == "round"]
+    assert not any(event.get("absent") for event in rounds)
+    assert rounds[2]["waited_s"] > 1.0
+    assert model_bytes(run) == model_bytes(train(tmp_path / "whole", **keys))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path, way: str) -> None:
+def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path) -> None:
     command = "from tests.system.test_masked_crashes import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", command, way, str(tmp_path)],
+        [sys.executable, "-c", command, str(tmp_path)],
         check=False,
         capture_output=True,
         text=True,
@@ -141,23 +126,18 @@ def test_a_server_killed_at_every_question_resumes_with_new_keys(tmp_path: Path,
     )
     assert found.returncode == 0, found.stderr
     deaths = json.loads(found.stdout.splitlines()[-1])
-    opened = way == "opened"
     assert deaths == [
         *("query.hello 0", "query.keys 0", "query.labels 0"),
-        *(["query.open 0"] if opened else []),
         *("query.publish 0", "query.collect 0", "train.layer 1"),
-        *(["query.open 1"] if opened else []),
         "train.layer 2",
-        *(["query.open 2"] if opened else []),
         # Validation of the last weights, and the test.
         "evaluate.layer 2",
-        *(["query.finish 2"] if opened else []),
     ]
 
 
-def kill_a_server_at_every_question(way: str, folder: Path) -> list[str]:
+def kill_a_server_at_every_question(folder: Path) -> list[str]:
     """Kill and resume until nothing new is asked; return where it was killed."""
-    keys, deaths = WAYS[way], folder / "deaths"
+    keys, deaths = KEYS, folder / "deaths"
     deaths.touch()
     parts = make_parts(make_config(_kebab(keys)))
     keys_seen: list[bytes] = []
@@ -223,16 +203,16 @@ def _in_child(task: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    """Kill the server of the way and in the folder that the command line names."""
+    """Kill the server of a training in the folder that the command line names."""
     # In this process nothing of ours has a thread, so that it may be forked.
     import retexo_fl.client.factory
     import retexo_fl.simulation.inline_engine  # noqa: F401
 
-    print(json.dumps(kill_a_server_at_every_question(sys.argv[1], Path(sys.argv[2]))))  # noqa: T201
+    print(json.dumps(kill_a_server_at_every_question(Path(sys.argv[1]))))  # noqa: T201
 
 
 def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_path: Path) -> None:
-    keys = _kebab({**OPENED, "engine": "deployment"})
+    keys = _kebab({**KEYS, "engine": "deployment"})
     parts = make_parts(make_config(_kebab(KEYS)))
     with agents(tmp_path / "agents", parts, settings=PERMISSIVE) as made:
         asked = [RemoteClient(agent.socket, config_values(make_config(keys))) for agent in made]
@@ -243,7 +223,9 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
             hellos = [client.ask(HelloRequest(ticket=now)) for client in asked]
             request = KeysRequest(
                 ticket=now,
-                clients=bits_of(range(3)),
+                agreement=Agreement.of_all(range(3)).digest,
+                cohort=(0, 1, 2),
+                uses="test train",
                 keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),
                 most_count=sum(h.nodes for h in hellos),
                 signatures=b"".join(h.mask_signature or b"" for h in hellos),
@@ -252,8 +234,7 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
 
         def count(attempt: int, number: int) -> MaskedAnswer:
             now = replace(ticket, attempt=attempt, round=number)
-            terms = MaskTerms(asked=bits_of(range(3)), opens=True)
-            answer: Any = asked[0].ask(LabelsRequest(ticket=now, terms=terms))
+            answer: Any = asked[0].ask(LabelsRequest(ticket=now))
             assert isinstance(answer, MaskedAnswer)
             return answer
 
@@ -262,7 +243,7 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
         assert earlier.beside != first.beside
         for _ in range(2):
             again = count(1, 2)
-            assert (again.beside, again.shares) == (first.beside, first.shares)
+            assert again.beside == first.beside
             with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
                 count(1, 1)
             made[0].kill()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from retexo_fl.federation.checkpoints import read_checkpoint
-from retexo_fl.masking.holder import Hidden, MaskHolder
+from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.label import Label
 from retexo_fl.masking.streams import Sums
 from tests.support.commands import program, run_command
@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Generator[Trained]:
     with pytest.MonkeyPatch.context() as patch:
         hide = MaskHolder.hide
 
-        def noted(self: MaskHolder, label: Label, sums: Sums) -> Hidden:
+        def noted(self: MaskHolder, label: Label, sums: Sums) -> Sums:
             if sums.form.narrow:
                 numbers.append(sums.form.ring.pack(sums.narrow).tobytes())
             return hide(self, label, sums)

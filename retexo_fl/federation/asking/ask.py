@@ -36,11 +36,11 @@ class Ask:
         requests: By client, ascending. A request that several clients share is built once.
         stage: Stage index for the ledger, -1 for none.
         purpose: For the ledger: ``introduce``, ``basis``, ``publish``, ``collect``, ``relay``,
-            ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``, ``finish``.
+            ``gram``, ``train``, ``evaluate``, ``predict``, ``recipe``.
         counted: Clients of whom enough must answer; all that are asked if None.
         within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
-        enough: Where a round may continue without some clients, so many answers let it; as many as
-            the policy says if None.
+        cohorts: Where answers are masked, who of those that are asked are added up together: of a
+            cohort all answers count, or none. Empty where they are not masked.
     """
 
     requests: Mapping[int, Request[Any]]
@@ -48,7 +48,7 @@ class Ask:
     purpose: str
     counted: frozenset[int] | None = None
     within_s: float | None = None
-    enough: int | None = None
+    cohorts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 from flwr.app import Message, RecordDict
@@ -131,7 +132,7 @@ class Messenger:
             purpose=ask.purpose,
             counted=ask.counted,
             within_s=ask.within_s,
-            enough=ask.enough,
+            cohorts=ask.cohorts,
         )
         for client, reply in replies:
             yield client, answer_of(ask, client, reply)
@@ -244,7 +245,7 @@ class Messenger:
         purpose: str,
         counted: Set[int] | None = None,
         within_s: float | None = None,
-        enough: int | None = None,
+        cohorts: Sequence[Sequence[int]] = (),
         first: Sequence[str] = (),
     ) -> Iterator[tuple[int, Message]]:
         """Send messages, then yield (client, reply) in the order in which they were given.
@@ -260,7 +261,7 @@ class Messenger:
                 ``predict``.
             counted: Clients of whom enough must answer; all that are asked if None.
             within_s: In a deployment, continue then with the answers so far; ``counted`` is empty.
-            enough: As in :class:`.Ask`.
+            cohorts: As in :class:`.Ask`.
             first: Purposes of what precedes the request in each message.
 
         Raises:
@@ -276,10 +277,8 @@ class Messenger:
         policy = self._policy
         if within_s is not None:
             policy = policy.with_answers_optional(within_s)
-        if enough is not None and policy.may_close_early:
-            policy = replace(policy, quorum=enough)
         answers = (
-            self._until_closed(question, asked, counted, policy)
+            self._until_closed(question, asked, counted, cohorts, policy)
             if policy.may_close_early
             else self._one_by_one(question, asked)
         )
@@ -318,7 +317,12 @@ class Messenger:
             yield arrived.pop(place)
 
     def _until_closed(
-        self, question: Deliveries, asked: Question, counted: Set[int] | None, policy: WaitPolicy
+        self,
+        question: Deliveries,
+        asked: Question,
+        counted: Set[int] | None,
+        cohorts: Sequence[Sequence[int]],
+        policy: WaitPolicy,
     ) -> Iterator[tuple[Delivery, Message]]:
         """Yield the answers in order that came before the question was closed."""
         arrived: list[tuple[Delivery, Message]] = []
@@ -328,10 +332,12 @@ class Messenger:
         answered: set[int] = set()
         for_all = len(question.open)
         while len(arrived) < for_all:
-            if policy.is_enough(len(answered), asked=len(wanted), after_s=wait.elapsed_s):
+            useful = answered if not cohorts else {*chain(*_whole(cohorts, answered))}
+            count = len(wanted & useful)
+            if policy.is_enough(count, asked=len(wanted), after_s=wait.elapsed_s):
                 break
             came = self._look(question, asked, wait, before=None)
-            answered.update(delivery.client for delivery, _ in came if delivery.client in wanted)
+            answered.update(delivery.client for delivery, _ in came)
             arrived += came
         self._overdue |= question.overdue
         yield from sorted(arrived, key=lambda pair: pair[0].place)
@@ -429,6 +435,11 @@ class Messenger:
                 self._ledger.add(entry, replace(volume, messages=messages))
 
 
+def _whole(cohorts: Sequence[Sequence[int]], there: Set[int]) -> list[Sequence[int]]:
+    """Return the cohorts of which nobody is missing."""
+    return [cohort for cohort in cohorts if there >= {*cohort}]
+
+
 def _so_far(purpose: str, connected: int, answers: int, count: int) -> str:
     """Say how many of those that are asked first of all are there."""
     said = f"clients connected: {connected} of {count}"
@@ -442,4 +453,5 @@ def answer_of(ask: Ask, client: int, reply: Message) -> Any:
         RemoteProtocolError: It is no such answer; names the client.
     """
     with named(client):
-        return records.read_answer(answer_class(ask.requests[client]), reply)
+        kind = answer_class(ask.requests[client], masked=bool(ask.cohorts))
+        return records.read_answer(kind, reply)

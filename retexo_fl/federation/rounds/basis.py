@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,7 +38,9 @@ def find_basis(
     width = basis_width(blocks=config.basis_blocks, classes=one.classes, features=one.features)
     form = BasisForm(features=one.features, dtype=config.dtype, bits=config.basis_bits)
     asking = _Asking(clients=clients, form=form)
-    training = [client for client, hello in hellos.items() if hello.train]
+    training: Sequence[int] = [client for client, hello in hellos.items() if hello.train]
+    if clients.masking is not None:
+        training = clients.masking.clients("train")
     opening = BasisRequest(ticket=ticket, label_facts=label_facts)
     first = yield from asking.ask(opening, training, one.features)
     builder = BasisBuilder(first.sums / first.examples, width=width, form=form)
@@ -50,7 +52,7 @@ def find_basis(
         request = replace(opening, ticket=replace(ticket, round=number), weights=form.encode(block))
         among = training
         if clients.masking is not None:
-            # What others would add is not bounded by these.
+            # What other cohorts would add is not bounded by these.
             among = first.clients
             reach = builder.reach(first.squares, first.sums, first.examples)
             bits = masked_sum_bits(config.basis_bits)
@@ -93,7 +95,6 @@ class _Asking:
             lengths=SumLengths(update=size),
             stage=0,
             purpose="basis",
-            weights=request.weights,
         )
         examples, total = 0, np.zeros(size)
         there: list[int] = []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from retexo_fl.client.api import HelloAnswer, PeerTraffic, Request, Ticket, Traffic
 from retexo_fl.client.masked_answers import SumLengths
@@ -37,6 +35,16 @@ class Clients:
             return self.hellos[who]
         return hello_of_sum(self.hellos[client] for client in who)
 
+    def able(self, among: Iterable[int], behind: Collection[int]) -> list[int]:
+        """Return those of whom answers count while some clients cannot answer.
+
+        Under masks that are those of whole cohorts.
+        """
+        if self.masking is None:
+            return [client for client in among if client not in behind]
+        whole = {*self.masking.clients(without=behind)}
+        return [client for client in among if client in whole]
+
     def sums(
         self,
         requests: Mapping[int, Request[Any]],
@@ -44,30 +52,29 @@ class Clients:
         lengths: SumLengths,
         stage: int,
         purpose: str,
-        weights: np.ndarray | None = None,
         counted: frozenset[int] | None = None,
     ) -> Round[Iterable[tuple[Who, Any]]]:
         """Ask for sums; return each client's, or where they are masked that of all.
 
         Args:
-            requests: By client, ascending.
+            requests: By client, ascending; where they are masked of whole cohorts, all the same.
             lengths: How many numbers an answer has.
             stage: Stage index for the ledger.
             purpose: For the ledger.
-            weights: What clients compute with.
             counted: As in :class:`.Ask`.
         """
-        if self.masking is None:
-            answers: Iterable[tuple[Who, Any]] = yield Ask(
-                requests=requests, stage=stage, purpose=purpose, counted=counted
-            )
-            return answers
-        asked = self.masking.asked(requests)
-        masked = yield Ask(requests=asked, stage=stage, purpose=purpose, counted=counted)
-        found = yield from self.masking.summed(
-            asked, dict(masked), weights=weights, lengths=lengths, purpose=purpose
+        masking = self.masking
+        answers = yield Ask(
+            requests=requests,
+            stage=stage,
+            purpose=purpose,
+            counted=counted,
+            cohorts=() if masking is None else masking.grouped(requests),
         )
-        return found
+        if masking is None:
+            return answers
+        request = next(iter(requests.values()))
+        return [masking.summed(request, dict(answers), lengths)]
 
     def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
         """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.

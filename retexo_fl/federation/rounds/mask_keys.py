@@ -1,23 +1,23 @@
-"""The rounds that begin masked sums: keys for all, then what hello leaves out of labels."""
+"""The rounds that begin masked sums: keys for each cohort, then what hello leaves out of labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
 
-from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket, bits_of
+from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ConfigurationError, RemoteProtocolError
+from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
-from retexo_fl.masking.holder import LEAST_CLIENTS
+from retexo_fl.masking.agreement import LEAST, USES, Agreement, Cohort, uses_of
 from retexo_fl.masking.keys import PublicKeys
-from retexo_fl.masking.label import least_openers
+from retexo_fl.training.cohorts import brought, simulated_agreement
 from retexo_fl.units import counted
 
 
@@ -35,71 +35,117 @@ class Keyed(Protocol):
         ...
 
 
-def check_sums_hide(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> None:
-    """Check that sums of a training hide each client, and that as few as may answer can open one.
+def begin_sums(
+    ticket: Ticket, hellos: Mapping[int, HelloAnswer], config: RunConfig
+) -> Round[MaskedSums]:
+    """Find who is added up with whom, and tell every client the keys of its cohort.
+
+    Owners have agreed on that; in a simulation it is drawn.
 
     Raises:
-        ConfigurationError: Too few clients train, or too few of them need answer.
+        AgreementError: There are too few clients.
+        RetexoError: As :func:`hand_out_keys`.
     """
-    training = sum(hello.train > 0 for hello in hellos.values())
-    if training < LEAST_CLIENTS:
-        raise ConfigurationError(
-            f"secure-aggregation: masked, but {counted(training, 'client')} of "
-            f"{len(hellos)} have train nodes; expected {LEAST_CLIENTS} at least, or none"
-        )
-    openers = least_openers(training)
-    if 0 < config.min_clients < openers:
-        raise ConfigurationError(
-            f"min-clients: got {config.min_clients}, where {counted(training, 'client')} have "
-            f"train nodes; expected {openers} at least, since so many have to tell shares before "
-            "a masked sum without some clients can be read"
-        )
+    counts = {c: {use: getattr(hello, use) for use in USES} for c, hello in hellos.items()}
+    agreement = (
+        Agreement.of_all(range(config.clients))
+        if config.engine == "deployment"
+        else simulated_agreement(config, counts)
+    )
+    roles = {client: brought(config, known) for client, known in counts.items()}
+    most = most_count(hellos.values())
+    return (yield from hand_out_keys(ticket, hellos, agreement, roles, most=most))
 
 
 def hand_out_keys(
-    ticket: Ticket, hellos: Mapping[int, Keyed], *, opens: bool, most: int
+    ticket: Ticket,
+    keyed: Mapping[int, Keyed],
+    agreement: Agreement,
+    roles: Mapping[int, frozenset[str]],
+    *,
+    most: int,
 ) -> Round[MaskedSums]:
-    """Tell every client the keys of all; return how sums are masked from then on.
+    """Tell every client the keys of its cohort; return how sums are masked from then on.
+
+    Of a cohort that lacks a client nobody is asked for sums in this attempt.
 
     Args:
         ticket: Names job and attempt.
-        hellos: By client, ascending.
-        opens: Rounds may be closed without some clients.
+        keyed: By client, ascending.
+        agreement: Of the owners.
+        roles: By client, what it brings: where too few of a cohort do, all add zeros.
         most: What no count adds up to more than (:func:`most_count`).
 
     Raises:
         RemoteProtocolError: A client believes other keys.
+        RoundIncomplete: Of each cohort a client is missing.
     """
     publics: dict[int, bytes] = {}
-    for client, hello in hellos.items():
+    for client, hello in keyed.items():
         if hello.mask_key is None:
             raise RemoteProtocolError(
                 f"client {client}: sent no masking key; expected one under secure-aggregation "
                 "masked"
             )
         publics[client] = hello.mask_key
-    signatures = {client: hello.mask_signature for client, hello in hellos.items()}
-    told = b"".join(signature for signature in signatures.values() if signature is not None)
-    unsigned = [client for client, signature in signatures.items() if signature is None]
+    fewest = agreement.least + agreement.tolerated
+    cohorts = [
+        Cohort(members=known.members, uses=known.uses & uses_of(known.members, roles, fewest))
+        for known in agreement.cohorts
+        if publics.keys() >= {*known.members}
+    ]
+    requests: dict[int, KeysRequest] = {}
+    for cohort in cohorts:
+        keys = b"".join(publics[client] for client in cohort.members)
+        request = KeysRequest(
+            ticket=ticket,
+            agreement=agreement.digest,
+            cohort=cohort.members,
+            uses=" ".join(sorted(cohort.uses)),
+            keys=np.frombuffer(keys, np.uint8),
+            most_count=most,
+            signatures=_signatures(keyed, cohort.members),
+        )
+        requests |= dict.fromkeys(cohort.members, request)
+    answers = yield Ask(requests=dict(sorted(requests.items())), stage=-1, purpose="keys")
+    believed: set[int] = set()
+    for client, answer in answers:
+        request = requests[client]
+        with named(client):
+            if answer.digest != PublicKeys.of(request.cohort, request.keys.tobytes()).digest:
+                raise RemoteProtocolError("it believes other masking keys than were sent")
+        believed.add(client)
+    whole = tuple(cohort for cohort in cohorts if believed.issuperset(cohort.members))
+    if not whole:
+        raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
+    return MaskedSums(cohorts=whole, most_count=most)
+
+
+def _signatures(keyed: Mapping[int, Keyed], cohort: Collection[int]) -> bytes | None:
+    """Return the signatures of a cohort's keys; None where nobody signs."""
+    signed = {client: keyed[client].mask_signature for client in cohort}
+    told = [signature for signature in signed.values() if signature is not None]
+    unsigned = [client for client, signature in signed.items() if signature is None]
     if told and unsigned:
         raise RemoteProtocolError(
             f"client {unsigned[0]}: its masking key is not signed; expected a signature, as of "
             "other clients"
         )
-    request = KeysRequest(
-        ticket=ticket,
-        clients=bits_of(hellos),
-        keys=np.frombuffer(b"".join(publics.values()), np.uint8),
-        most_count=most,
-        signatures=told or None,
-    )
-    digest = PublicKeys(by_client=publics).digest
-    answers = yield Ask.of(hellos, request, stage=-1, purpose="keys")
-    for client, answer in answers:
-        with named(client):
-            if answer.digest != digest:
-                raise RemoteProtocolError("it believes other masking keys than were sent")
-    return MaskedSums(job=ticket.job, keys=digest, opens=opens, most_count=most)
+    return b"".join(told) or None
+
+
+def check_sums_train(masking: MaskedSums, hellos: Collection[HelloAnswer]) -> None:
+    """Check that there is a sum of updates.
+
+    Raises:
+        ConfigurationError: In no cohort enough clients have train nodes.
+    """
+    if not masking.clients("train"):
+        training = sum(hello.train > 0 for hello in hellos)
+        raise ConfigurationError(
+            f"secure-aggregation: masked, but {counted(training, 'client')} of "
+            f"{len(hellos)} have train nodes; expected {LEAST} at least in a cohort, or none"
+        )
 
 
 def most_count(hellos: Iterable[HelloAnswer]) -> int:
@@ -110,9 +156,10 @@ def most_count(hellos: Iterable[HelloAnswer]) -> int:
 
 def add_up_labels(clients: Clients, ticket: Ticket, config: RunConfig) -> Round[LabelTotals]:
     """Ask all clients how many nodes of each class they have, as one masked sum."""
+    assert clients.masking is not None
     one = next(iter(clients.hellos.values()))
     answers = yield from clients.sums(
-        dict.fromkeys(clients.hellos, LabelsRequest(ticket=ticket)),
+        dict.fromkeys(clients.masking.clients(), LabelsRequest(ticket=ticket)),
         lengths=sum_lengths(config, one.classes),
         stage=-1,
         purpose="labels",

@@ -39,7 +39,7 @@ def solve_last(clients: Clients, ticket: Ticket, shape: ModelShape) -> Round[np.
         step = SharedStep.of_sum(_MOST_SQUARE * terms * most, terms=terms, bits=MASKED_GRAM_BITS)
         request = GramRequest(ticket=ticket, steps=step.told)
     answers = yield from clients.sums(
-        dict.fromkeys(clients.hellos, request),
+        dict.fromkeys(clients.able(clients.hellos, ()), request),
         lengths=SumLengths(update=len(total)),
         stage=ticket.stage,
         purpose="gram",

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from retexo_fl.client.api import (
     EvaluateAnswer,
     EvaluateRequest,
-    FinishRequest,
     HelloAnswer,
     MaskedAnswer,
     PeerTraffic,
@@ -26,7 +24,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import RoundIncomplete, TrainingDiverged
+from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.greeting import Participants
@@ -38,7 +36,7 @@ from retexo_fl.federation.rounds.checked_answers import (
 )
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.control_variates import ControlVariates
-from retexo_fl.federation.rounds.masked_sums import TRIALS, MaskedSums, Who, members
+from retexo_fl.federation.rounds.masked_sums import Who, members
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
 from retexo_fl.graph.labels import REGRESSION
 from retexo_fl.plugins import is_plugin
@@ -146,7 +144,8 @@ class StageTraining:
         """Train one round; return the validation of the weights that were sent out.
 
         Sums the updates in client order, divides once, takes one optimizer step. Only clients with
-        train nodes return an update; the others with validation nodes evaluate.
+        train nodes return an update; the others with validation nodes evaluate. Under masks, all of
+        a cohort return one.
 
         Args:
             weights: (P,) what clients compute with; the weights after the last round if None.
@@ -223,14 +222,6 @@ class StageTraining:
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
-        if nodes == "test" and self._opens:
-            finish = FinishRequest(ticket=replace(self.ticket, round=self.round))
-            asked = self._present(self._participants.everyone)
-            # Nobody has to answer.
-            answers = yield Ask.of(
-                asked, finish, stage=self.ticket.stage, purpose="finish", counted=frozenset()
-            )
-            dict(answers)
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:
@@ -315,11 +306,6 @@ class StageTraining:
         """Whether all clients are asked again where some lack weights: peers have their vectors."""
         return self._config.traits.exchanges_in_rounds
 
-    @property
-    def _opens(self) -> bool:
-        """Whether clients open masked sums: then they need their keys after an answer."""
-        return self._clients.masking is not None and self._clients.masking.opens
-
     def _whole(self, weights: np.ndarray) -> np.ndarray:
         return self._codec.encode_weights(weights, self._key(self.round, 0), None)
 
@@ -331,46 +317,18 @@ class StageTraining:
         *,
         purpose: str,
     ) -> Round[Iterable[tuple[Who, Any]]]:
-        """Ask; return the answers, or where they are masked the sum of them.
-
-        Where too few clients told shares that open it, all are asked once more.
-        """
+        """Ask; return the answers, or where they are masked the sum of them."""
+        answers: Iterable[tuple[Who, Any]] = yield from self._ask_each(
+            requests, sent, coded, purpose=purpose
+        )
         masking = self._clients.masking
         if masking is None:
-            answers: Iterable[tuple[Who, Any]] = yield from self._ask_each(
-                requests, sent, coded, purpose=purpose
-            )
             return answers
-        opened: dict[type[Any], tuple[int, ...]] = {}
-        for trial in range(TRIALS):
-            again = partial(self._masked_requests, requests, masking, trial)
-            masked = dict((yield from self._ask_each(again, sent, coded, purpose=purpose)))
-            for client, answer in masked.items():
-                self._count_traffic(client, answer)
-            try:
-                summed: list[tuple[Who, Any]] = yield from masking.summed(
-                    again(coded),
-                    masked,
-                    weights=sent,
-                    lengths=self._lengths(),
-                    purpose=purpose,
-                    opened=opened,
-                )
-            except RoundIncomplete:
-                if not masking.opens or trial + 1 == TRIALS:
-                    raise
-            else:
-                return summed
-        raise AssertionError("the last trial returns or raises")
-
-    def _masked_requests(
-        self,
-        requests: Callable[[np.ndarray], dict[int, Request[object]]],
-        masking: MaskedSums,
-        trial: int,
-        coded: np.ndarray,
-    ) -> dict[int, Request[object]]:
-        return masking.asked(requests(coded), trial=trial)
+        masked: dict[int, Any] = dict(answers)  # type: ignore[arg-type]
+        for client, answer in masked.items():
+            self._count_traffic(client, answer)
+        request = next(iter(requests(coded).values()))
+        return [masking.summed(request, masked, self._lengths())]
 
     def _lengths(self) -> SumLengths:
         classes = next(iter(self._clients.hellos.values())).classes
@@ -389,10 +347,7 @@ class StageTraining:
         Where clients exchange in rounds, all are asked again.
         """
         training = frozenset(self.training) if purpose == "train" else None
-        stage = self.ticket.stage
-        answers = yield Ask(
-            requests=requests(coded), stage=stage, purpose=purpose, counted=training
-        )
+        answers = yield self._asking(requests(coded), purpose, training)
         if not self._codec.sends_changes:
             return answers
         self._held = sent
@@ -407,9 +362,21 @@ class StageTraining:
                 c: request for c, request in requests(self._whole(sent)).items() if c in lacking
             }
             counted = None if training is None else training & lacking
-            answers = yield Ask(requests=whole, stage=stage, purpose=purpose, counted=counted)
+            answers = yield self._asking(whole, purpose, counted)
             found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
         return sorted(found.items())
+
+    def _asking(
+        self, requests: dict[int, Request[object]], purpose: str, counted: frozenset[int] | None
+    ) -> Ask:
+        masking = self._clients.masking
+        return Ask(
+            requests=requests,
+            stage=self.ticket.stage,
+            purpose=purpose,
+            counted=counted,
+            cohorts=() if masking is None else masking.grouped(requests),
+        )
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
         ticket, is_test = replace(self.ticket, round=self.round), nodes == "test"
@@ -417,7 +384,7 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test and not self._opens,
+            last=is_test,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation
@@ -434,7 +401,7 @@ class StageTraining:
         )
 
         def asked(client: int) -> Request[object]:
-            if client not in self.training:
+            if client not in self.training and self._clients.masking is None:
                 return evaluate
             if self._controls is None:
                 return train
@@ -539,7 +506,7 @@ class StageTraining:
         )
 
     def _present(self, clients: Iterable[int]) -> list[int]:
-        return [client for client in clients if client not in self.behind]
+        return self._clients.able(clients, self.behind)
 
 
 def name_of_selected(

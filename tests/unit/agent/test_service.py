@@ -34,7 +34,6 @@ from retexo_fl.client.api import (
     BasisRequest,
     CollectRequest,
     EvaluateRequest,
-    FinishRequest,
     GramRequest,
     HelloRequest,
     PublishRequest,
@@ -649,7 +648,7 @@ def test_no_attempt_comes_that_no_later_one_could_follow(
             far = HelloRequest(ticket=Ticket(job=JOB, attempt=attempt))
             with pytest.raises(LocalProtocolError, match=rf"{attempt} of job .* at most 2000, "):
                 await both.ask(0, far)
-        await both.ask(0, FinishRequest(ticket=Ticket(job=JOB, attempt=1001)))
+        await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1001)))
         with pytest.raises(LocalProtocolError, match=rf"{2**48} of job .* at most 2001, "):
             await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=2**48)))
         await both.ask(0, HelloRequest(ticket=Ticket(job=JOB, attempt=1002)))

@@ -16,8 +16,6 @@ from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    FinishAnswer,
-    FinishRequest,
     HelloAnswer,
     HelloRequest,
     KeysAnswer,
@@ -25,9 +23,6 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     MaskedAnswer,
-    MaskTerms,
-    OpenAnswer,
-    OpenRequest,
     PeerTraffic,
     PredictAnswer,
     PredictRequest,
@@ -55,7 +50,6 @@ WEIGHTS = np.array([1.5, -0.0, 3e-38, 7.0], np.float32)
 TRAFFIC = Traffic(boundary=Volume(messages=2, raw=10, payload=8, wire=9), control=Volume(wire=None))
 ROUND = PeerTraffic(sent=TRAFFIC, received=Traffic())
 CODED = np.arange(200, dtype=np.uint8)
-TERMS = MaskTerms(asked=b"\x0f", opens=True, trial=1)
 CONFIG: dict[str, Scalar] = {"clients": 2, "dropout": 0.3, "model": "gcn", "resume": ""}
 
 REQUESTS: dict[str, Request[Any]] = {
@@ -64,25 +58,17 @@ REQUESTS: dict[str, Request[Any]] = {
     "collect": CollectRequest(ticket=TICKET, wait_s=2.5, close=True),
     "train_layer": TrainRequest(ticket=TICKET, weights=WEIGHTS.astype(np.float64)),
     "evaluate_layer": EvaluateRequest(ticket=TICKET, weights=WEIGHTS, nodes="test", last=True),
-    "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv", terms=TERMS),
+    "predict": PredictRequest(ticket=TICKET, weights=WEIGHTS, form="csv"),
     "keys": KeysRequest(
         ticket=TICKET,
-        clients=b"\x03",
+        agreement=b"a" * 32,
+        cohort=(0, 1),
+        uses="test train",
         keys=CODED[:64],
         most_count=9,
         signatures=CODED[:128].tobytes(),
     ),
-    "labels": LabelsRequest(ticket=TICKET, terms=TERMS),
-    "open": OpenRequest(
-        ticket=TICKET,
-        purpose="train.layer",
-        asked_with=TERMS,
-        form=b"f" * 32,
-        weights=b"w" * 32,
-        included=b"\x07",
-        shares=CODED,
-    ),
-    "finish": FinishRequest(ticket=TICKET),
+    "labels": LabelsRequest(ticket=TICKET),
 }
 ANSWERS: list[object] = [
     HelloAnswer(
@@ -131,9 +117,7 @@ ANSWERS: list[object] = [
     ),
     KeysAnswer(digest=b"d" * 32),
     LabelsAnswer(uses=(1, 2, 3), sums=(0.5,)),
-    MaskedAnswer(numbers=CODED, beside=b"w" * 16, shares=b"s" * 64, traffic=ROUND),
-    OpenAnswer(shares=CODED[:96]),
-    FinishAnswer(),
+    MaskedAnswer(numbers=CODED, beside=b"w" * 16, traffic=ROUND),
 ]
 
 
@@ -199,7 +183,7 @@ def test_a_question_has_one_identity_in_all_configurations() -> None:
         # Other numbers of the same bytes, and other questions of the same values.
         replace(asked, weights=WEIGHTS.view(np.float64)),
         HelloRequest(ticket=TICKET),
-        FinishRequest(ticket=TICKET),
+        LabelsRequest(ticket=TICKET),
     ]
     assert len({identity(other, {}) for other in [asked, *others]}) == 8
 

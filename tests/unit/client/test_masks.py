@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +21,21 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     MaskedAnswer,
-    MaskTerms,
-    OpenRequest,
     Ticket,
-    TrainAnswer,
-    TrainRequest,
-    bits_of,
 )
 from retexo_fl.client.masked_answers import (
     SumLengths,
     counter_of,
     form_of,
     numbers_of,
-    told_form,
     told_weights,
 )
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import FolderStore
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused, TrainingDiverged
-from retexo_fl.masking.holder import told_shares
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.keys import PublicKeys, signed_text
-from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.step import SharedStep
-from retexo_fl.updates import UpdateKey
-from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
 
 JOB, CLIENTS = "job-0123456789ab", 4
@@ -76,7 +65,7 @@ class Clients:
 
     def started(self, client: int, *, least_clients: int = 3) -> ClientMasks:
         """Return a client as a process that has just started has it."""
-        masks = ClientMasks(JOB, client, self.store(client))
+        masks = ClientMasks(JOB, client, self.store(client), clients=CLIENTS)
         masks.signer = RosterSigner(identity=self._identities[client], roster=lambda: self._roster)
         masks.least_clients = least_clients
         return masks
@@ -91,7 +80,9 @@ class Clients:
     def keys(self, attempt: int = 1, **changes: Any) -> KeysRequest:
         request = KeysRequest(
             ticket=replace(TICKET, attempt=attempt),
-            clients=bits_of(self.signed),
+            agreement=Agreement.of_all(ALL).digest,
+            cohort=tuple(self.signed),
+            uses="test train",
             keys=np.frombuffer(b"".join(key for key, _ in self.signed.values()), np.uint8),
             most_count=MOST_COUNT,
             signatures=b"".join(signature for _, signature in self.signed.values()),
@@ -114,38 +105,13 @@ def clients(tmp_path: Path, members: tuple[list[Identity], Roster]) -> Clients:
     return Clients(tmp_path, members)
 
 
-def question(number: int = 1, *, attempt: int = 1, **terms: Any) -> LabelsRequest:
-    """Ask all for counts of labels, at some round."""
-    given = {"asked": bits_of(ALL), "opens": True, **terms}
-    return LabelsRequest(
-        ticket=replace(TICKET, attempt=attempt, round=number), terms=MaskTerms(**given)
-    )
+def question(number: int = 1, *, attempt: int = 1) -> LabelsRequest:
+    """Ask for counts of labels, at some round."""
+    return LabelsRequest(ticket=replace(TICKET, attempt=attempt, round=number))
 
 
 def answered(masks: ClientMasks, request: LabelsRequest, first: int = 1) -> MaskedAnswer:
     return masks.hide(request, LabelsAnswer(uses=(first, 2, 3, 4, 5, 6)), None, LENGTHS)
-
-
-def opening(
-    clients: Clients, request: LabelsRequest, included: Iterable[int], opener: int
-) -> OpenRequest:
-    """Ask an opener to open a sum over the clients that are included."""
-    among = tuple(included)
-    pieces = []
-    for client in among:
-        shares = answered(clients.masks[client % CLIENTS], request).shares
-        assert shares is not None
-        size = len(shares) // CLIENTS
-        pieces.append(shares[opener * size : (opener + 1) * size])
-    return OpenRequest(
-        ticket=request.ticket,
-        purpose="query.labels",
-        asked_with=request.terms,
-        form=told_form(request, form_of(request, LENGTHS, counter_of(MOST_COUNT))),
-        weights=told_weights(request, None),
-        included=bits_of(among),
-        shares=np.frombuffer(b"".join(pieces), np.uint8),
-    )
 
 
 # ---- keys ---------------------------------------------------------------------------------------
@@ -203,8 +169,6 @@ def test_what_is_no_signature_is_refused(clients: Clients, signature: bytes) -> 
         ({"signatures": None}, "are not signed; expected a signature of each client"),
         ({"signatures": bytes(63)}, "are not signed"),
         ({"keys": np.zeros(5, np.uint8)}, "5 bytes of masking keys for 4 clients"),
-        ({"clients": b""}, "128 bytes of masking keys for 0 clients"),
-        ({"clients": bits_of([0, 1, 2, 9])}, "client 9 is not in the roster file"),
     ],
 )
 def test_other_faults_of_a_keys_message_are_named(
@@ -219,19 +183,12 @@ def test_keys_come_after_hello_and_no_two_are_the_same(clients: Clients) -> None
     clients.introduce()
     twice = clients.signed
     twice[1] = twice[0]
-    alone = ClientMasks(JOB, 0, clients.store(9))
+    alone = ClientMasks(JOB, 0, clients.store(9), clients=CLIENTS)
     with pytest.raises(SecureAggregationRefused, match="two clients have the same masking key"):
         alone.learn(clients.keys())
     clients.introduce(2)
     with pytest.raises(SecureAggregationRefused, match="masking keys came before hello"):
         alone.learn(clients.keys(2))
-
-
-def test_a_question_without_masks_is_refused(clients: Clients) -> None:
-    clients.met()
-    request = LabelsRequest(ticket=replace(TICKET, round=1))
-    with pytest.raises(SecureAggregationRefused, match="query.labels: asked for numbers without"):
-        answered(clients.masks[0], request)
 
 
 def test_a_point_of_low_order_gives_no_secret(clients: Clients) -> None:
@@ -251,7 +208,7 @@ def test_how_many_nodes_all_clients_have_does_not_change_within_an_attempt(
     for masks in (clients.masks[0], clients.started(0)):
         with pytest.raises(
             SecureAggregationRefused,
-            match="all clients have 101 nodes or pairs together; before in this attempt it said",
+            match="names another most-count of masked sums than before in this attempt",
         ):
             masks.learn(clients.keys(most_count=MOST_COUNT + 1))
 
@@ -268,35 +225,6 @@ def test_a_count_below_zero_is_no_count(clients: Clients) -> None:
     clients.met()
     with pytest.raises(SecureAggregationRefused, match="of uses, one is -1; expected counts up to"):
         answered(clients.masks[0], question(), first=-1)
-
-
-def test_a_sum_of_more_updates_than_steps_are_for_is_refused(clients: Clients) -> None:
-    """They would not be a sum any more but wrap around."""
-    clients.met()
-    codec, update = MaskedUpdates(), np.full(3, 0.5)
-    key = UpdateKey(seed=0, job=JOB, stage=0, round=1, client=0)
-    for terms in (CLIENTS - 1, CLIENTS):
-        request = TrainRequest(
-            ticket=replace(TICKET, round=1),
-            weights=np.zeros(3),
-            terms=MaskTerms(asked=bits_of(ALL)),
-            steps=codec.first_steps(3, most_train=5, terms=terms),
-        )
-        numbers, beside = codec.whole(update, key, request.steps or b"")
-        answer = TrainAnswer(
-            update_sum=numbers,
-            examples=5,
-            loss_sum=1.0,
-            validation_examples=0,
-            validation_loss_sum=0.0,
-            validation_correct=0,
-        )
-        with (
-            nullcontext()
-            if terms == CLIENTS
-            else pytest.raises(SecureAggregationRefused, match="steps for 3 updates, where 4 cl")
-        ):
-            clients.masks[0].hide(request, answer, np.zeros(3), SumLengths(update=3), beside)
 
 
 def test_what_an_answer_is_computed_with_is_bound_to_its_mask() -> None:
@@ -332,7 +260,7 @@ def test_keys_that_change_within_an_attempt_are_refused(clients: Clients) -> Non
     assert signature is not None
     clients.signed[1] = key, signature
     for masks in (clients.masks[0], clients.started(0)):
-        with pytest.raises(SecureAggregationRefused, match="names other masking keys than before"):
+        with pytest.raises(SecureAggregationRefused, match="names another keys of masked sums"):
             masks.learn(clients.keys())
         masks.learn(before)
     clients.introduce(2)
@@ -365,7 +293,6 @@ def test_the_same_question_has_the_same_bytes_also_after_a_restart(clients: Clie
     for masks in (clients.masks[0], clients.started(0)):
         again = answered(masks, question())
         assert again.beside == first.beside
-        assert again.shares == first.shares
         assert again.numbers.tobytes() == first.numbers.tobytes()
 
 
@@ -380,8 +307,6 @@ def test_another_answer_at_a_place_and_an_earlier_place_are_refused(
     for request, first in (
         (question(2), 1),
         (question(3), 9),
-        (question(3, asked=bits_of([0, 1, 2])), 1),
-        (question(3, opens=False), 1),
     ):
         with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
             answered(masks, request, first)
@@ -438,86 +363,63 @@ def test_lost_notes_are_named_and_a_resume_goes_on(
     assert again.beside != answered(clients.masks[1], question(attempt=2)).beside
 
 
-# ---- opening ------------------------------------------------------------------------------------
-
-
-def test_an_opener_answers_again_with_the_same_bytes_also_after_a_restart(clients: Clients) -> None:
-    clients.met()
-    request = opening(clients, question(), (0, 1, 2), opener=3)
-    first = clients.masks[3].open(request)
-    for masks in (clients.masks[3], clients.started(3)):
-        assert masks.open(request).shares.tobytes() == first.shares.tobytes()
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_an_opener_opens_one_set_only(clients: Clients, restarts: bool) -> None:
-    clients.met()
-    # Both before anything is opened: to mask writes down all that is remembered.
-    one = opening(clients, question(), (0, 1, 2), opener=3)
-    other = opening(clients, question(), ALL, opener=3)
-    clients.masks[3].open(one)
-    masks = clients.started(3) if restarts else clients.masks[3]
-    with pytest.raises(SecureAggregationRefused, match="a sum over other clients was opened"):
-        masks.open(other)
+# ---- whose sums ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("included", "changes", "sentence"),
+    ("cohort", "sentence"),
     [
-        ((0, 1), {}, "to open a sum of 2 clients; expected 3 at least"),
-        ((0, 1, 2, 5), {}, "to open a sum of clients that were not asked"),
-        (
-            (0, 1, 2),
-            {"asked_with": MaskTerms(asked=bits_of(range(9)), opens=True)},
-            "expected clients with masking",
-        ),
-        (
-            (0, 1, 2),
-            {"asked_with": MaskTerms(asked=bits_of(ALL))},
-            "client 3 holds no shares of this sum",
-        ),
-        ((0, 1, 2), {"form": b"f" * 32}, "shares of client 0 were not sealed for this sum"),
-        ((0, 1, 2), {"weights": b"w" * 32}, "shares of client 0 were not sealed"),
-        ((0, 1, 2), {"purpose": "train.layer"}, "shares of client 0 were not sealed"),
-        ((0, 1, 2), {"purpose": "\ud800"}, "messages of no type that there is"),
-        ((0, 1, 2), {"shares": np.zeros(7, np.uint8)}, "shares of client 0 were not sealed"),
-        ((0, 1, 2), {"ticket": replace(TICKET, round=2)}, "shares of client 0 were not sealed"),
+        ((0, 1, 2), "clients 0, 1, 2 are to be added up; the owners agreed on clients 0, 1, 2, 3"),
+        ((0, 1, 2, 3, 9), "the owners agreed on clients 0, 1, 2, 3"),
+        ((1, 2, 3), "expected clients in ascending order, client 0 among them"),
+        ((0, 1, 1, 2), "expected clients in ascending order"),
+        ((1, 0, 2, 3), "expected clients in ascending order"),
+        ((), "expected clients in ascending order"),
     ],
 )
-def test_what_an_opener_refuses(
-    clients: Clients, included: tuple[int, ...], changes: dict[str, Any], sentence: str
+def test_a_client_is_added_up_with_those_alone_that_its_owner_agreed_to(
+    clients: Clients, cohort: tuple[int, ...], sentence: str
 ) -> None:
-    clients.met()
-    request = opening(clients, question(), included, opener=3)
+    clients.introduce()
+    keys = np.frombuffer(b"".join(clients.signed.get(c, (bytes(32),))[0] for c in cohort), np.uint8)
     with pytest.raises(SecureAggregationRefused, match=sentence):
-        clients.masks[3].open(replace(request, **changes))
+        clients.masks[0].learn(clients.keys(cohort=cohort, keys=keys))
+
+
+def test_another_agreement_and_another_use_are_refused(clients: Clients) -> None:
+    clients.introduce()
+    other = Agreement.of_all(range(5)).digest
+    for changes, sentence in (
+        ({"agreement": other}, "in agreement"),
+        ({"uses": "everything"}, "sums are to be of everything; the owners agreed on nodes test"),
+    ):
+        with pytest.raises(SecureAggregationRefused, match=sentence):
+            clients.masks[0].learn(clients.keys(**changes))
+
+
+def test_cohort_and_uses_do_not_change_within_an_attempt(clients: Clients) -> None:
+    clients.met()
+    for masks in (clients.masks[0], clients.started(0)):
+        with pytest.raises(SecureAggregationRefused, match="another uses of masked sums than bef"):
+            masks.learn(clients.keys(uses="train"))
+        assert masks.uses(TICKET) == {"test", "train"}
 
 
 def test_an_owner_may_want_more_clients(clients: Clients) -> None:
-    clients.met()
-    masks = clients.started(3, least_clients=4)
-    answered(masks, question())
-    with pytest.raises(SecureAggregationRefused, match="of 3 clients; expected 4 at least"):
-        masks.open(opening(clients, question(), (0, 1, 2), opener=3))
-    masks.open(opening(clients, question(), ALL, opener=3))
+    clients.introduce()
+    with pytest.raises(SecureAggregationRefused, match="of 4 clients; expected 5 at least"):
+        clients.started(3, least_clients=5).learn(clients.keys())
 
 
-def test_no_set_names_a_client_both_present_and_missing() -> None:
-    """Who is included says all: of each client the own mask is told, or pair masks, never both."""
-    label = Label(
-        job=JOB,
-        place=Place(attempt=1, purpose="train.layer", stage=0, round=1),
-        keys=bytes(32),
-        asked=tuple(range(6)),
-        form=bytes(32),
-        weights=bytes(32),
-        opens=True,
+def test_in_a_simulation_three_clients_are_added_up_at_least(tmp_path: Path) -> None:
+    masks = ClientMasks(JOB, 0, FolderStore(tmp_path / "0"), clients=CLIENTS)
+    key, _ = masks.introduce(1)
+    request = KeysRequest(
+        ticket=TICKET,
+        agreement=bytes(32),
+        cohort=(0, 1),
+        keys=np.frombuffer(key + bytes(32), np.uint8),
+        most_count=MOST_COUNT,
     )
-    for size in range(3, 7):
-        for included in combinations(range(6), size):
-            told = told_shares(label, included)
-            present = {client for client, other in told if client == other}
-            missing = {other for client, other in told if client != other}
-            assert present == {*included}
-            assert missing == {*range(6)} - present
-            assert len({*told}) == len(told)
+    with pytest.raises(SecureAggregationRefused, match="of 2 clients; expected 3 at least"):
+        masks.learn(request)

@@ -20,8 +20,6 @@ from retexo_fl.client.api import (
     ColumnSumsRequest,
     EvaluateAnswer,
     EvaluateRequest,
-    FinishAnswer,
-    FinishRequest,
     GramAnswer,
     GramRequest,
     HelloAnswer,
@@ -33,9 +31,6 @@ from retexo_fl.client.api import (
     LabelsAnswer,
     LabelsRequest,
     MaskedAnswer,
-    MaskTerms,
-    OpenAnswer,
-    OpenRequest,
     PeerTraffic,
     PredictAnswer,
     PredictedAnswer,
@@ -89,7 +84,6 @@ HELLO = HelloAnswer(
     vectors_in=8,
 )
 PARCELS = np.arange(5, dtype=np.uint8)
-TERMS = MaskTerms(asked=b"\x07", opens=True, trial=1, beside=True)
 ROUND = PeerTraffic(sent=TRAFFIC)
 REQUESTS: list[Request[Any]] = [
     HelloRequest(ticket=TICKET),
@@ -109,22 +103,20 @@ REQUESTS: list[Request[Any]] = [
     PredictedRequest(ticket=TICKET, form="npz", set_name="0" * 16),
     SummaryRequest(ticket=TICKET),
     ColumnsRequest(ticket=TICKET),
-    ColumnSumsRequest(ticket=TICKET, columns=PARCELS, terms=TERMS),
+    ColumnSumsRequest(ticket=TICKET, columns=PARCELS),
     RecipeRequest(ticket=TICKET, recipe=PARCELS),
-    TrainRequest(ticket=TICKET, weights=WEIGHTS, terms=TERMS),
-    KeysRequest(ticket=TICKET, clients=b"\x07", keys=PARCELS, most_count=9),
-    FinishRequest(ticket=TICKET),
-    KeysRequest(ticket=TICKET, clients=b"\x07", keys=PARCELS, most_count=9, signatures=b"s" * 192),
-    LabelsRequest(ticket=TICKET, terms=TERMS),
-    OpenRequest(
+    TrainRequest(ticket=TICKET, weights=WEIGHTS),
+    KeysRequest(ticket=TICKET, agreement=b"a", cohort=(0, 2, 5), keys=PARCELS, most_count=9),
+    KeysRequest(
         ticket=TICKET,
-        purpose="train.layer",
-        asked_with=TERMS,
-        form=b"f" * 32,
-        weights=b"w" * 32,
-        included=b"\x05",
-        shares=PARCELS,
+        agreement=b"a" * 32,
+        cohort=(0, 1, 2),
+        uses="train",
+        keys=PARCELS,
+        most_count=9,
+        signatures=b"s" * 192,
     ),
+    LabelsRequest(ticket=TICKET),
 ]
 ANSWERS: list[object] = [
     HELLO,
@@ -153,10 +145,8 @@ ANSWERS: list[object] = [
     ColumnsAnswer(client=2, mask_key=b"k" * 32, mask_signature=b"s" * 64, columns=PARCELS),
     RecipeAnswer(digest="0" * 64),
     KeysAnswer(digest=b"d" * 32),
-    FinishAnswer(),
     LabelsAnswer(uses=(3, 0, 1), sums=(0.5,)),
-    OpenAnswer(shares=PARCELS),
-    MaskedAnswer(numbers=PARCELS, beside=b"w" * 8, shares=b"s", traffic=ROUND),
+    MaskedAnswer(numbers=PARCELS, beside=b"w" * 8, traffic=ROUND),
     replace(HELLO, mask_key=b"k" * 32, mask_signature=b"s" * 64),
     PredictAnswer(
         nodes=2**40,

@@ -250,7 +250,7 @@ def test_report_of_masked_run_says_whose_sums_the_server_saw(tmp_path: Path) -> 
         "Sums were masked: the server saw updates added up over 4 to 5 clients, and of no client "
         "its own. 4,095 values exceeded their steps and were cut."
     ) in page.said("p")
-    assert any("Masks: keys and shares of masks" in text for text in page.said("p"))
+    assert any("Masks: their keys." in text for text in page.said("p"))
     assert page.said("td").count("4.3 kB") == 2
     # Of stages with more rounds than are shown, each that lacks a client is.
     assert page.said("td").count("777") == 1

@@ -1,0 +1,179 @@
+"""What a server that asks as it likes learns of one client: nothing beside its cohort's sums.
+
+Each attack has once told one client's counts, exactly. The clients are real, and so are their
+owners' keys; the server asks each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retexo_fl.client import schema
+from retexo_fl.client.api import QUESTIONS, Request
+from retexo_fl.errors import (
+    AgreementError,
+    RemoteProtocolError,
+    SecureAggregationRefused,
+)
+from retexo_fl.masking.agreement import Agreement, simulated
+from tests.support.adversary import Adversary
+
+CLIENTS, VICTIM = 8, 3
+OTHERS = tuple(client for client in range(CLIENTS) if client != VICTIM)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Adversary:
+    found = Adversary(tmp_path, CLIENTS)
+    found.meet()
+    return found
+
+
+def reads(whole: np.ndarray, less: np.ndarray, of_victim: np.ndarray) -> bool:
+    """Say whether two sums differ by what the victim counts."""
+    return np.array_equal((whole - less)[: len(of_victim)], of_victim)
+
+
+def test_the_sum_over_all_is_what_they_count(server: Adversary) -> None:
+    """Else nothing below would be shown."""
+    everyone = [server.class_counts(client) for client in range(CLIENTS)]
+    found = server.asked(server.labels(), range(CLIENTS))
+    assert found.tolist() == np.sum(everyone, axis=0).tolist()
+    for use, request in (
+        ("train", server.train()),
+        ("validation", server.evaluate("validation")),
+        ("test", server.evaluate("test")),
+    ):
+        total = sum(server.nodes(client, use) for client in range(CLIENTS))
+        assert server.asked(request, range(CLIENTS))[0] == total > 0
+
+
+def test_a1_another_attempt_is_over_the_same_clients(server: Adversary) -> None:
+    whole = server.asked(server.labels(), range(CLIENTS))
+    server.greet(2)
+    with pytest.raises(SecureAggregationRefused, match="the owners agreed on clients 0, 1, 2, 3"):
+        server.hand_out(2, OTHERS)
+    server.meet(2)
+    less = server.asked(server.labels(attempt=2), OTHERS)
+    assert not reads(whole, less, server.class_counts(VICTIM))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mask-asked": b"\xf7"},
+        {"mask-opens": True},
+        {"mask-trial": 1},
+        {"mask-beside": True},
+    ],
+)
+@pytest.mark.parametrize("kind", ["train.layer", "evaluate.layer", "query.labels"])
+def test_a2_to_a5_a_server_says_neither_who_is_asked_nor_what_is_opened(
+    server: Adversary, kind: str, values: dict[str, Any]
+) -> None:
+    requests = {
+        "train.layer": server.train(),
+        "evaluate.layer": server.evaluate("test"),
+        "query.labels": server.labels(),
+    }
+    told, array = schema.flatten(requests[kind])
+    assert schema.rebuild(type(requests[kind]), told, array).ticket == requests[kind].ticket
+    with pytest.raises(RemoteProtocolError, match=next(iter(values))):
+        schema.rebuild(type(requests[kind]), told | values, array)
+
+
+def test_a2_a4_a6_a7_nobody_is_asked_to_open_anything() -> None:
+    assert not any(name in QUESTIONS for name in ("open", "finish"))
+    told = {item.name for question in QUESTIONS.values() for item in fields(question.answer)}
+    assert "shares" not in told
+
+
+PURPOSES: dict[str, Callable[[Adversary, int], Request[Any]]] = {
+    "labels": lambda server, number: server.labels(number=number),
+    "train": lambda server, number: server.train(number=number),
+    "validation": lambda server, number: server.evaluate("validation", number=number),
+    "test": lambda server, number: server.evaluate("test", number=number),
+}
+
+
+@pytest.mark.parametrize(("first", "then"), [*combinations(PURPOSES, 2), ("train", "train")])
+def test_a3_a5_other_purposes_and_rounds_are_over_the_same_clients(
+    server: Adversary, first: str, then: str
+) -> None:
+    """Of the others alone any question tells noise, whatever was asked of all."""
+    server.asked(PURPOSES[first](server, 1), range(CLIENTS))
+    less = server.asked(PURPOSES[then](server, 2), OTHERS)
+    counted = {
+        "labels": np.sum([server.class_counts(client) for client in OTHERS], axis=0),
+        **{
+            use: np.array([sum(server.nodes(client, use) for client in OTHERS)])
+            for use in ("train", "validation", "test")
+        },
+    }
+    assert less[: len(counted[then])].tolist() != counted[then].tolist()
+
+
+def test_a4_a_question_that_is_repeated_has_the_same_bytes_or_is_refused(
+    server: Adversary,
+) -> None:
+    first = server.ask(server.train(number=2), range(CLIENTS))
+    again = server.ask(server.train(number=2), OTHERS)
+    assert all(again[client].beside == first[client].beside for client in OTHERS)
+    assert all(np.array_equal(again[c].numbers, first[c].numbers) for c in OTHERS)
+    server.weights = server.weights + np.float32(1)
+    for request in (server.train(number=2), server.train(number=1)):
+        with pytest.raises(SecureAggregationRefused, match="this or a later sum was answered"):
+            server.ask(request, OTHERS)
+
+
+def test_a6_every_client_has_masks_with_all_of_its_cohort(server: Adversary) -> None:
+    """So that of no set of others the answers add up to what they count."""
+    request = server.labels()
+    answers = server.ask(request, range(CLIENTS))
+    for size in range(1, CLIENTS):
+        for some in combinations(range(CLIENTS), size):
+            found = server.counts(request, [answers[client] for client in some])
+            counted = np.sum([server.class_counts(client) for client in some], axis=0)
+            assert found.tolist() != counted.tolist(), some
+    with pytest.raises(AgreementError, match="has 68 clients; expected 65 at most"):
+        Agreement.of_all(range(68))
+    roles = dict.fromkeys(range(68), frozenset({"train", "nodes"}))
+    assert max(len(cohort.members) for cohort in simulated(roles, seed=0).cohorts) <= 6
+
+
+def test_a7_nothing_that_a_server_may_choose_decides_whom_masks_are_with(
+    server: Adversary,
+) -> None:
+    """It once drew who opens a sum by numbering its trials."""
+    for number in range(1, 9):
+        request = server.labels(number=number)
+        answers = server.ask(request, range(CLIENTS))
+        for client in range(CLIENTS):
+            rest = [answer for other, answer in answers.items() if other != client]
+            counted = sum(server.class_counts(other) for other in range(CLIENTS) if other != client)
+            assert server.counts(request, rest).tolist() != np.asarray(counted).tolist()
+
+
+@pytest.mark.parametrize("uses", ["", "test", "test validation"])
+def test_to_sums_of_other_uses_all_of_a_cohort_add_zeros(tmp_path: Path, uses: str) -> None:
+    """Even where only some of them lack nodes of that use: the server could tell these apart."""
+    server = Adversary(tmp_path, CLIENTS)
+    server.meet(uses=uses)
+    labels = server.asked(server.labels(), range(CLIENTS)).reshape(3, -1).sum(axis=1)
+    request = server.train()
+    found = {
+        "train": server.asked(request, range(CLIENTS))[0],
+        "validation": server.asked(server.evaluate("validation"), range(CLIENTS))[0],
+        "test": server.asked(server.evaluate("test"), range(CLIENTS))[0],
+    }
+    for use, counted in zip(found, labels, strict=True):
+        total = sum(server.nodes(client, use) for client in range(CLIENTS))
+        assert found[use] == counted == (total if use in uses else 0), use
+    assert not server.update(request, range(CLIENTS)).any()

@@ -1,0 +1,178 @@
+"""A server that asks as it likes, and the real clients of owners who know each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retexo_fl.channels import MemoryChannel
+from retexo_fl.channels.key_signing import RosterSigner
+from retexo_fl.client.api import (
+    CollectRequest,
+    EvaluateRequest,
+    HelloRequest,
+    KeysRequest,
+    LabelsRequest,
+    MaskedAnswer,
+    PublishRequest,
+    Request,
+    Ticket,
+    TrainRequest,
+    chain_digest,
+)
+from retexo_fl.client.client import GraphClient
+from retexo_fl.client.masked_answers import counter_of, form_of, sum_lengths
+from retexo_fl.client.preparation import make_parts
+from retexo_fl.client.store import MemoryStore
+from retexo_fl.config import make_config
+from retexo_fl.federation.rounds.masked_sums import numbers_in
+from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.streams import Sums
+from retexo_fl.training.stage_model import num_weights
+from retexo_fl.updates.masked import MaskedUpdates
+from tests.support.loopback import make_members
+
+KEYS: dict[str, Any] = {
+    "dataset": "synthetic:nodes=200,edges=700,classes=3,features=12,words=4,signal=0.5",
+    **{"model": "gcn", "layers": 1, "hidden": 4, "rounds": 2, "split": "random:0.4/0.3/0.3"},
+    "secure-aggregation": "masked",
+}
+MOST_COUNT = 10_000
+
+
+@dataclass(slots=True)
+class Signed:
+    """A key of an attempt and its signature."""
+
+    key: bytes
+    signature: bytes
+
+
+class Adversary:
+    """Asks the clients of a federation, each by itself, and adds up what it likes.
+
+    Args:
+        folder: For the owners' keys.
+        clients: How many there are; all of them are one cohort.
+    """
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self.config = make_config({**KEYS, "clients": clients})
+        self.parts = make_parts(self.config)
+        identities, roster = make_members(folder, clients)
+        channel = MemoryChannel()
+        self.job = "job-0123456789ab"
+        self.clients = [
+            GraphClient(part, self.config, job=self.job, channel=channel, store=MemoryStore())
+            for part in self.parts
+        ]
+        for client, identity in zip(self.clients, identities, strict=True):
+            signer = RosterSigner(identity=identity, roster=lambda: roster)
+            client.sign_masks(signer, least_clients=3)
+        self.everyone = tuple(range(clients))
+        self._signed: dict[int, Signed] = {}
+        self.agreement = Agreement.of_all(self.everyone)
+        self.weights = np.zeros(num_weights(self.clients[0].shape, 0), np.float32)
+
+    # ---- questions ------------------------------------------------------------------------------
+
+    def ticket(self, attempt: int = 1, number: int = 0) -> Ticket:
+        """Return a ticket of stage 0."""
+        digest = chain_digest(b"", None)
+        return Ticket(job=self.job, attempt=attempt, round=number, weights_digest=digest)
+
+    def labels(self, attempt: int = 1, number: int = 0) -> LabelsRequest:
+        """Ask for class counts."""
+        return LabelsRequest(ticket=self.ticket(attempt, number))
+
+    def evaluate(self, nodes: str, attempt: int = 1, number: int = 0) -> EvaluateRequest:
+        """Ask how many nodes are right."""
+        ticket = self.ticket(attempt, number)
+        return EvaluateRequest(ticket=ticket, weights=self.weights, nodes=nodes)
+
+    def train(self, attempt: int = 1, number: int = 1) -> TrainRequest:
+        """Ask for a round's updates."""
+        steps = MaskedUpdates().first_steps(
+            len(self.weights), most_train=99, terms=len(self.everyone)
+        )
+        ticket = self.ticket(attempt, number)
+        return TrainRequest(ticket=ticket, weights=self.weights, steps=steps)
+
+    # ---- what it does ---------------------------------------------------------------------------
+
+    def meet(self, attempt: int = 1, **changes: Any) -> None:
+        """Begin an attempt as an honest server does, exchange included."""
+        self.greet(attempt)
+        self.hand_out(attempt, self.everyone, **changes)
+        ticket = self.ticket(attempt)
+        for client in self.clients:
+            client.ask(PublishRequest(ticket=ticket))
+        for client in self.clients:
+            client.ask(CollectRequest(ticket=ticket, close=True))
+
+    def greet(self, attempt: int) -> None:
+        """Ask all for their keys."""
+        request = HelloRequest(ticket=self.ticket(attempt))
+        for client, asked in enumerate(self.clients):
+            hello = asked.ask(request)
+            self._signed[client] = Signed(hello.mask_key or b"", hello.mask_signature or b"")
+
+    def hand_out(self, attempt: int, cohort: Collection[int], **changes: Any) -> None:
+        """Tell the clients of a cohort that it is theirs."""
+        members = tuple(sorted(cohort))
+        request = KeysRequest(
+            ticket=self.ticket(attempt),
+            agreement=self.agreement.digest,
+            cohort=members,
+            uses="nodes test train validation",
+            keys=np.frombuffer(b"".join(self._signed[c].key for c in members), np.uint8),
+            most_count=MOST_COUNT,
+            signatures=b"".join(self._signed[c].signature for c in members),
+        )
+        for client in members:
+            self.clients[client].ask(replace(request, **changes))
+
+    def ask(self, request: Request[Any], among: Iterable[int]) -> dict[int, MaskedAnswer]:
+        """Ask some clients the same."""
+        return {client: self.clients[client].ask(request) for client in among}
+
+    def counts(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> np.ndarray:
+        """Add up the counts of some answers."""
+        return self._added(request, answers).signed_counts()
+
+    def update(self, request: TrainRequest, among: Iterable[int]) -> np.ndarray:
+        """Ask some clients for updates, and add these up as whole numbers."""
+        return self._added(request, self.ask(request, among).values()).signed()[0]
+
+    def _added(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> Sums:
+        size = len(self.weights) if isinstance(request, TrainRequest) else 0
+        lengths = sum_lengths(self.config, self.parts[0].num_classes, update=size)
+        total = form_of(request, lengths, counter_of(MOST_COUNT)).zeros()
+        for answer in answers:
+            total.add(numbers_in(answer, total.form))
+        return total
+
+    def asked(self, request: Request[Any], among: Iterable[int]) -> np.ndarray:
+        """Ask some clients, and add up their counts."""
+        return self.counts(request, self.ask(request, among).values())
+
+    # ---- what there is to read ------------------------------------------------------------------
+
+    def class_counts(self, client: int) -> np.ndarray:
+        """Return what a client counts of each class: of train, validation and test nodes."""
+        part = self.parts[client]
+        labels = np.asarray(part.labels)
+        masks = (part.train_mask, part.val_mask, part.test_mask)
+        return np.concatenate(
+            [np.bincount(labels[np.asarray(m)], minlength=part.num_classes) for m in masks]
+        )
+
+    def nodes(self, client: int, use: str) -> int:
+        """Return how many nodes of a use a client has."""
+        part = self.parts[client]
+        masks = {"train": part.train_mask, "validation": part.val_mask, "test": part.test_mask}
+        return int(masks[use].sum())
