@@ -64,7 +64,10 @@ def test_no_logit_is_so_large_that_others_are_lost(contract: type[LayerContract]
     made = contract()
     inputs = made.whole(3, "valued")
     assert isinstance(inputs.own, torch.Tensor)
-    large = replace(inputs, own=1e6 * inputs.own)
+    assert inputs.edge_weights is not None
+    weights = inputs.edge_weights.copy()
+    weights[::2] = 0
+    large = replace(inputs, own=1e6 * inputs.own, edge_weights=weights)
     assert torch.isfinite(run(built(made.layer), large, np.arange(NODES), drop=False)).all()
 
 
