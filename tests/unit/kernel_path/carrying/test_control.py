@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, is_control, split_layer
+from retexo_fl.client.vector_carrier import (
+    CONTROL_LAYERS,
+    MOST_GRANTS,
+    MOST_STREAMS,
+    is_control,
+    split_layer,
+)
 from retexo_fl.errors import RemoteProtocolError
 from retexo_fl.exchange import BlockHeader, decode_block, to_dense
 from retexo_fl.kernel_path.carrying.control import (
@@ -49,9 +55,10 @@ def _crossed(header: BlockHeader, frames: tuple[bytes, ...]) -> np.ndarray:
     digest=st.binary(min_size=16, max_size=16),
     stored=st.integers(0, 2**40),
     streams=st.sampled_from([[0, 0, 0, 0], [0, 1, 0, 2], [1, 0, 1, 1]]),
+    by_ticket=st.booleans(),
 )
 def test_a_notice_crosses_whole(
-    exponent: int, digest: bytes, stored: int, streams: list[int]
+    exponent: int, digest: bytes, stored: int, streams: list[int], by_ticket: bool
 ) -> None:
     sent = Notice(
         exponent=exponent,
@@ -59,6 +66,7 @@ def test_a_notice_crosses_whole(
         stored=stored,
         digest=digest,
         streams=np.array(streams, dtype=np.int64),
+        by_ticket=by_ticket,
     )
     header = notice_header(_HEADER)
 
@@ -66,7 +74,7 @@ def test_a_notice_crosses_whole(
 
     np.testing.assert_array_equal(came.streams, sent.streams)
     assert (came.exponent, came.stored, came.digest) == (exponent, stored, digest)
-    assert came.num_streams == max(streams) + 1
+    assert (came.num_streams, came.by_ticket) == (max(streams) + 1, by_ticket)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), min_size=1))
@@ -92,7 +100,10 @@ def test_a_grant_crosses_whole_and_is_as_long_as_any(streams: list[tuple[int, in
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 1), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32), (4, -1)],
+    [
+        *((0, 1), (1, 0), (1, 5000), (2, 0), (2, 54), (2, 0.5), (3, 2), (3, 0), (5, 2.0**32)),
+        *((4, -1), (4, 2.0**53), (9, 2)),
+    ],
 )
 def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) -> None:
     numbers = Notice(
@@ -102,6 +113,18 @@ def test_a_notice_that_says_what_none_says_is_refused(place: int, value: float) 
 
     with pytest.raises(RemoteProtocolError, match="client 3"):
         Notice.read(numbers, 3)
+
+
+def test_a_notice_has_no_more_streams_than_a_grant_may_name() -> None:
+    for count in (MOST_STREAMS, MOST_STREAMS + 1):
+        told = Notice(
+            exponent=3, packet_cells=22, stored=4, digest=bytes(16), streams=np.arange(count)
+        ).numbers()
+        if count == MOST_STREAMS:
+            assert Notice.read(told, 3).num_streams == count
+        else:
+            with pytest.raises(RemoteProtocolError, match="client 3: a notice"):
+                Notice.read(told, 3)
 
 
 @pytest.mark.parametrize(

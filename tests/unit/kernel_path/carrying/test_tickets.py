@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from retexo_fl.exchange import BlockHeader
+from retexo_fl.kernel_path.carrying import tickets
 from retexo_fl.kernel_path.carrying.control import Book, Notice, job_number, tail_rows
 from retexo_fl.kernel_path.carrying.tickets import (
     MOST_TICKET_BYTES,
@@ -111,7 +112,11 @@ def test_a_ticket_opens_no_exchange_but_its_own_and_none_that_was_withdrawn() ->
 def test_tokens_follow_from_the_secret_and_differ_between_exchanges_and_clients() -> None:
     tokens = set()
     for secret in (bytes(16), bytes(range(16))):
-        for header in (_HEADER, replace(_HEADER, sender=4), replace(_HEADER, layer=1)):
+        for other in (
+            *({}, {"sender": 4}, {"receiver": 9}, {"layer": 1}),
+            *({"job": "job-ba9876543210"}, {"plan_digest": bytes(32)}),
+        ):
+            header = replace(_HEADER, **other)
             held = HeldBooks()
             held.keep(header, Book(secret=secret, places=(1, 1, 1)), _CELLS)
             for _ in range(3):
@@ -119,7 +124,8 @@ def test_tokens_follow_from_the_secret_and_differ_between_exchanges_and_clients(
                 assert ticket is not None
                 tokens.add(ticket.grant.token)
             assert held.take(header, packet_cells=_CELLS) is None
-    assert len(tokens) == 2 * 3 * 3
+    assert len(tokens) == 2 * 6 * 3
+    assert job_number("job-0123456789ab") != job_number("job-ba9876543210")
 
 
 def test_a_ticket_for_packets_of_another_size_is_none() -> None:
@@ -129,15 +135,15 @@ def test_a_ticket_for_packets_of_another_size_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory_bytes", "tickets"), [(2**26, 16), (2**20, 3), (2**19, 1), (2**18, 0)]
+    ("memory_bytes", "most"), [(2**26, 16), (2**20, 3), (2**19, 1), (2**18, 0)]
 )
-def test_a_book_takes_its_share_of_the_memory(memory_bytes: int, tickets: int) -> None:
+def test_a_book_takes_its_share_of_the_memory(memory_bytes: int, most: int) -> None:
     # The table of exchanges has 16 places.
     with endpoint() as receiver:
         receiver.memory_bytes = memory_bytes
         issued = IssuedBooks(receiver)
         book = issued.issue(_HEADER, _NOTICE)
-        assert (0 if book is None else len(book.places)) == tickets
+        assert (0 if book is None else len(book.places)) == most
 
 
 def test_all_books_take_half_of_the_memory_and_give_it_back() -> None:
@@ -151,6 +157,27 @@ def test_all_books_take_half_of_the_memory_and_give_it_back() -> None:
         issued.withdraw(headers[0])
         assert issued.issue(headers[-1], _NOTICE) is not None
         assert issued.issue(headers[0], _NOTICE) is None
+
+
+def test_all_books_take_no_more_places_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "_MOST_SEATS", 5)
+    with endpoint() as receiver:
+        receiver.memory_bytes = 2**26
+        issued, other = IssuedBooks(receiver), replace(_HEADER, sender=4)
+        assert len(_book(issued).places) == 5
+        assert issued.issue(other, _NOTICE) is None
+        issued.withdraw(_HEADER)
+        assert len(_book(issued, other).places) == 5
+
+
+def test_a_book_takes_the_place_of_the_one_before_and_has_one_stream_for_each() -> None:
+    with endpoint() as receiver:
+        issued = IssuedBooks(receiver)
+        # The table of exchanges has no room for both.
+        assert len(_book(issued).places) == len(_book(issued).places) > 1
+        several = replace(_NOTICE, streams=np.arange(_HEADER.num_vectors) % 2)
+        assert issued.issue(_HEADER, several) is None
+        assert issued.take(_HEADER) is None
 
 
 def test_only_small_exchanges_have_books() -> None:
@@ -170,8 +197,9 @@ def test_a_tail_that_says_what_none_says_is_refused(width: int) -> None:
     rows = with_tail(np.zeros((3, width), dtype=np.int32), -104, _FIRST)
     assert len(rows) == 3 + tail_rows(width)
     assert read_tail(rows, 3, _FIRST) == -104
-    rows[3, 0] = 127
-    assert read_tail(rows, 3, _FIRST) is None
+    for exponent in (127, -105):
+        rows[3, 0] = exponent
+        assert read_tail(rows, 3, _FIRST) is None
 
 
 def test_by_ticket_no_byte_of_control_is_counted() -> None:

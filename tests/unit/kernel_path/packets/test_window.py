@@ -104,14 +104,17 @@ def test_nothing_answered_stalls_after_bounded_retries() -> None:
     times = WindowTimes(first_s=0.1, most_s=0.5, timeouts=3, ping_s=2.0)
     window = SendWindow(1000, now_s=0.0, times=times)
     assert len(window.to_send(0.0, 1000)) == MAX_WINDOW
-    due, seqs = [], []
+    due, seqs, pings = [], [], []
     while not is_stalled(window):
         now_s = window.next_deadline_s()
         due.append(round(now_s, 6))
         seqs += window.to_send(now_s, 64).tolist()
         if window.wants_ping(now_s):
+            pings.append(due[-1])
             window.pinged(now_s)
     assert due == [0.1, 0.3, 0.7, 1.2]
+    # The first time-out alone may be that of a packet which was lost.
+    assert pings == [0.3, 0.7]
     assert seqs == [0, 0, 0]
     assert window.retransmitted == 3
     assert window.next_deadline_s() == pytest.approx(0.7 + 2.0)
@@ -244,6 +247,15 @@ def test_the_timer_follows_the_round_trips() -> None:
     assert round_trip.timeout_s(times, 2) == pytest.approx(0.4, rel=0.01)
     assert round_trip.timeout_s(times, 30) == times.most_s
     assert round_trip.reordered_s(times) == times.reordered_s
+    # RFC 6298, section 2, by hand.
+    two = RoundTrip()
+    two.measured(0.1)
+    assert two.timeout_s(times, 0) == pytest.approx(0.1 + 4 * 0.05)
+    two.measured(0.2)
+    mean_s, varies_s = 0.1 + 0.1 / 8, 0.05 + (0.1 - 0.05) / 4
+    assert two.timeout_s(times, 0) == pytest.approx(mean_s + 4 * varies_s)
+    patient = WindowTimes(reordered_s=9.0)
+    assert two.reordered_s(patient) == pytest.approx(1.5 * mean_s + 4 * varies_s)
     quick = RoundTrip()
     quick.measured(1e-5)
     assert quick.timeout_s(times, 0) == times.least_s
@@ -255,6 +267,8 @@ def test_the_window_narrows_only_where_much_is_lost() -> None:
     assert width.packets == 256
     width.judge(arrived=200, lost=56)
     assert width.packets == 128
+    width.judge(arrived=128)
+    assert width.packets == 160
     for _ in range(10):
         width.judge(lost=256)
     assert width.packets == 32
