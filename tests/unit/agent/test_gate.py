@@ -13,7 +13,7 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.vector_carrier import CONTROL_LAYERS, MOST_GRANTS, most_control_bytes
 from retexo_fl.config import make_config
 from retexo_fl.errors import PeerRefused
-from retexo_fl.exchange import decode_block
+from retexo_fl.exchange import HEADER_BYTES, decode_block
 from retexo_fl.graph import BoundaryPlan, GraphPartition
 from retexo_fl.graph.parts.isolated import without_peers
 from retexo_fl.training.stage_model import ModelShape
@@ -109,9 +109,17 @@ def test_rounds_that_exchange_bring_blocks_of_bounded_length(
     assert inner.header is None
     assert vectors * 8 * 4 < inner.max_bytes < vectors * (8 * 4 + 30) + 5000
     assert made.admission(KEY).header is not None
-    wide = gate(parts[1], algorithm=algorithm, dtype="float64")
-    wide_bytes = wide.admission(replace(KEY, weights_digest=b"x" * 32)).max_bytes
-    assert wide_bytes - inner.max_bytes == vectors * 8 * 4
+    # Vectors go and gradients come: of either client's pair whichever are more, each in a frame.
+    for client in (0, 1):
+        peer = BoundaryPlan.from_partition(parts[client]).peer(1 - client)
+        most = max(peer.send.count, peer.receive.count)
+        key = replace(KEY, sender=1 - client, receiver=client, weights_digest=b"x" * 32)
+        narrow_bytes, wide_bytes = (
+            gate(parts[client], algorithm=algorithm, dtype=dtype).admission(key).max_bytes
+            for dtype in ("float32", "float64")
+        )
+        assert wide_bytes - narrow_bytes == most * 8 * 4
+        assert narrow_bytes > most * (8 * 4 + HEADER_BYTES)
     for number in range(14):
         made.admission(replace(KEY, weights_digest=bytes([number]) * 32))
     with pytest.raises(PeerRefused, match="more than 16 exchanges of layer 0 at once"):
