@@ -175,6 +175,10 @@ def test_a_question_has_one_identity_in_all_configurations() -> None:
 
     asked = TrainRequest(ticket=TICKET, weights=WEIGHTS)
     assert identity(asked, {}) == identity(asked, CONFIG)
+    parts = wire.encode_request(asked, {})
+    values = json.loads(split(parts)[1])["values"]
+    turned = wire.decode_request(*with_head(parts, values=dict(reversed(values.items()))))
+    assert turned.identity == identity(asked, {})
     others: list[Request[Any]] = [
         replace(asked, weights=WEIGHTS + 1),
         replace(asked, weights=WEIGHTS[:3]),
