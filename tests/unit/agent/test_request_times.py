@@ -65,6 +65,12 @@ def test_a_goodbye_and_an_unanswered_request_take_no_time() -> None:
     times.settle(20.0)
     assert (times.requests, times.polls) == (2, 0)
     assert times.messages_s == pytest.approx(0.6)
+    # Nor does it stand in the way of what comes later.
+    two = times.connection(30.0)
+    for begun_s in (30.0, 30.2, 30.4):
+        ask(two, begun_s, begun_s + 0.2)
+    times.settle(40.0)
+    assert (times.requests, times.polls) == (4, 0)
 
 
 def test_a_message_under_way_is_not_counted_yet() -> None:
