@@ -92,7 +92,10 @@ def _show(finding: Finding) -> None:
     if not console.is_terminal:
         # Nothing is cut or broken where there is no terminal's width.
         console.width = _PIPE_WIDTH
-    console.print(_line(finding))
+    with console.capture() as shown:
+        console.print(_line(finding))
+    # A cell of two lines is filled with blanks up to the longer one.
+    typer.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def _line(finding: Finding) -> Table:

@@ -134,6 +134,7 @@ def test_running_agents_are_good(pair: list[AgentProcess], examined: Examine) ->
     assert re.match(r"tcp://[\d.]+:\d+ answers; .*certificate", found["peer 1"]["seen"])
     done = retexo("doctor", "--config", str(pair[0].settings))
     assert "No check failed" in done.stdout
+    assert not re.search(r"[ \t]$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.system
