@@ -51,8 +51,17 @@ class FirstExchange:
     fixed: int
 
 
-def plan_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
-    """Return everything that `retexo plan` shows of a training on parts, as JSON has it."""
+def plan_facts(config: RunConfig, planned: PlannedParts, *, tolerated: int = 0) -> dict[str, Any]:
+    """Return everything that `retexo plan` shows of a training on parts, as JSON has it.
+
+    Args:
+        config: Of the training.
+        planned: The parts.
+        tolerated: Under masks, clients of a cohort that may work with the server.
+
+    Raises:
+        AgreementError: There are too few clients to tolerate so many.
+    """
     takes_sums = layer_class(config.model).sums_messages and config.task != LINKS
     kinds = PLAN_KINDS if takes_sums else PLAN_KINDS[:1]
     parts = planned.parts
@@ -87,7 +96,9 @@ def plan_facts(config: RunConfig, planned: PlannedParts) -> dict[str, Any]:
             "all": parts[0].num_features,
             "of_one_client": single_contributors(config, shape, parts),
         },
-        **({"masked": masked_facts(config, shape, parts)} if is_masked else {}),
+        **(
+            {"masked": masked_facts(config, shape, parts, tolerated=tolerated)} if is_masked else {}
+        ),
         "plans": {kind: _plan_facts(config, planned, kind) for kind in kinds},
         **({} if config.links == "ideal" else {"network": network_facts(config, planned)}),
     }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from retexo_fl.api.plan_cohorts import cohort_facts
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.labels import LINKS
-from retexo_fl.training.cohorts import simulated_agreement, terms_of
+from retexo_fl.training.cohorts import brought, simulated_agreement, terms_of
 from retexo_fl.training.link_split import USES, counts_by_use
 from retexo_fl.training.link_trainer import group_size
 from retexo_fl.training.stage_model import ModelShape
@@ -24,22 +25,37 @@ _CHUNK_VALUES: Final = 2**22
 
 
 def masked_facts(
-    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
-) -> dict[str, int]:
-    """Return what masked sums move, as JSON has it (:class:`.MaskedVolume`)."""
-    return asdict(masked_volume(shape, masked_size(config, shape, parts)))
+    config: RunConfig,
+    shape: ModelShape,
+    parts: Sequence[GraphPartition],
+    *,
+    tolerated: int = 0,
+) -> dict[str, Any]:
+    """Return what masked sums move (:class:`.MaskedVolume`), and cost, as JSON has it."""
+    counts = _counts(config, parts)
+    agreement = simulated_agreement(config, counts, tolerated=tolerated)
+    roles = {client: brought(config, known) for client, known in counts.items()}
+    size = masked_size(config, shape, parts, tolerated=tolerated)
+    return {
+        **asdict(masked_volume(shape, size)),
+        "cohorts": cohort_facts(agreement, roles),
+    }
 
 
 def masked_size(
-    config: RunConfig, shape: ModelShape, parts: Sequence[GraphPartition]
+    config: RunConfig,
+    shape: ModelShape,
+    parts: Sequence[GraphPartition],
+    *,
+    tolerated: int = 0,
 ) -> MaskedSize:
     """Return what the bytes of masked sums depend on.
 
     Raises:
         ConfigurationError: A metric does not say how many numbers it has.
     """
-    counts = {part.client: counts_by_use(config, part) for part in parts}
-    agreement = simulated_agreement(config, counts)
+    counts = _counts(config, parts)
+    agreement = simulated_agreement(config, counts, tolerated=tolerated)
     lengths = sum_lengths(config, shape.classes)
     return MaskedSize(
         cohorts=agreement.cohorts,
@@ -55,6 +71,10 @@ def masked_size(
         metric=Beside.of(lengths.metric, counts=lengths.metric_counts),
         report=Beside.of(lengths.report, counts=lengths.report_counts),
     )
+
+
+def _counts(config: RunConfig, parts: Sequence[GraphPartition]) -> dict[int, dict[str, int]]:
+    return {part.client: {**counts_by_use(config, part), "nodes": part.num_inner} for part in parts}
 
 
 def _most_count(config: RunConfig, parts: Sequence[GraphPartition]) -> int:

@@ -17,8 +17,12 @@ from retexo_fl.run_log.json_form import to_json
 from retexo_fl.run_log.profile import ChosenProfile
 
 
-def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
+def planned(asked: Asked, *, tolerated: int = 0) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
     """Return the configuration that a run with these keys has, the facts of its plan, its profile.
+
+    Args:
+        asked: The keys.
+        tolerated: See :func:`.plan_facts`.
 
     Raises:
         InputError: The configuration, or the graph that it names, cannot be used.
@@ -26,12 +30,16 @@ def planned(asked: Asked) -> tuple[RunConfig, dict[str, Any], ChosenProfile]:
     asked = asked.of_run()
     config = settled(asked)
     layer_class(config.model)
+    if tolerated and config.secure_aggregation != "masked":
+        raise ConfigurationError(
+            f"tolerated: {tolerated}, where sums are not masked; expected secure-aggregation masked"
+        )
     loaded = asked.load(config)
     config, fit = fitted(loaded.config, loaded.parts, asked)
     with Step("counting what each algorithm and profile would move"):
         counted = PlannedParts(loaded.parts)
         profile = chosen_profile(config, counted, asked, fit=fit, masks=loaded.masks)
-        facts = {**plan_facts(config, counted), "profile": to_json(profile)}
+        facts = {**plan_facts(config, counted, tolerated=tolerated), "profile": to_json(profile)}
         if config.algorithm == "lazy":
             facts["profiles"] = {
                 name: _profile_facts(asked, counted, name) for name in LAZY_PROFILES

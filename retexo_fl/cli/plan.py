@@ -27,7 +27,7 @@ Prints the boundary nodes and vectors of each client, the bytes of the vectors w
 plan and codec, and the bytes of every algorithm with gamma: those bytes over those of lazy \
 training. The chosen algorithm comes first. Compares the profiles by bytes, messages and minutes. \
 Also estimates the memory of a run, phase by phase. With links, also the network time of a \
-deployment on them.
+deployment on them. With masked sums, also how many clients are in them.
 """
 _EXAMPLES = examples(
     "retexo plan --data-dir DIR --dataset cora --clients 2 --rounds 100",
@@ -65,11 +65,20 @@ def _plan(
         Path | None, typer.Option(help="TOML file of the keys below; options win.", metavar="FILE")
     ] = None,
     profile: Annotated[str | None, PROFILE_OPTION] = None,
+    tolerated: Annotated[
+        int,
+        typer.Option(
+            help="Under masks: clients of a cohort that may work with the server.",
+            metavar="N",
+            min=0,
+        ),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     from retexo_fl.api.planning import planned
 
-    chosen, facts, of_run = planned(Asked(values=values, file=config, profile=profile))
+    asked = Asked(values=values, file=config, profile=profile)
+    chosen, facts, of_run = planned(asked, tolerated=tolerated)
     if as_json:
         tell_json(facts)
     else:
@@ -110,12 +119,25 @@ def _profile_lines(facts: dict[str, Any]) -> list[Table | str]:
 
 
 def _masked_lines(facts: dict[str, Any]) -> list[Table | str]:
-    from retexo_fl.cli.plan_tables import MASKED_NOTE, features_sentence, masked_table
+    from retexo_fl.cli.plan_tables import (
+        MASKED_NOTE,
+        cohort_sentences,
+        cohort_table,
+        features_sentence,
+        masked_table,
+    )
 
     features = features_sentence(facts["features"], masked="masked" in facts)
     if "masked" not in facts:
         return [features]
-    return [masked_table(facts["masked"]), MASKED_NOTE, features]
+    cohorts = facts["masked"]["cohorts"]
+    return [
+        masked_table(facts["masked"]),
+        MASKED_NOTE,
+        features,
+        cohort_table(cohorts),
+        cohort_sentences(cohorts),
+    ]
 
 
 def _network_lines(facts: dict[str, Any]) -> list[Table | str]:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from retexo_fl.api.plan_cohorts import is_not_enough
 from retexo_fl.api.plan_network import message_s
 from retexo_fl.api.plan_profiles import MESSAGE_S
 from retexo_fl.cli.tables import figures
 from retexo_fl.simulation.deployment_time import OPENED
-from retexo_fl.units import UNKNOWN, format_bytes, format_count
+from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +40,7 @@ def profile_table(facts: Mapping[str, Mapping[str, Any] | None]) -> Table:
     return table
 
 
-def masked_table(facts: Mapping[str, int]) -> Table:
+def masked_table(facts: Mapping[str, Any]) -> Table:
     """Return what masked sums move, by what it is for."""
     table = figures("masked sums", "payload")
     for name, key in _MASKED.items():
@@ -55,6 +56,45 @@ def features_sentence(facts: Mapping[str, int], *, masked: bool) -> str:
     if masked and facts["of_one_client"]:
         text += "\nWarning: the masked sum of such a feature is that client's own."
     return text
+
+
+def cohort_table(facts: Mapping[str, Any]) -> Table:
+    """Return how many clients are in a round's sums, by how much their machines are up."""
+    ups = [f"up {float(up):.0%}" for up in facts["share"]]
+    table = figures("cohorts", "clients in each", *ups)
+    least, most = min(facts["sizes"]), max(facts["sizes"])
+    each = str(least) if least == most else f"{least} to {most}"
+    table.add_row(format_count(len(facts["sizes"])), each, *_shares(facts), style="bold")
+    for share, one in facts["unknown"].items():
+        name = f"{float(share):.0%} unknown"
+        if one is None:
+            table.add_row(name, "too few", *[UNKNOWN] * len(ups))
+        else:
+            table.add_row(name, str(one["size"]), *_shares(one))
+    return table
+
+
+def cohort_sentences(facts: Mapping[str, Any]) -> str:
+    """Say what the shares are, and where masks alone are not enough."""
+    text = (
+        "Share of the clients that are in a round's sums, by how much of the time each\n"
+        "machine is up: a cohort is in them if all of it is. A sum hides a client among\n"
+        f"three honest ones if {facts['tolerated']} of its cohort (--tolerated) work with the "
+        "server;\nbelow: if so many of all owners do, nobody knows which, in cohorts that large."
+    )
+    for use, count in facts["lost"].items():
+        clients = format_counted(count, "client")
+        text += f"\nIn no sum: {use} data of {clients}; too few of their cohorts have some."
+    if is_not_enough(facts):
+        text += (
+            "\nWarning: if a tenth of the owners may work with the server, nobody knows who,\n"
+            "and machines are up 90% of the time, masks alone are not enough here."
+        )
+    return text
+
+
+def _shares(facts: Mapping[str, Any]) -> list[str]:
+    return [f"{share:.2f}" for share in facts["share"].values()]
 
 
 _MASKED: Final[Mapping[str, str]] = MappingProxyType(

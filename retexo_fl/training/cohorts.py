@@ -20,20 +20,23 @@ def brought(config: RunConfig, counts: Mapping[str, int]) -> frozenset[str]:
     return frozenset(use for use in USES if counts.get(use) or (gives_all and use == "train"))
 
 
-def simulated_agreement(config: RunConfig, counts: Mapping[int, Mapping[str, int]]) -> Agreement:
+def simulated_agreement(
+    config: RunConfig, counts: Mapping[int, Mapping[str, int]], *, tolerated: int = 0
+) -> Agreement:
     """Return the cohorts of a simulation.
 
     Args:
         config: Of the run.
         counts: By client, how many nodes, or pairs, it has of each use; a client of whom that is
             not known may bring any.
+        tolerated: See :class:`.Agreement`.
 
     Raises:
         AgreementError: There are too few clients, or ``cohort-size`` is too small.
     """
     every = dict.fromkeys(USES, 1)
     roles = {c: brought(config, counts.get(c, every)) for c in range(config.clients)}
-    return simulated(roles, size=config.cohort_size, seed=config.seed)
+    return simulated(roles, size=config.cohort_size, seed=config.seed, tolerated=tolerated)
 
 
 def terms_of(

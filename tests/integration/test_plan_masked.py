@@ -87,3 +87,18 @@ def test_the_terminal_warns_of_features_of_one_client_under_masks_alone(
     assert line in masked
     assert warning in masked
     assert "signatures, if deployed" in masked
+
+
+def test_a_plan_says_what_cohorts_cost_and_whom_they_may_tolerate(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    retexo, masked = CommandLine(capfd), ("plan", "--secure-aggregation", "masked")
+    shown = retexo(*masked, "--clients", "10", "--tolerated", "2").out
+    assert "2                          5    0.95    0.77    0.59    0.33" in shown
+    assert "if 2 of its cohort (--tolerated) work with the server" in shown
+    alone = retexo(*masked, "--clients", "3", "--tolerated", "1")
+    assert alone.code == 2
+    assert "3 clients; expected 4 at least (3, and 1 that may work with the server)" in alone.err
+    clear = retexo("plan", "--tolerated", "1")
+    assert clear.code == 2
+    assert "tolerated: 1, where sums are not masked" in clear.err
