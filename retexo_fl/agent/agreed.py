@@ -29,7 +29,7 @@ class OwnersFile:
         self._identity = identity
         self._log = CohortLog(Path(settings.state))
         self._part = part_digest(Path(settings.partition))
-        self._read: tuple[FileStamp | None, Agreement] | None = None
+        self._read: tuple[FileStamp | None, Federation] | None = None
 
     def agreement(self) -> Agreement:
         """Return what all owners agreed on, if this client may answer by it.
@@ -42,6 +42,17 @@ class OwnersFile:
             IdentityError: The file cannot be used.
             CheckpointError: The log of cohorts cannot be used.
         """
+        return self._agreed().agreement
+
+    def brings(self) -> frozenset[str]:
+        """Return the uses that this client's owner promised data of.
+
+        Raises:
+            AgreementError: As :meth:`agreement`; likewise the others.
+        """
+        return self._agreed().brought[self._identity.client].uses
+
+    def _agreed(self) -> Federation:
         stamp = file_stamp(self._path)
         if self._read is not None and self._read[0] == stamp:
             return self._read[1]
@@ -49,8 +60,8 @@ class OwnersFile:
         version = next(v for v in federation.versions if self._identity.client in v.members)
         if version not in self._log.read():
             self._log.add(version)
-        self._read = stamp, federation.agreement
-        return federation.agreement
+        self._read = stamp, federation
+        return federation
 
     def checked(self) -> Federation:
         """Return the file, which this client may answer by.

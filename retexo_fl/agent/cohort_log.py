@@ -40,6 +40,7 @@ class CohortLog:
         """
         content = self._content()
         try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 # What a power cut left of a line was not answered under.

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.bluetooth import reachable_at
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import Identity, fingerprint
@@ -55,7 +56,8 @@ class Introductions:
         """Return what signs by this client's key and checks by the roster file; None without it."""
         if not self._has_file:
             return None
-        return RosterSigner(identity=self._identity, roster=self.roster)
+        owners = OwnersFile(self._settings, self._identity)
+        return RosterSigner(identity=self._identity, roster=self.roster, owners=owners)
 
     def own_entry(self) -> str:
         """Return this client's entry for the rosters of others, TOML."""

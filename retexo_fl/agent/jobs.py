@@ -22,6 +22,7 @@ from retexo_fl.agent.job import AgentJob, JobDepot, JobFolders, check_attempt
 from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
+from retexo_fl.agent.promises import check_promise
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
@@ -273,6 +274,8 @@ class AgentJobs:
                 f"client {self._partition.client}: secure-aggregation: masked needs a roster file; "
                 "expected roster in this client's agent.toml, not introductions"
             )
+        if admitted.secure_aggregation == "masked" and self._signer is not None:
+            check_promise(self._signer.brings(), admitted, self._partition)
         job = AgentJob(
             name,
             admitted,

@@ -23,10 +23,9 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import MemoryStore
-from retexo_fl.errors import ConfigurationError, SecureAggregationRefused
+from retexo_fl.errors import AgreementError, ConfigurationError, SecureAggregationRefused
 from retexo_fl.graph.recipes import TableColumns, TableSummary, number_of
 from retexo_fl.masking import MASKED
-from retexo_fl.masking.agreement import LEAST
 from retexo_fl.units import counted
 
 _COLUMNS: Final = Path("the server's columns")
@@ -79,6 +78,7 @@ class MaskedShare:
             client=client,
             mask_key=key,
             mask_signature=signature,
+            agreement=self._signer.agreement().content,
             columns=np.frombuffer(content, np.uint8),
         )
 
@@ -155,8 +155,13 @@ def _signer(settings: AgentSettings) -> tuple[RosterSigner | None, str]:
     identity = Identity.load(Path(settings.key), Path(settings.certificate))
     signer = Introductions(replace(settings, introductions=False), identity).signer()
     assert signer is not None
-    clients = len({*signer.roster().members, identity.client})
-    least = max(settings.least_clients, LEAST)
-    if clients < least:
-        return None, f"the roster has {counted(clients, 'client')}; expected {least} at least"
+    try:
+        members = signer.agreement().cohort_of(identity.client).members
+    except AgreementError as error:
+        return None, str(error)
+    if len(members) < settings.least_clients:
+        return None, (
+            f"its cohort has {counted(len(members), 'client')}; expected {settings.least_clients} "
+            "at least (least-clients)"
+        )
     return signer, ""

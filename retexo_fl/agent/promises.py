@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Final
 
 from retexo_fl.agent.limits import Limits
-from retexo_fl.errors import PartitionError
+from retexo_fl.config import RunConfig
+from retexo_fl.errors import ConfigurationError, PartitionError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.graph.parts.manifest import MANIFEST_NAME
-from retexo_fl.training.link_split import LinkSplit
+from retexo_fl.training.link_split import LinkSplit, counts_by_use
 
 #: Of a client that has no part yet, and takes part in a feature recipe alone.
 NO_PART: Final = hashlib.sha256(b"retexo no part yet").digest()
 _WHOLE_TABLE: Final = frozenset({"nodes"})
-_ALL_TRAIN: Final = "random:1/0/0"
+#: Of a split by which every edge has a use.
+_ALL_COUNT: Final = "random:0.8/0.1/0.1"
 
 
 def part_digest(folder: Path) -> bytes:
@@ -35,6 +37,21 @@ def part_digest(folder: Path) -> bytes:
         raise PartitionError(f"{path}: cannot be read ({error.strerror})") from error
 
 
+def check_promise(brings: frozenset[str], config: RunConfig, part: GraphPartition) -> None:
+    """Check that a client brings to a training what its owner promised.
+
+    Raises:
+        ConfigurationError: The run's split leaves none of a use.
+    """
+    counts = counts_by_use(config, part)
+    if lacking := [use for use, count in counts.items() if use in brings and not count]:
+        raise ConfigurationError(
+            f"client {part.client}: split: {config.split_name!r} with seed {config.seed} leaves no "
+            f"{lacking[0]} edges or nodes of this client, of which its owner promised some; "
+            "expected larger shares, or a promise without them (retexo keys member)"
+        )
+
+
 def uses_of_part(part: GraphPartition, limits: Limits, *, links: bool) -> frozenset[str]:
     """Return of which uses a part has enough for a sum that hides it.
 
@@ -45,7 +62,8 @@ def uses_of_part(part: GraphPartition, limits: Limits, *, links: bool) -> frozen
             each use.
     """
     if links:
-        edges = len(LinkSplit.of(part, split=_ALL_TRAIN, seed=0).pairs["train"])
+        pairs = LinkSplit.of(part, split=_ALL_COUNT, seed=0).pairs
+        edges = sum(map(len, pairs.values()))
         counts = dict.fromkeys(("train", "validation", "test"), edges // limits.least_train_nodes)
     else:
         counts = {

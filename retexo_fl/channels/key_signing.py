@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -23,6 +23,18 @@ _HALF_BYTES: Final = 32
 _SCHEME: Final = ec.ECDSA(hashes.SHA256())
 
 
+class Agreed(Protocol):
+    """What owners agreed on, as one client's owner sees it; see :class:`.KeySigner`."""
+
+    def agreement(self) -> Agreement:
+        """Return it."""
+        ...
+
+    def brings(self) -> frozenset[str]:
+        """Return what this client's owner promised."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSigner:
     """Implements :class:`.KeySigner` with ECDSA on P-256, r and s of 32 bytes each.
@@ -30,14 +42,20 @@ class RosterSigner:
     Attributes:
         identity: This client's.
         roster: Returns the roster of the owner's file.
+        owners: Know what is agreed on.
     """
 
     identity: Identity
     roster: Callable[[], Roster]
+    owners: Agreed
 
     def agreement(self) -> Agreement:
-        """See :class:`.KeySigner`: where owners signed none, all of the roster are added up."""
-        return Agreement.of_all({*self.roster().members, self.identity.client})
+        """See :class:`.KeySigner`."""
+        return self.owners.agreement()
+
+    def brings(self) -> frozenset[str]:
+        """See :class:`.KeySigner`."""
+        return self.owners.brings()
 
     def sign(self, text: bytes) -> bytes:
         """See :class:`.KeySigner`."""

@@ -98,6 +98,8 @@ class HelloAnswer:
         mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then it tells
             neither ``label_uses`` nor ``label_sums``.
         mask_signature: 64 bytes, by the key of its certificate; None in a simulation.
+        agreement: Which sums its owner agreed to (:attr:`.Agreement.content`), where sums are
+            masked; None in a simulation.
     """
 
     version: int
@@ -121,6 +123,7 @@ class HelloAnswer:
     directed: bool = False
     mask_key: bytes | None = None
     mask_signature: bytes | None = None
+    agreement: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -621,13 +624,14 @@ class ColumnsAnswer:
 
     Attributes:
         client: Its index.
-        mask_key: As in :class:`HelloAnswer`; likewise ``mask_signature``.
+        mask_key: As in :class:`HelloAnswer`; likewise ``mask_signature`` and ``agreement``.
         columns: uint8, the JSON of :class:`.TableColumns`.
     """
 
     client: int
     mask_key: bytes
     mask_signature: bytes
+    agreement: bytes
     columns: np.ndarray
 
 

@@ -203,8 +203,9 @@ class GraphClient(Answering):
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
         part, counts = self._partition, self._counts()
-        key, signature = None, None
+        key, signature, agreement = None, None, None
         if self._masks is not None:
+            agreement = self._masks.agreed()
             key, signature = self._masks.introduce(request.ticket.attempt)
         return HelloAnswer(
             version=MESSAGE_VERSION,
@@ -226,6 +227,7 @@ class GraphClient(Answering):
             recipe=part.recipe_digest,
             mask_key=key,
             mask_signature=signature,
+            agreement=agreement,
         )
 
     def _counts(self) -> dict[str, int]:

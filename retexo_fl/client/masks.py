@@ -53,7 +53,19 @@ class KeySigner(Protocol):
     """Signs with the key of a client's certificate; knows the others, and what owners agreed."""
 
     def agreement(self) -> Agreement:
-        """Return which sums this client's owner agreed to."""
+        """Return which sums this client's owner agreed to.
+
+        Raises:
+            AgreementError: The owners agreed on none that this client may answer by.
+        """
+        ...
+
+    def brings(self) -> frozenset[str]:
+        """Return the uses that this client's owner promised data of: to others it adds zeros.
+
+        Raises:
+            AgreementError: As :meth:`agreement`.
+        """
         ...
 
     def sign(self, text: bytes) -> bytes:
@@ -178,7 +190,15 @@ class ClientMasks:
         known = self._attempt
         if known is None or known.number != ticket.attempt:
             known = self._known(ticket)
-        return known.uses
+        return known.uses if self.signer is None else known.uses & self.signer.brings()
+
+    def agreed(self) -> bytes | None:
+        """Return what the owners agreed on, which all clients tell; None in a simulation.
+
+        Raises:
+            AgreementError: As :meth:`KeySigner.agreement`.
+        """
+        return None if self.signer is None else self.signer.agreement().content
 
     def hide(
         self,

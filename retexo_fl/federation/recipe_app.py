@@ -34,7 +34,7 @@ from retexo_fl.errors import (
 from retexo_fl.federation import records
 from retexo_fl.federation.asking import Ask, Messenger, WaitPolicy, named
 from retexo_fl.federation.greeting import whoever_comes
-from retexo_fl.federation.rounds.mask_keys import hand_out_keys
+from retexo_fl.federation.rounds.mask_keys import agreed_by, hand_out_keys
 from retexo_fl.files import write_whole
 from retexo_fl.graph.recipes import (
     FeatureRecipe,
@@ -50,7 +50,6 @@ from retexo_fl.graph.recipes import (
     summary_of_sums,
 )
 from retexo_fl.ledger import TrafficLedger
-from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.long_number import LongNumber
 from retexo_fl.replacing import check_new_file
 from retexo_fl.units import clients_named
@@ -174,7 +173,7 @@ def _masked_summary(
             for client, answer in answers.items()
         ]
     columns = merge_columns([table.without(drop) for table in tables])
-    agreement, roles = Agreement.of_all(answers), dict.fromkeys(answers, frozenset({"nodes"}))
+    agreement, roles = agreed_by(answers), dict.fromkeys(answers, frozenset({"nodes"}))
     # Counts are in the long number.
     messenger.run(hand_out_keys(ticket, answers, agreement, roles, most=0))
     content = np.frombuffer(columns.to_json().encode(), np.uint8)

@@ -83,16 +83,6 @@ class Agreement:
             seen |= {*cohort.members}
 
     @classmethod
-    def of_all(cls, clients: Iterable[int]) -> Agreement:
-        """Return what holds where owners have signed none: all are added up, whatever is asked.
-
-        Raises:
-            AgreementError: They are too few for a sum, or too many for one.
-        """
-        cohort = Cohort(members=tuple(sorted(clients)), uses=frozenset(USES))
-        return cls(cohorts=(cohort,), seed=bytes(SEED_BYTES))
-
-    @classmethod
     def parse(cls, content: bytes) -> Agreement:
         """Read :attr:`content`.
 

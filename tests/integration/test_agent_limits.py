@@ -145,11 +145,9 @@ def test_an_owner_insists_on_masked_sums(
     assert expected in told[0]
 
 
-def test_what_the_owner_insists_on_is_taken(insisting: AgentProcess) -> None:
-    ticket = replace(TICKET, job="job-00000000000d")
-    asked = ask(insisting, secure_aggregation="masked", clients=5)
-    hello = asked.ask(HelloRequest(ticket=ticket))
-    assert len(hello.mask_signature or b"") == 64
+def test_a_roster_is_no_agreement_of_the_owners(insisting: AgentProcess) -> None:
+    expected = "its roster file has no agreement of the owners; expected one for masked sums"
+    refused(insisting, expected, secure_aggregation="masked", clients=5)
 
 
 def test_an_agent_without_a_roster_file_takes_no_part_in_masked_sums(

@@ -13,8 +13,8 @@ import pytest
 
 from retexo_fl.agent.masked_sharing import MaskedShare
 from retexo_fl.agent.sharing import SummaryShare
+from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.api import (
     AnswerT,
@@ -42,6 +42,7 @@ from retexo_fl.graph.sources.tables import ColumnChoice, summarise_table
 from retexo_fl.masking.agreement import Agreement
 from tests.integration.test_shared_recipe import Asked, made, replaced
 from tests.support.loopback import make_members
+from tests.support.owners import agreed, signers
 from tests.support.recipes import THREE, write_sites
 
 CLIENTS = 3
@@ -64,9 +65,10 @@ class Sites:
     whole: TableSummary
     identities: list[Identity]
     roster: Roster
+    federation: Federation
 
     def share(self, client: int, out: Path, **limits: int) -> SummaryShare:
-        signer = RosterSigner(identity=self.identities[client], roster=lambda: self.roster)
+        signer = signers(self.identities, self.roster, self.federation)[client]
         limits = {"least_clients": 3, "least_nodes": LEAST, **limits}
         table = self.tables[client]
         return SummaryShare(table, out / f"{client}.toml", MaskedShare(table, signer, **limits))
@@ -82,7 +84,13 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     paths = [write_sites(folder, THREE), *(folder / f"{name}.csv" for name in THREE)]
     whole, *tables = [summarise_table(path, choice) for path in paths]
     identities, roster = make_members(folder, CLIENTS)
-    return Sites(tables=tables, whole=whole, identities=identities, roster=roster)
+    return Sites(
+        tables=tables,
+        whole=whole,
+        identities=identities,
+        roster=roster,
+        federation=agreed(roster, identities),
+    )
 
 
 class Watched(Asked):
@@ -142,7 +150,7 @@ def columns_of(clients: Sequence[Asked], ticket: Ticket = TICKET) -> list[Column
     found = [client.ask(ColumnsRequest(ticket=ticket)) for client in clients]
     request = KeysRequest(
         ticket=ticket,
-        agreement=Agreement.of_all(range(len(found))).digest,
+        agreement=Agreement.parse(found[0].agreement).digest,
         cohort=tuple(range(len(found))),
         uses="nodes",
         keys=np.frombuffer(b"".join(answer.mask_key for answer in found), np.uint8),

@@ -22,7 +22,7 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     SecureAggregationRefused,
 )
-from retexo_fl.masking.agreement import Agreement, simulated
+from retexo_fl.masking.agreement import Agreement, Cohort, simulated
 from tests.support.adversary import Adversary
 
 CLIENTS, VICTIM = 8, 3
@@ -143,7 +143,7 @@ def test_a6_every_client_has_masks_with_all_of_its_cohort(server: Adversary) -> 
             counted = np.sum([server.class_counts(client) for client in some], axis=0)
             assert found.tolist() != counted.tolist(), some
     with pytest.raises(AgreementError, match="has 68 clients; expected 65 at most"):
-        Agreement.of_all(range(68))
+        Agreement(cohorts=(Cohort(members=tuple(range(68)), uses=frozenset()),), seed=bytes(32))
     roles = dict.fromkeys(range(68), frozenset({"train", "nodes"}))
     assert max(len(cohort.members) for cohort in simulated(roles, seed=0).cohorts) <= 6
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from retexo_fl.channels import MemoryChannel
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.client.api import (
     CollectRequest,
     EvaluateRequest,
@@ -30,11 +29,11 @@ from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import make_config
 from retexo_fl.federation.rounds.masked_sums import numbers_in
-from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.streams import Sums
 from retexo_fl.training.stage_model import num_weights
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
+from tests.support.owners import agreed, signers
 
 KEYS: dict[str, Any] = {
     "dataset": "synthetic:nodes=200,edges=700,classes=3,features=12,words=4,signal=0.5",
@@ -70,12 +69,14 @@ class Adversary:
             GraphClient(part, self.config, job=self.job, channel=channel, store=MemoryStore())
             for part in self.parts
         ]
-        for client, identity in zip(self.clients, identities, strict=True):
-            signer = RosterSigner(identity=identity, roster=lambda: roster)
+        federation = agreed(roster, identities, cohort_size=clients)
+        for client, signer in zip(
+            self.clients, signers(identities, roster, federation), strict=True
+        ):
             client.sign_masks(signer, least_clients=3)
         self.everyone = tuple(range(clients))
         self._signed: dict[int, Signed] = {}
-        self.agreement = Agreement.of_all(self.everyone)
+        self.agreement = federation.agreement
         self.weights = np.zeros(num_weights(self.clients[0].shape, 0), np.float32)
 
     # ---- questions ------------------------------------------------------------------------------

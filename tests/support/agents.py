@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retexo_fl.agent.limits import Limits
+from retexo_fl.agent.promises import part_digest, uses_of_part
 from retexo_fl.agent.remote import ask_agent
 from retexo_fl.channels.roster import Member
 from retexo_fl.config import DATA_PATH_KEYS, RunConfig, config_values, make_config
@@ -22,15 +24,18 @@ from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutco
 from retexo_fl.federation.server_app import Listener, run_training
 from retexo_fl.federation.trained_model import read_trained_model
 from retexo_fl.graph import GraphPartition, write_partitions
+from retexo_fl.masking.agreement import LEAST
 from tests.support.commands import environment, program
 from tests.support.host import Host
 from tests.support.loopback import make_members
+from tests.support.owners import agreed
 from tests.support.runs import ledger_of, model_bytes
 from tests.support.thread_grid import ThreadGrid
 
 #: On a machine whose cores are taken by others, imports alone took a minute.
 _START_S = 180.0
 _END_S = 15.0
+_LIMITS = Limits(least_train_nodes=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,8 +155,18 @@ def agents(
     ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run.
     """
     write_partitions(list(parts), root / "parts")
-    _, roster = make_members(root, len(parts), addresses)
-    (root / "roster.toml").write_text(roster.text())
+    identities, roster = make_members(root, len(parts), addresses)
+    text = roster.text()
+    if len(parts) >= LEAST:
+        # Their owners agree on masked sums, too.
+        folders = {part.client: root / "parts" / f"part-{part.client}" for part in parts}
+        text = agreed(
+            roster,
+            identities,
+            digests={client: part_digest(folder) for client, folder in folders.items()},
+            uses={part.client: uses_of_part(part, _LIMITS, links=False) for part in parts},
+        ).text()
+    (root / "roster.toml").write_text(text)
     made = [_settle(root, member, settings or {}) for member in roster.members.values()]
     for agent, host in zip(made, hosts or (), strict=False):
         agent.host = host

@@ -16,6 +16,7 @@ from typing import Any
 
 import tomli_w
 
+from retexo_fl.masking.agreement import LEAST
 from retexo_fl.simulation.links import Link, Links
 from tests.support.commands import program
 from tests.support.host import Counters
@@ -109,18 +110,41 @@ class Deployment(Places):
                 *("--out", self.client_folder(client)),
                 host=host.name,
             )
-        entries = [self.client_folder(client) / "member.toml" for client in range(self.clients)]
-        self.retexo("keys", "roster", *entries, "--out", self.folder / "roster.toml")
+            self._write_settings(client)
+        folders = [self.client_folder(client) for client in range(self.clients)]
+        entries, roster = (
+            [folder / "member.toml" for folder in folders],
+            self.folder / "roster.toml",
+        )
+        if self.clients < LEAST:
+            self.retexo("keys", "roster", *entries, "--out", roster)
+            return
+        # The owners agree on masked sums, too.
+        self._at_each_client("member")
+        proposed = self.folder / "proposed.toml"
+        self.retexo("keys", "roster", *entries, "--out", proposed)
+        self._at_each_client("sign", proposed)
+        signatures = [path for folder in folders for path in folder.glob("signature-*.toml")]
+        self.retexo("keys", "roster", proposed, *signatures, "--out", roster)
+
+    def _at_each_client(self, command: str, *arguments: str | Path) -> None:
+        for client in range(self.clients):
+            config = self.client_folder(client) / "agent.toml"
+            self.retexo("keys", command, *arguments, "--config", config, host=f"client-{client}")
 
     def start_agent(self, client: int, **settings: object) -> None:
         """Write a client's ``agent.toml`` and start its agent; return when it is ready."""
-        folder = self.client_folder(client)
-        values = self.agent_settings_of(client) | dict(self.agent_settings) | settings
-        (folder / "agent.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
-        command: Command = [program("retexo"), "agent", "run", "--config", folder / "agent.toml"]
+        path = self._write_settings(client, **settings)
+        command: Command = [program("retexo"), "agent", "run", "--config", path]
         name = f"agent-{client}"
         self._start(name, f"client-{client}", command)
         self._wait_for_agent(client)
+
+    def _write_settings(self, client: int, **settings: object) -> Path:
+        values = self.agent_settings_of(client) | dict(self.agent_settings) | settings
+        path = self.client_folder(client) / "agent.toml"
+        path.write_text(tomli_w.dumps(values), encoding="utf-8")
+        return path
 
     def register(self, client: int) -> None:
         """Make a SuperNode's key and tell the SuperLink."""

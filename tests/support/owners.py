@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.owner_secret import OwnerSecret
 from retexo_fl.channels.owner_words import Release
 from retexo_fl.channels.roster import Roster
-from retexo_fl.masking.agreement import USES
+from retexo_fl.masking.agreement import USES, Agreement
 
 TODAY = date(2026, 5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerOf:
+    """What one owner sees of a file that all have signed, without a part to compare it with."""
+
+    federation: Federation
+    client: int
+
+    def agreement(self) -> Agreement:
+        return self.federation.agreement
+
+    def brings(self) -> frozenset[str]:
+        return self.federation.brought[self.client].uses
+
+
+def signers(
+    identities: Sequence[Identity], roster: Roster, federation: Federation
+) -> list[RosterSigner]:
+    """Return what signs the masking keys of each client."""
+    return [
+        RosterSigner(identity=one, roster=lambda: roster, owners=OwnerOf(federation, one.client))
+        for one in identities
+    ]
 
 
 def agreed(

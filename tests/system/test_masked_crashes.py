@@ -223,7 +223,7 @@ def test_an_agent_answers_again_with_the_same_bytes_and_nothing_of_before(tmp_pa
             hellos = [client.ask(HelloRequest(ticket=now)) for client in asked]
             request = KeysRequest(
                 ticket=now,
-                agreement=Agreement.of_all(range(3)).digest,
+                agreement=Agreement.parse(hellos[0].agreement or b"").digest,
                 cohort=(0, 1, 2),
                 uses="test train",
                 keys=np.frombuffer(b"".join(h.mask_key or b"" for h in hellos), np.uint8),

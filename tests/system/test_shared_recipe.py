@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from retexo_fl.agent.promises import NO_PART
 from retexo_fl.masking import MASKED
 from tests.support.cli import PROGRAM, CommandLine
 from tests.support.commands import environment, program
 from tests.support.loopback import free_ports, make_members
+from tests.support.owners import agreed
 from tests.support.recipes import THREE, write_sites
 from tests.system.test_deployed_run import WAIT_S, answers, running, wait_for
 
@@ -59,7 +61,7 @@ def share(folder: Path, name: str, *options: str, summary: str = "") -> list[str
     settings = {
         **{"socket": f"{name}.sock", "roster": "roster.toml"},
         **{"key": str(own / "key.pem"), "certificate": str(own / "certificate.pem")},
-        **dict.fromkeys(("partition", "state"), "none"),
+        **{"partition": "none", "state": f"{name}-state"},
     }
     (folder / f"{name}.toml").write_text(tomli_w.dumps(settings))
     return [
@@ -73,8 +75,15 @@ def test_all_clients_get_the_recipe_of_the_whole_table(
 ) -> None:
     retexo = CommandLine(capfd)
     whole = write_sites(tmp_path, THREE)
-    _, roster = make_members(tmp_path / "keys", len(THREE))
-    (tmp_path / "roster.toml").write_text(roster.text())
+    identities, roster = make_members(tmp_path / "keys", len(THREE))
+    everyone = roster.members.keys()
+    federation = agreed(
+        roster,
+        identities,
+        digests=dict.fromkeys(everyone, NO_PART),
+        uses=dict.fromkeys(everyone, frozenset({"nodes"})),
+    )
+    (tmp_path / "roster.toml").write_text(federation.text())
     for name in THREE:
         table = tmp_path / f"{name}.csv"
         options = ("--drop", "code", "--out", tmp_path / f"{name}.json")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from retexo_fl.client.api import HelloAnswer, KeysRequest, LabelsRequest, Ticket
 from retexo_fl.client.masked_answers import sum_lengths
 from retexo_fl.config import RunConfig
-from retexo_fl.errors import ConfigurationError, RemoteProtocolError, RoundIncomplete
+from retexo_fl.errors import (
+    AgreementError,
+    ConfigurationError,
+    RemoteProtocolError,
+    RoundIncomplete,
+)
 from retexo_fl.federation.asking import Ask, Round, named
 from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
@@ -18,7 +23,10 @@ from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import LEAST, USES, Agreement, Cohort, uses_of
 from retexo_fl.masking.keys import PublicKeys
 from retexo_fl.training.cohorts import brought, simulated_agreement
-from retexo_fl.units import counted
+from retexo_fl.units import clients_named, counted
+
+#: Of a digest, where two differ.
+_SHOWN_BYTES: Final = 8
 
 
 class Keyed(Protocol):
@@ -31,6 +39,11 @@ class Keyed(Protocol):
 
     @property
     def mask_signature(self) -> bytes | None:
+        """See :class:`.HelloAnswer`."""
+        ...
+
+    @property
+    def agreement(self) -> bytes | None:
         """See :class:`.HelloAnswer`."""
         ...
 
@@ -48,13 +61,52 @@ def begin_sums(
     """
     counts = {c: {use: getattr(hello, use) for use in USES} for c, hello in hellos.items()}
     agreement = (
-        Agreement.of_all(range(config.clients))
-        if config.engine == "deployment"
+        agreed_by(hellos)
+        if any(hello.agreement is not None for hello in hellos.values())
         else simulated_agreement(config, counts)
     )
     roles = {client: brought(config, known) for client, known in counts.items()}
     most = most_count(hellos.values())
     return (yield from hand_out_keys(ticket, hellos, agreement, roles, most=most))
+
+
+def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:
+    """Return what the owners of all clients agreed on.
+
+    Args:
+        keyed: By client, ascending.
+
+    Raises:
+        RemoteProtocolError: A client told none, or something else.
+        AgreementError: Owners have different files, or theirs does not have a client.
+    """
+    told: dict[bytes, list[int]] = {}
+    for client, hello in keyed.items():
+        if hello.agreement is None:
+            raise RemoteProtocolError(
+                f"client {client}: told no agreement of its owners; expected one, as of others"
+            )
+        told.setdefault(hello.agreement, []).append(client)
+    known: dict[bytes, Agreement] = {}
+    for content, clients in told.items():
+        with named(clients[0]):
+            try:
+                known[content] = Agreement.parse(content)
+            except AgreementError as error:
+                raise RemoteProtocolError(str(error)) from error
+    if len(told) > 1:
+        files = "; ".join(
+            f"{clients_named(clients)} {known[content].digest[:_SHOWN_BYTES].hex(' ', 2)}"
+            for content, clients in told.items()
+        )
+        raise AgreementError(
+            f"roster files differ in what owners agreed on: {files}; expected the same at all "
+            "clients (retexo keys show)"
+        )
+    (agreement,) = known.values()
+    for client in keyed:
+        agreement.cohort_of(client)
+    return agreement
 
 
 def hand_out_keys(

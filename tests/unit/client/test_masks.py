@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 from retexo_fl.channels.identity import Identity
-from retexo_fl.channels.key_signing import RosterSigner
 from retexo_fl.channels.roster import Roster
 from retexo_fl.client.api import (
     EvaluateRequest,
@@ -33,10 +33,10 @@ from retexo_fl.client.masked_answers import (
 from retexo_fl.client.masks import ClientMasks
 from retexo_fl.client.store import FolderStore
 from retexo_fl.errors import CheckpointError, SecureAggregationRefused, TrainingDiverged
-from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.keys import PublicKeys, signed_text
 from retexo_fl.masking.step import SharedStep
 from tests.support.loopback import make_members
+from tests.support.owners import agreed, signers
 
 JOB, CLIENTS = "job-0123456789ab", 4
 TICKET = Ticket(job=JOB, attempt=1)
@@ -54,9 +54,16 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Identity], R
 class Clients:
     """Clients whose owners know each other, each with a folder of its own."""
 
-    def __init__(self, folder: Path, members: tuple[list[Identity], Roster]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        members: tuple[list[Identity], Roster],
+        uses: Mapping[int, frozenset[str]] | None = None,
+    ) -> None:
         self.folder = folder
         self._identities, self._roster = members
+        self._agreed = agreed(self._roster, self._identities, uses=uses, cohort_size=CLIENTS)
+        self._signers = signers(self._identities, self._roster, self._agreed)
         self.masks = [self.started(client) for client in ALL]
         self.signed: dict[int, tuple[bytes, bytes]] = {}
 
@@ -66,7 +73,7 @@ class Clients:
     def started(self, client: int, *, least_clients: int = 3) -> ClientMasks:
         """Return a client as a process that has just started has it."""
         masks = ClientMasks(JOB, client, self.store(client), clients=CLIENTS)
-        masks.signer = RosterSigner(identity=self._identities[client], roster=lambda: self._roster)
+        masks.signer = self._signers[client]
         masks.least_clients = least_clients
         return masks
 
@@ -80,7 +87,7 @@ class Clients:
     def keys(self, attempt: int = 1, **changes: Any) -> KeysRequest:
         request = KeysRequest(
             ticket=replace(TICKET, attempt=attempt),
-            agreement=Agreement.of_all(ALL).digest,
+            agreement=self._agreed.agreement.digest,
             cohort=tuple(self.signed),
             uses="test train",
             keys=np.frombuffer(b"".join(key for key, _ in self.signed.values()), np.uint8),
@@ -388,13 +395,22 @@ def test_a_client_is_added_up_with_those_alone_that_its_owner_agreed_to(
 
 def test_another_agreement_and_another_use_are_refused(clients: Clients) -> None:
     clients.introduce()
-    other = Agreement.of_all(range(5)).digest
+    other = bytes(32)
     for changes, sentence in (
         ({"agreement": other}, "in agreement"),
         ({"uses": "everything"}, "sums are to be of everything; the owners agreed on nodes test"),
     ):
         with pytest.raises(SecureAggregationRefused, match=sentence):
             clients.masks[0].learn(clients.keys(**changes))
+
+
+def test_a_client_adds_zeros_to_what_its_owner_did_not_promise(
+    tmp_path: Path, members: tuple[list[Identity], Roster]
+) -> None:
+    uses = {client: frozenset({"train", "test"} if client else {"test"}) for client in ALL}
+    clients = Clients(tmp_path, members, uses=uses).met()
+    assert clients.masks[0].uses(TICKET) == {"test"}
+    assert clients.masks[1].uses(TICKET) == {"test", "train"}
 
 
 def test_cohort_and_uses_do_not_change_within_an_attempt(clients: Clients) -> None:
