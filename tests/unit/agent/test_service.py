@@ -540,7 +540,7 @@ def test_blocks_of_a_round_are_dropped_when_the_next_begins(
         await both.exchange()
         kept = []
         # More of them than exchanges may be open at once.
-        for number in range(1, 6):
+        for number in range(1, 10):
             asked = TrainRequest(ticket=replace(FIRST, round=number), weights=both.weights())
             await both.both(asked)
             kept.append(sorted(path.name for path in tmp_path.rglob("*.frames")))
