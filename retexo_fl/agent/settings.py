@@ -44,7 +44,8 @@ class AgentSettings(Limits):
         socket: Where ClientApps and ``retexo agent`` reach it.
         key: Its private key.
         certificate: Its certificate.
-        roster: File of its peers' certificates and addresses; empty only with ``introductions``.
+        roster: File of its peers' certificates and addresses, and of what their owners agreed on;
+            empty only with ``introductions``.
         listen: Where peers reach it, such as ``tcp://0.0.0.0:7411``; ``bluetooth:`` for Bluetooth
             where there is any, ``bluetooth://any/CHANNEL`` where there must be; beside one of these
             ``udp://IP:PORT``, ``xdp://IP:PORT``, ``af-xdp://IP:PORT`` or ``auto://IP:PORT``, for

@@ -185,12 +185,21 @@ class ClientMasks:
         """Return what the client's sums may be of in an attempt: to others it adds zeros.
 
         Raises:
-            SecureAggregationRefused: No keys have come.
+            SecureAggregationRefused: No keys have come; or owners agreed on something else since,
+                with other parts.
+            AgreementError: As :meth:`KeySigner.agreement`.
         """
         known = self._attempt
         if known is None or known.number != ticket.attempt:
             known = self._known(ticket)
-        return known.uses if self.signer is None else known.uses & self.signer.brings()
+        if self.signer is None:
+            return known.uses
+        if self.signer.agreement().digest != known.agreement:
+            raise SecureAggregationRefused(
+                "the owners agreed on something else since this attempt began; resume the run with "
+                "`retexo run --resume`"
+            )
+        return known.uses & self.signer.brings()
 
     def agreed(self) -> bytes | None:
         """Return what the owners agreed on, which all clients tell; None in a simulation.

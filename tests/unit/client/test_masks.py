@@ -413,6 +413,16 @@ def test_a_client_adds_zeros_to_what_its_owner_did_not_promise(
     assert clients.masks[1].uses(TICKET) == {"test", "train"}
 
 
+def test_an_attempt_ends_with_the_agreement_that_it_began_with(
+    clients: Clients, members: tuple[list[Identity], Roster], tmp_path: Path
+) -> None:
+    clients.met()
+    assert clients.masks[0].uses(TICKET) == {"test", "train"}
+    clients.masks[0].signer = Clients(tmp_path / "later", members).masks[0].signer
+    with pytest.raises(SecureAggregationRefused, match="agreed on something else since this"):
+        clients.masks[0].uses(TICKET)
+
+
 def test_cohort_and_uses_do_not_change_within_an_attempt(clients: Clients) -> None:
     clients.met()
     for masks in (clients.masks[0], clients.started(0)):
