@@ -23,6 +23,7 @@ from retexo_fl.agent.job_configuration import check_same
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.agent.promises import check_promise
+from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
@@ -75,11 +76,12 @@ class AgentJobs:
         state: Folder for everything that is kept.
         predictions: Where predictions go; None where the client makes none.
         limits: What a run may ask.
+        questions: That were answered about the part.
         carrier: Lets jobs exchange in another way than by blocks.
         signer: Signs masking keys; None where the owner has no roster file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - an agent has so much
         self,
         partition: GraphPartition,
         depot: AgentDepot,
@@ -87,6 +89,7 @@ class AgentJobs:
         state: Path,
         predictions: PredictionSets | None = None,
         limits: Limits,
+        questions: QuestionLog,
         carrier: CarrierPath | None = None,
         signer: KeySigner | None = None,
     ) -> None:
@@ -95,6 +98,7 @@ class AgentJobs:
         self._state = state
         self._predictions = predictions
         self._limits = limits
+        self.questions = questions
         self._carrier = carrier
         self._signer = signer
         self._jobs: dict[str, AgentJob] = {}
@@ -147,7 +151,8 @@ class AgentJobs:
         """Return the job of a message, which ``hello`` begins, or what was answered at its end.
 
         Raises:
-            LocalProtocolError: As :meth:`expect`, likewise ``StaleAttempt``.
+            LocalProtocolError: As :meth:`expect`, likewise ``StaleAttempt``; or as
+                :meth:`.QuestionLog.check`.
             ConfigurationError: It has begun with another configuration, or asks for more than the
                 client's owner allows.
         """
@@ -163,6 +168,7 @@ class AgentJobs:
             check_same(name, config_values(job.config), request.config)
             job.client.follow(self._admitted(name, request.config))
             self._asked_with[name] = request.config
+        self.questions.check(request, client=self._partition.client)
         job.begin(request)
         os.utime(self._file(name))
         return job
@@ -182,12 +188,15 @@ class AgentJobs:
 
         Raises:
             StaleAttempt: The job was forgotten meanwhile.
+            LocalProtocolError: As :meth:`.QuestionLog.check`.
+            CheckpointError: It, or the question, could not be written.
         """
         if self._jobs.get(job.name) is not job:
             raise StaleAttempt(
                 f"client {self._partition.client}: job {job.name} was deleted during this message; "
                 "resume the run with `retexo run --resume`"
             )
+        self.questions.enter(request, client=self._partition.client)
         if not _is_last(request):
             job.keep(request, parts)
             return

@@ -29,6 +29,7 @@ class Limits:
         allow_algorithms: Algorithms that a run may train by.
         least_train_nodes: Fewest train nodes that an update, or a mini-batch in it, may be of.
         most_rounds: Rounds of a layer.
+        most_questions: That are answered about one part, in all jobs together.
         most_memory_mib: Estimated memory of a training, and, less what the process itself takes, of
             all messages together that are read or answered; 0 for all that the agent may have.
         require_secure_aggregation: Runs without masked sums are refused.
@@ -41,6 +42,7 @@ class Limits:
     allow_algorithms: tuple[str, ...] = ("lazy",)
     least_train_nodes: int = 10
     most_rounds: int = 1000
+    most_questions: int = 100_000
     most_memory_mib: float = 0.0
     require_secure_aggregation: bool = False
     least_clients: int = LEAST
@@ -65,6 +67,7 @@ class Limits:
         for key, count in (
             ("least-train-nodes", self.least_train_nodes),
             ("most-rounds", self.most_rounds),
+            ("most-questions", self.most_questions),
         ):
             if not 1 <= count <= _MOST_COUNT:
                 raise _unusable(key, count, f"1 to {_MOST_COUNT}")

@@ -24,6 +24,8 @@ from retexo_fl.agent.network_facts import by_peer, strangers
 from retexo_fl.agent.notify import Notifier
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.agent.predictions import PredictionSets
+from retexo_fl.agent.promises import part_digest
+from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.agent.service import AgentService, Outcome
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.agent.socket_server import Answerer, Controller, SocketServer
@@ -163,6 +165,9 @@ class _Agent:
                 state=state,
                 predictions=_prediction_sets(settings, part.client),
                 limits=settings,
+                questions=QuestionLog(
+                    state, part_digest(Path(settings.partition)), settings.most_questions
+                ),
                 carrier=carrier,
                 signer=introductions.signer(),
             ),

@@ -43,6 +43,7 @@ def agent_facts(partition: GraphPartition, jobs: AgentJobs, *, started_at: float
             "partitioning": partition.partitioning,
         },
         "memory": process_memory(),
+        "questions": {"answered": jobs.questions.count, "most": jobs.questions.most},
         "jobs": [_job_facts(job, now) for job in jobs.running],
     }
 

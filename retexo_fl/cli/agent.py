@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLES = examples(
     "retexo agent run --config agent.toml",
     "retexo agent status --config agent.toml",
+    "retexo agent status --questions --config agent.toml",
 )
 _Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="The agent's settings.")]
 _DEFAULT = Path("/etc/retexo/agent.toml")
@@ -66,9 +67,20 @@ def _open_kernel_path() -> OpenCarrier | None:
 
 def _status(
     config: _Config = _DEFAULT,
+    questions: Annotated[
+        bool,
+        typer.Option(
+            "--questions",
+            help="Show which questions about the part were answered, from the log in the agent's "
+            "state folder; the agent need not run.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every field, as JSON.")] = False,
 ) -> None:
     """Show what the agent does: its jobs, its peers, its bytes."""
+    if questions:
+        _show_questions(_settings(config), as_json=as_json)
+        return
     from retexo_fl.agent.remote import ask_agent
 
     facts = ask_agent(Path(_settings(config).socket), "status")
@@ -78,6 +90,22 @@ def _status(
     from retexo_fl.cli.agent_status import show_status
 
     show_status(facts)
+
+
+def _show_questions(settings: AgentSettings, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from retexo_fl.agent.promises import part_digest
+    from retexo_fl.agent.question_log import QuestionLog
+    from retexo_fl.cli.agent_status import show_questions
+
+    log = QuestionLog(
+        Path(settings.state), part_digest(Path(settings.partition)), settings.most_questions
+    )
+    if as_json:
+        typer.echo(json.dumps([asdict(answered) for answered in log.read()], indent=2))
+        return
+    show_questions(log)
 
 
 def _stop(config: _Config = _DEFAULT) -> None:

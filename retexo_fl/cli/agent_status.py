@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
 from retexo_fl.cli.sentences import printable
 from retexo_fl.cli.tables import figures, show
 from retexo_fl.units import UNKNOWN, format_bytes, format_count, format_counted, format_duration
+
+if TYPE_CHECKING:
+    from retexo_fl.agent.question_log import Answered, QuestionLog
 
 #: Peers that a terminal shows in a line each; the others are summed up.
 _MOST_PEERS: Final = 40
@@ -23,14 +26,43 @@ def show_status(facts: Facts) -> None:
     show(_agent(facts), *_jobs(facts["jobs"]), *_peers(facts["peers"]), *_notes(facts))
 
 
+def show_questions(log: QuestionLog) -> None:
+    """Print which questions about its part an agent answered: of which job, how many, and when."""
+    groups: dict[tuple[str, str, bool], list[Answered]] = {}
+    others = 0
+    for found in log.read():
+        if found.part != log.part:
+            others += 1
+            continue
+        what = f"{found.question.removesuffix('_layer')} {found.nodes}".strip()
+        groups.setdefault((found.job, what, found.masked), []).append(found)
+    table = figures("job", "question", "masked", "first", "last", "answered", left=5)
+    for (job, what, masked), answered in groups.items():
+        table.add_row(
+            printable(job),
+            printable(what),
+            "yes" if masked else "no",
+            *(time.strftime("%y-%m-%d", time.localtime(answered[i].at)) for i in (0, -1)),
+            format_count(len(answered)),
+        )
+    told = f"{_share(log.count, log.most)}, about part {log.part}"
+    rest = [f"of other parts {format_counted(others, 'question')}: --json shows all"]
+    show(told, *([table] if groups else []), *(rest if others else []))
+
+
+def _share(answered: int, most: int) -> str:
+    return f"{format_count(answered)} of at most {format_counted(most, 'question')} answered"
+
+
 def _agent(facts: Facts) -> str:
-    part, memory = facts["part"], facts["memory"]
+    part, memory, questions = facts["part"], facts["memory"], facts["questions"]
     return (
         f"client {part['client']} of {part['num_clients']}: "
         f"{format_counted(part['nodes'], 'node')}, {format_counted(part['peers'], 'peer')}\n"
         f"retexo-fl {facts['package']}, process {facts['pid']}, up "
         f"{format_duration(facts['uptime_s'])}, memory {format_bytes(memory['rss_bytes'])} "
-        f"(peak {format_bytes(memory['peak_rss_bytes'])})"
+        f"(peak {format_bytes(memory['peak_rss_bytes'])})\n"
+        f"{_share(questions['answered'], questions['most'])}"
     )
 
 

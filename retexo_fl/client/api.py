@@ -731,9 +731,14 @@ def question_of(request: Request[Any]) -> Question:
     return _BY_REQUEST[type(request)]
 
 
+def asks_sums(request: Request[Any]) -> bool:
+    """Return whether a request is answered by sums over nodes."""
+    return type(request) in _SUMMED
+
+
 def answer_class(request: Request[AnswerT], *, masked: bool) -> type[AnswerT]:
     """Return the class of the answer to a request, in a job whose sums are masked or not."""
-    is_sum = type(request) in _SUMMED
+    is_sum = asks_sums(request)
     kind: type[Any] = MaskedAnswer if masked and is_sum else question_of(request).answer
     return kind
 

@@ -29,7 +29,7 @@ from retexo_fl.errors import ConfigurationError, LocalProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
-from tests.support.agents import AgentProcess, agents, train_with
+from tests.support.agents import AgentProcess, agents, retexo, train_with
 from tests.support.commands import program
 from tests.support.runs import configured
 
@@ -252,6 +252,51 @@ def test_a_round_gives_one_update_however_often_it_is_asked(
         with pytest.raises(LocalProtocolError, match="^client 0: stage 0: asked for more than 2"):
             update(2)
         np.testing.assert_array_equal(update(0), first)
+
+
+def test_a_part_answers_so_many_questions_in_all_trainings_together(
+    tmp_path: Path, parts: list[GraphPartition]
+) -> None:
+    """Whatever they are called, and also if the agent is killed; its owner reads which."""
+
+    def update(job: str, number: int) -> None:
+        ticket = replace(TICKET, job=job)
+        client = ask(made)
+        client.ask(HelloRequest(ticket=ticket))
+        client.ask(PublishRequest(ticket=ticket))
+        assert client.ask(CollectRequest(ticket=ticket, wait_s=20.0)).complete
+        shape = ModelShape.of(make_config(KEYS), inputs=64, classes=10)
+        weights = Schedule(shape=shape).initial(0, seed=0) + np.float32(number)
+        client.ask(TrainRequest(ticket=replace(ticket, round=1), weights=weights))
+
+    with agents(tmp_path / "made", parts, settings={"most-questions": 3}) as (made,):
+        update("job-00000000000a", 0)
+        update("job-00000000000b", 0)
+        made.kill()
+        made.start()
+        # The same question as before has the same answer.
+        update("job-00000000000b", 0)
+        update("job-00000000000b", 1)
+        for job in ("job-00000000000b", "job-00000000000c"):
+            with pytest.raises(
+                LocalProtocolError, match="^client 0: its part has answered 3 quest"
+            ):
+                update(job, 2)
+        assert made.status()["questions"] == {"answered": 3, "most": 3}
+        assert made.stop() == 0
+        done = retexo("agent", "status", "--questions", "--config", str(made.settings))
+        assert done.stdout.startswith("3 of at most 3 questions answered, about part ")
+        rows = [row.split() for row in done.stdout.splitlines()[3:]]
+        assert [(row[0], row[1], row[-1]) for row in rows] == [
+            ("job-00000000000a", "train", "1"),
+            ("job-00000000000b", "train", "2"),
+        ]
+        # Another owner's file may say less than was asked: nothing more is answered.
+        text = made.settings.read_text()
+        made.settings.write_text(text.replace("most-questions = 3", "most-questions = 2"))
+        made.start()
+        with pytest.raises(LocalProtocolError, match="^client 0: its part has answered 3 quest"):
+            update("job-00000000000b", 3)
 
 
 def test_mini_batches_of_one_node_that_tell_rows_are_refused(

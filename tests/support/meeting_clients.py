@@ -18,6 +18,7 @@ from flwr.app import Context
 from retexo_fl.agent import wire
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
+from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.agent.remote import RemoteClient
 from retexo_fl.channels.depot import BlockDepot
 from retexo_fl.channels.identity import Identity, make_identity
@@ -160,7 +161,13 @@ class MeetingFederation:
             for depot in self.depots
         ]
         self._jobs = [
-            AgentJobs(part, depot, state=root / str(part.client), limits=PERMISSIVE_LIMITS)
+            AgentJobs(
+                part,
+                depot,
+                state=root / str(part.client),
+                limits=PERMISSIVE_LIMITS,
+                questions=QuestionLog(root / str(part.client), b"part", 100_000),
+            )
             for part, depot in zip(parts, self.depots, strict=True)
         ]
         for jobs in self._jobs:

@@ -24,6 +24,7 @@ from retexo_fl.agent.introductions import Introductions
 from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
+from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.agent.service import AgentService, _Running
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.depot import BlockDepot
@@ -109,7 +110,13 @@ class Ends:
         self.values = config_values(self.config)
         self.depots = [BlockDepot(root / str(p.client) / "depot", p.client) for p in parts]
         self.jobs = [
-            AgentJobs(part, depot, state=root / str(part.client), limits=PERMISSIVE_LIMITS)
+            AgentJobs(
+                part,
+                depot,
+                state=root / str(part.client),
+                limits=PERMISSIVE_LIMITS,
+                questions=QuestionLog(root / str(part.client), b"part", 100_000),
+            )
             for part, depot in zip(parts, self.depots, strict=True)
         ]
         for jobs in self.jobs:

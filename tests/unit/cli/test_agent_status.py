@@ -37,6 +37,7 @@ def _agent(peers: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
         "package": "1.2.3",
         "pid": 123456,
         "uptime_s": 123456.0,
+        "questions": {"answered": 1234, "most": 100_000},
         "jobs": [],
         "peers": peers,
         "strangers": {},

@@ -1,0 +1,77 @@
+"""A file that only grows, by one line of JSON at a time, its owner's alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from retexo_fl.errors import CheckpointError
+from retexo_fl.files import force
+
+#: Longer than any line.
+_TAIL_BYTES: Final = 2**20
+
+
+class LineLog:
+    """Lines of JSON objects (mode 0600).
+
+    Args:
+        path: Of the file; its folder is made if needed, for its owner alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[Any]:
+        """Return what all whole lines say, the first one first.
+
+        Raises:
+            CheckpointError: The file cannot be read, or is damaged.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from error
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
+        try:
+            return [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.path}: is damaged; expected a line of JSON each"
+            ) from error
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Add a line, on the disk when this returns.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        is_new = not self.path.exists()
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "r+b") as file:
+                # Nothing has followed from what a power cut left of a line.
+                file.truncate(_whole_bytes(file))
+                file.seek(0, os.SEEK_END)
+                file.write(json.dumps(entry).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                force(self.path.parent)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: could not be written ({error.strerror})"
+            ) from error
+
+
+def _whole_bytes(file: BinaryIO) -> int:
+    """Return how many bytes the whole lines have."""
+    start = max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0)
+    file.seek(start)
+    return start + file.read().rfind(b"\n") + 1
