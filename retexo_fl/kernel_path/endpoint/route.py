@@ -95,7 +95,9 @@ class Route:
     def room(self) -> int:
         """How many new packets may be sent now; a few also where other streams take all room."""
         window = self.window
-        return min(window.room, max(self.peer.room, _OWN_PACKETS - window.on_their_way))
+        # Each may begin with a few: together they then have more on their way than there is room.
+        shared = max(self.peer.room, _OWN_PACKETS - window.on_their_way, 0)
+        return min(window.room, shared)
 
     @property
     def state(self) -> DestinationState:
