@@ -25,7 +25,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import config_values, make_config
-from retexo_fl.errors import ConfigurationError, LocalProtocolError, RetexoError
+from retexo_fl.errors import InputError, LocalProtocolError, RetexoError
 from retexo_fl.graph import GraphPartition
 from retexo_fl.training.schedule import Schedule
 from retexo_fl.training.stage_model import ModelShape
@@ -78,7 +78,7 @@ def children(agent: AgentProcess) -> list[str]:
 def refused(agent: AgentProcess, expected: str, **keys: Any) -> None:
     """Expect a refusal at hello, of an agent that lives on and has begun nothing."""
     jobs = [job["job"] for job in agent.status()["jobs"]]
-    with pytest.raises(ConfigurationError, match=f"^client 0: {expected}"):
+    with pytest.raises(InputError, match=f"^client 0: {expected}"):
         ask(agent, **keys).ask(HelloRequest(ticket=TICKET))
     assert agent.process is not None
     assert agent.process.poll() is None
