@@ -69,8 +69,13 @@ from retexo_fl.client.stage_rows import (
 from retexo_fl.client.store import ClientStore
 from retexo_fl.client.trainers import ClientTrainers
 from retexo_fl.client.vector_carrier import VectorCarrier
-from retexo_fl.config import RunConfig
-from retexo_fl.errors import ExchangeIncomplete, LocalProtocolError, StaleAttempt
+from retexo_fl.config import RunConfig, config_digest
+from retexo_fl.errors import (
+    ExchangeIncomplete,
+    LocalProtocolError,
+    SecureAggregationRefused,
+    StaleAttempt,
+)
 from retexo_fl.exchange import Vectors, row_codec
 from retexo_fl.graph import BoundaryPlan, GraphPartition, normalise_features
 from retexo_fl.graph.features import Features
@@ -152,7 +157,13 @@ class GraphClient(Answering):
         )
         self._masks: ClientMasks | None = None
         if config.secure_aggregation == "masked":
-            self._masks = ClientMasks(job, partition.client, store, clients=config.clients)
+            self._masks = ClientMasks(
+                job,
+                partition.client,
+                store,
+                clients=config.clients,
+                config=config_digest(config),
+            )
         #: What it may add to sums: to others it adds zeros.
         self._uses = frozenset(USES)
         self._job = job
@@ -470,6 +481,11 @@ class GraphClient(Answering):
             time.sleep(_POLL_S)
             traffic += self._mailbox.receive(crossing, width, self._config.dtype)
         missing = self._mailbox.missing_peers()
+        if missing and request.close and self._masks is not None:
+            raise SecureAggregationRefused(
+                f"stage {ticket.stage}: to train without vectors of some peers; expected all under "
+                "secure-aggregation masked, since the server could choose whose are missing"
+            )
         if not missing or request.close:
             self._store.close_exchange(ticket.stage, ticket.weights_digest, missing)
             if self._mailbox.reads_once:

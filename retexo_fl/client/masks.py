@@ -112,17 +112,21 @@ class ClientMasks:
         client: The client's index.
         store: Of the client.
         clients: How many the job has.
+        config: Digest of its configuration; empty where it has none.
 
     Attributes:
         signer: None where clients have no owners who agreed on sums: in a simulation.
         least_clients: Sums of fewer are refused.
     """
 
-    def __init__(self, job: str, client: int, store: ClientStore, *, clients: int) -> None:
+    def __init__(
+        self, job: str, client: int, store: ClientStore, *, clients: int, config: bytes = b""
+    ) -> None:
         self._job = job
         self._client = client
         self._store = store
         self._clients = clients
+        self._config = config
         self.least_clients = LEAST
         self.signer: KeySigner | None = None
         self._attempt: _Attempt | None = None
@@ -277,6 +281,7 @@ class ClientMasks:
         ticket = request.ticket
         return Label(
             job=self._job,
+            config=self._config,
             place=Place(
                 attempt=ticket.attempt,
                 purpose=purpose_of(request),

@@ -213,6 +213,7 @@ def _check_masked(values: Mapping[str, Any]) -> None:
         ("aggregator", "mean", "which looks at each client's update"),
         ("local-correction", "none", "which the server keeps for each client"),
         ("per-client-metrics", False, "which each client would send in the clear"),
+        ("missing-peers", "wait", "by which the server chooses what sums are of"),
         ("introductions", False, "which lets the server name keys of its own; write a roster file"),
     ):
         if values[key] != expected:

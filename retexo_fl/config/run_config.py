@@ -8,6 +8,8 @@ Flower's run configuration can carry: ``bool``, ``int``, ``float``, ``str``.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -729,6 +731,12 @@ def panels() -> Mapping[str, tuple[str, ...]]:
 def free_keys() -> frozenset[str]:
     """Return the keys in which attempts of one job may differ."""
     return frozenset(name for name, info in key_infos().items() if info.may_change)
+
+
+def config_digest(config: RunConfig) -> bytes:
+    """Return 32 bytes that bind every key but :func:`free_keys`, which change no number."""
+    bound = {k: v for k, v in sorted(config_values(config).items()) if k not in free_keys()}
+    return hashlib.sha256(b"retexo configuration 1" + json.dumps(bound).encode()).digest()
 
 
 @cache

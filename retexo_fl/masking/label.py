@@ -42,6 +42,7 @@ class Label:
 
     Attributes:
         job: Name of the training.
+        config: Digest of its configuration; empty where it has none.
         place: Where in it.
         agreement: Digest of what the owners agreed on.
         cohort: Clients that are added up, ascending: each has masks with every other one.
@@ -52,6 +53,7 @@ class Label:
     """
 
     job: str
+    config: bytes
     place: Place
     agreement: bytes
     cohort: tuple[int, ...]
@@ -64,8 +66,9 @@ class Label:
     def digest(self) -> bytes:
         """32 bytes that bind all of it."""
         return bound(
-            b"retexo masked sum 2",
+            b"retexo masked sum 3",
             self.job.encode(),
+            self.config,
             self.place.name.encode(),
             self.agreement,
             numbers(self.cohort),

@@ -21,7 +21,6 @@ from tests.support.runs import events_of, model_bytes
 
 HELLO, KEYS = api.HELLO.message_type, api.KEYS.message_type
 TRAIN = api.TRAIN.message_type
-DROP: dict[str, Any] = {**QUORUM, "missing_peers": "drop"}
 
 
 def rounds(run: Path) -> list[dict[str, Any]]:
@@ -39,7 +38,7 @@ def test_a_late_answer_is_in_no_sum(tmp_path: Path) -> None:
         heard.append((kind, node, message.metadata.group_id))
         return reply
 
-    run = train_in(tmp_path / "run", away_in({(0, 2): 1}), see=see, **{**DROP, **HALVES})
+    run = train_in(tmp_path / "run", away_in({(0, 2): 1}), see=see, **{**QUORUM, **HALVES})
     trained = [(node, group) for kind, node, group in heard if kind == TRAIN]
     # The answer to round 2 came, and after it the one to round 3, which counts.
     assert (node_of(1), "1.0.3") in trained[trained.index((node_of(1), "1.0.2")) :]
@@ -49,11 +48,11 @@ def test_a_late_answer_is_in_no_sum(tmp_path: Path) -> None:
 
 
 def test_a_round_without_a_whole_cohort_ends_the_run_which_resumes(tmp_path: Path) -> None:
-    whole = train_in(tmp_path / "whole", nothing, **DROP)
+    whole = train_in(tmp_path / "whole", nothing, **QUORUM)
     run = tmp_path / "run"
     with pytest.raises(RoundIncomplete, match="no answer from client 1 within 1 s"):
-        train_in(run, away_in({(0, 2): 1}), **{**DROP, "message_timeout_s": 1.0})
-    train_in(run, nothing, **DROP, resume=str(run))
+        train_in(run, away_in({(0, 2): 1}), **{**QUORUM, "message_timeout_s": 1.0})
+    train_in(run, nothing, **QUORUM, resume=str(run))
     assert model_bytes(run) == model_bytes(whole)
 
 
@@ -125,11 +124,11 @@ def test_what_a_client_sends_that_cannot_be_names_it(
     tmp_path: Path, see: See, sentence: str
 ) -> None:
     with pytest.raises((RemoteProtocolError, PartitionError), match=sentence):
-        train_in(tmp_path / "run", nothing, see=see, **DROP)
+        train_in(tmp_path / "run", nothing, see=see, **QUORUM)
 
 
 def test_a_run_that_an_answer_ended_resumes(tmp_path: Path) -> None:
-    whole = train_in(tmp_path / "whole", nothing, **DROP)
+    whole = train_in(tmp_path / "whole", nothing, **QUORUM)
     run = tmp_path / "run"
 
     def later(message: Message, reply: Message) -> Message:
@@ -137,6 +136,6 @@ def test_a_run_that_an_answer_ended_resumes(tmp_path: Path) -> None:
         return told(TRAIN, cut("numbers"))(message, reply) if is_later else reply
 
     with pytest.raises(RemoteProtocolError, match="client 1: masked numbers have"):
-        train_in(run, nothing, see=later, **DROP)
-    train_in(run, nothing, resume=str(run), **DROP)
+        train_in(run, nothing, see=later, **QUORUM)
+    train_in(run, nothing, resume=str(run), **QUORUM)
     assert model_bytes(run) == model_bytes(whole)

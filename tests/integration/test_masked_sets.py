@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from retexo_fl.client import schema
-from retexo_fl.client.api import QUESTIONS, Request
+from retexo_fl.client.api import QUESTIONS, CollectRequest, PublishRequest, Request
 from retexo_fl.errors import (
     AgreementError,
+    ExchangeIncomplete,
     RemoteProtocolError,
     SecureAggregationRefused,
 )
@@ -177,3 +178,53 @@ def test_to_sums_of_other_uses_all_of_a_cohort_add_zeros(tmp_path: Path, uses: s
         total = sum(server.nodes(client, use) for client in range(CLIENTS))
         assert found[use] == counted == (total if use in uses else 0), use
     assert not server.update(request, range(CLIENTS)).any()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"local-learning-rate": 1e-2},
+        {"dropout": 0.5},
+        {"feature-normalisation": "row"},
+        {"seed": 1},
+        {"threads": 2},
+        {"proximal-mu": 0.5},
+        # It says where a client computes, which is its own to say.
+        {"devices": "cpu"},
+    ],
+)
+def test_a11_a_client_with_another_configuration_is_in_no_sum(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    """All but one with a step of nothing, the sum over all was that one's."""
+    steps = {"local-steps": 2, "local-optimizer": "sgd", "local-learning-rate": 1e-30}
+    server = Adversary(tmp_path, CLIENTS, steps, of_one={VICTIM: keys})
+    server.meet()
+    total = sum(server.nodes(client, "train") for client in range(CLIENTS))
+    is_sum = server.asked(server.train(), range(CLIENTS))[0] == total
+    assert is_sum == (not keys or keys.keys() == {"devices"})
+
+
+def test_a13_a_client_that_lacks_vectors_answers_no_sum(tmp_path: Path) -> None:
+    """Two jobs whose exchanges differ by one client's vectors differed by what those do."""
+    server = Adversary(tmp_path, CLIENTS)
+    server.greet(1)
+    server.hand_out(1, range(CLIENTS))
+    ticket = server.ticket()
+    for client in OTHERS:
+        server.clients[client].ask(PublishRequest(ticket=ticket))
+    lacking = [client for client in OTHERS if VICTIM in server.parts[client].peers]
+    assert lacking
+    for client in lacking:
+        asked = server.clients[client]
+        with pytest.raises(SecureAggregationRefused, match="to train without vectors of some"):
+            asked.ask(CollectRequest(ticket=ticket, close=True))
+        assert not asked.ask(CollectRequest(ticket=ticket)).complete
+        with pytest.raises(ExchangeIncomplete):
+            asked.ask(server.train())
+    server.clients[VICTIM].ask(PublishRequest(ticket=ticket))
+    assert all(
+        client.ask(CollectRequest(ticket=ticket, close=True)).complete for client in server.clients
+    )
+    server.ask(server.train(), range(CLIENTS))

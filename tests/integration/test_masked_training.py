@@ -210,6 +210,7 @@ def test_checkpoints_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"aggregator": "norm-clipping"}, "does not go with aggregator"),
         ({"per_client_metrics": True}, "does not go with per-client-metrics True"),
         ({"algorithm": "central"}, "does not go with algorithm central"),
+        ({"missing_peers": "drop"}, "does not go with missing-peers 'drop'"),
         ({"clients": 2}, "clients 2; expected 3 clients at least"),
         ({"min_clients": 2, "round_deadline_s": 1.0}, "min-clients 2; expected 3 at least"),
         (

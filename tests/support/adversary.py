@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ KEYS: dict[str, Any] = {
     **{"model": "gcn", "layers": 1, "hidden": 4, "rounds": 2, "split": "random:0.4/0.3/0.3"},
     "secure-aggregation": "masked",
 }
-MOST_COUNT = 10_000
+#: So large that no noise looks like a count.
+MOST_COUNT = 2**40
 
 
 @dataclass(slots=True)
@@ -57,16 +59,31 @@ class Adversary:
     Args:
         folder: For the owners' keys.
         clients: How many there are; all of them are one cohort.
+        keys: Of the run, beside the usual ones.
+        of_one: By client, keys that it alone is told otherwise.
     """
 
-    def __init__(self, folder: Path, clients: int) -> None:
-        self.config = make_config({**KEYS, "clients": clients})
+    def __init__(
+        self,
+        folder: Path,
+        clients: int,
+        keys: Mapping[str, Any] = MappingProxyType({}),
+        of_one: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        values = {**KEYS, **keys, "clients": clients}
+        self.config = make_config(values)
         self.parts = make_parts(self.config)
         identities, roster = make_members(folder, clients)
         channel = MemoryChannel()
         self.job = "job-0123456789ab"
         self.clients = [
-            GraphClient(part, self.config, job=self.job, channel=channel, store=MemoryStore())
+            GraphClient(
+                part,
+                make_config({**values, **of_one.get(part.client, {})}),
+                job=self.job,
+                channel=channel,
+                store=MemoryStore(),
+            )
             for part in self.parts
         ]
         federation = agreed(roster, identities, cohort_size=clients)

@@ -33,6 +33,7 @@ class MaskedClients:
         """Return the label of a round."""
         return Label(
             job="job",
+            config=b"c" * 32,
             place=Place(attempt=1, purpose="train", stage=0, round=round_number),
             agreement=b"a" * 32,
             cohort=tuple(self.publics.by_client),

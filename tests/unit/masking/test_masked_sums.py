@@ -91,6 +91,7 @@ def test_a_label_binds_every_word_of_it() -> None:
         replace(label, form=b"other"),
         replace(label, weights=b"other"),
         replace(label, job="other"),
+        replace(label, config=b"other"),
         replace(label, agreement=b"other"),
         replace(label, cohort=(0, 1, 2)),
         replace(label, uses=frozenset({"train"})),

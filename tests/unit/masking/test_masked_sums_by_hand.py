@@ -46,9 +46,10 @@ def label_digest(label: Label, client_keys: Sequence[bytes]) -> bytes:
         keys.update(eight(client) + key)
     place = label.place
     name = f"{place.purpose} {place.attempt}/{place.stage}/{place.round}"
-    said = hashlib.sha256(b"retexo masked sum 2")
+    said = hashlib.sha256(b"retexo masked sum 3")
     for piece in (
         label.job.encode(),
+        label.config,
         name.encode(),
         label.agreement,
         b"".join(map(eight, label.cohort)),
