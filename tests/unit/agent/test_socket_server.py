@@ -420,7 +420,8 @@ def test_whoever_finds_no_memory_in_time_is_told_so(
         assert first.recv(1)
         first.close()
         with pytest.raises(AgentUnreachable, match=r"600 kB are being answered.*retry later"):
-            RemoteClient(path, {}).ask(weights_of(500))
+            # Where it is not refused it waits, but not for ever.
+            RemoteClient(path, {"message-timeout-s": 5.0}).ask(weights_of(500))
         # The owner's questions are short.
         assert ask_agent(path, "status")["heard"] == "status"
         released.set()
