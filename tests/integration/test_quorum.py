@@ -98,8 +98,8 @@ def test_rounds_without_a_client_are_sums_without_its_update(
         del message
         grid.weather.replace = without_update(rounds)
 
-    def believe(hello: HelloAnswer, answer: TrainAnswer, *, in_batches: bool) -> None:
-        del hello, answer, in_batches
+    def believe(hello: HelloAnswer, answer: TrainAnswer, **how: Any) -> None:
+        del hello, answer, how
 
     # Nothing is what a client with train nodes may not answer.
     monkeypatch.setattr(stage, "check_update", believe)
