@@ -30,7 +30,7 @@ KEYS: dict[str, Any] = {"clients": 4, "rounds": 4, "hidden": 4, "layers": 2}
 MASKED: dict[str, Any] = {**KEYS, "secure_aggregation": "masked"}
 #: Two, with whole cohorts absent.
 HALVES: dict[str, Any] = {"clients": 6, "cohort_size": 3}
-QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.3, "message_timeout_s": 20.0}
+QUORUM: dict[str, Any] = {"min_clients": 3, "round_deadline_s": 0.9, "message_timeout_s": 20.0}
 
 
 @cache
