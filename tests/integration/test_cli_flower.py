@@ -114,7 +114,7 @@ def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) ->
     failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--out", "run")
     told = sentence(run(tmp_path, *KEYS, *failing), code=1)
     assert re.match("round 3: .*gradients.*not finite; ", told)
-    assert told.endswith(f": retexo run --resume {tmp_path / 'run'}")
+    assert told.endswith(f": retexo run --resume {tmp_path / 'run'} --allow-plugins")
     status = status_of(tmp_path / "run")
     assert status["state"] == "failed"
     assert re.match("TrainingDiverged: round 3: .*gradients.*not finite$", status["error"] or "")
