@@ -54,7 +54,7 @@ def test_what_exceeds_the_steps_is_cut_and_counted_and_reached_in_the_next_round
     assert cut[3:] == [0, 0]
     warnings = [r.getMessage() for r in caplog.records if "exceeded" in r.getMessage()]
     assert warnings == [
-        f"stage 0, round 3: {cut[2]} values of 4 clients exceeded what their steps reach and "
+        f"stage 0, round 3: {cut[2]:,} values of 4 clients exceeded what their steps reach and "
         "were cut; the next round's steps reach them"
     ]
     assert all(torch.isfinite(torch.tensor(event["loss"])) for event in rounds)

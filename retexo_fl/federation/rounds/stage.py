@@ -44,7 +44,7 @@ from retexo_fl.training.judging import report_length
 from retexo_fl.training.metrics import make_metric
 from retexo_fl.training.selection import BestWeights, Score, add_answer
 from retexo_fl.training.tally import Tally
-from retexo_fl.units import counted
+from retexo_fl.units import format_counted
 from retexo_fl.updates import UpdateCodec, UpdateKey, most_held
 
 logger = logging.getLogger(__name__)
@@ -203,8 +203,8 @@ class StageTraining:
                 "next round's steps reach them",
                 self.ticket.stage,
                 self.round + 1,
-                counted(self.cut, "value"),
-                counted(self.summed, "client"),
+                format_counted(self.cut, "value"),
+                format_counted(self.summed, "client"),
             )
 
     def evaluate(self, weights: np.ndarray, nodes: str) -> Round[Score]:
