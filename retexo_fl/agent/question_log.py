@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Self
 from retexo_fl.agent.line_log import LineLog
 from retexo_fl.client.api import asks_sums
 from retexo_fl.errors import CheckpointError, LocalProtocolError
-from retexo_fl.masking import MASKED
 from retexo_fl.units import counted
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class QuestionLog:
             round=ticket.round,
             question=request.message,
             nodes=getattr(request.asked, "nodes", ""),
-            masked=request.config.get("secure-aggregation") == MASKED,
+            masked=request.config.get("secure-aggregation") == "masked",
             identity=identity,
         )
         self._log.add(asdict(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -112,6 +112,7 @@ def greet(
     to_train: bool = True,
     all_train: bool = False,
     counts_links: bool = False,
+    useful: Callable[[Mapping[int, HelloAnswer]], int] | None = None,
 ) -> Federation:
     """Wait for all clients, learn their indices, and check that their parts fit together.
 
@@ -124,6 +125,8 @@ def greet(
         to_train: Demand a labelled train node; predicting needs none.
         all_train: Clients without train nodes take part in rounds too, since their peers need them.
         counts_links: What clients train on are pairs of nodes.
+        useful: Returns how many of the clients that have answered, ascending, can take part; all
+            if None.
 
     Raises:
         PartitionError: Versions, partitionings, widths or indices disagree, or no client has a
@@ -131,7 +134,8 @@ def greet(
         RemoteProtocolError: A client's hello holds impossible values.
         RoundIncomplete: Not all clients were there in time.
     """
-    found = whoever_comes(messenger, HelloRequest(ticket=ticket), HelloAnswer, clients)
+    hello = HelloRequest(ticket=ticket)
+    found = whoever_comes(messenger, hello, HelloAnswer, clients, useful=useful)
     answers = tuple(found[client][1] for client in sorted(found))
     _check_agreement(answers, clients, counts_links=counts_links)
     if to_train and not any(answer.train for answer in answers):
@@ -152,7 +156,12 @@ def greet(
 
 
 def whoever_comes(
-    messenger: Messenger, request: Request[FirstT], kind: type[FirstT], clients: int
+    messenger: Messenger,
+    request: Request[FirstT],
+    kind: type[FirstT],
+    clients: int,
+    *,
+    useful: Callable[[Mapping[int, FirstT]], int] | None = None,
 ) -> dict[int, tuple[int, FirstT]]:
     """Ask what clients answer first of all; return, by client, its Flower node and its answer.
 
@@ -161,6 +170,7 @@ def whoever_comes(
         request: What all are asked; its answer names the client.
         kind: Class of the answer.
         clients: How many there must be.
+        useful: As in :func:`greet`.
 
     Raises:
         PartitionError: Two nodes are one client.
@@ -173,6 +183,7 @@ def whoever_comes(
         count=clients,
         purpose=purpose,
         missing=lambda: clients_named(tuple(sorted({*range(clients)} - found.keys()))),
+        useful=useful and (lambda: useful({client: found[client][1] for client in sorted(found)})),
     )
     for node, reply in replies:
         with named(records.said(reply, "client")):

@@ -41,7 +41,7 @@ from retexo_fl.federation.rounds.checked_answers import check_predicted, checked
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.exchange import exchange_rows
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import begin_sums
+from retexo_fl.federation.rounds.mask_keys import begin_sums, cohort_count
 from retexo_fl.federation.rounds.masked_sums import Who
 from retexo_fl.federation.trained_model import TrainedModel
 from retexo_fl.graph.labels import REGRESSION
@@ -154,7 +154,13 @@ class PredictionLoop:
         digits = self.model.digest[:MODEL_DIGITS]
         job = f"{PREDICTION_PREFIX}{digits}{secrets.token_hex(6 - MODEL_DIGITS // 2)}"
         hello = Ticket(job=job, attempt=1)
-        federation = greet(messenger, hello, clients=self.config.clients, to_train=False)
+        federation = greet(
+            messenger,
+            hello,
+            clients=self.config.clients,
+            to_train=False,
+            useful=cohort_count(self.config),
+        )
         self.model.check_fits(
             recipe=federation.recipe,
             features=federation.features,

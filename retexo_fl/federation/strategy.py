@@ -37,7 +37,12 @@ from retexo_fl.federation.modelled import check_links
 from retexo_fl.federation.rounds.basis import find_basis
 from retexo_fl.federation.rounds.clients import Clients
 from retexo_fl.federation.rounds.introduction import introduce
-from retexo_fl.federation.rounds.mask_keys import add_up_labels, begin_sums, check_sums_train
+from retexo_fl.federation.rounds.mask_keys import (
+    add_up_labels,
+    begin_sums,
+    check_sums_train,
+    cohort_count,
+)
 from retexo_fl.federation.rounds.ridge import solve_last
 from retexo_fl.federation.rounds.stage import StageTraining
 from retexo_fl.federation.rounds.stage_state import StageOutcome, StageState
@@ -240,6 +245,7 @@ class LazyMessagePassing(Strategy):
             clients=config.clients,
             all_train=config.traits.exchanges_in_rounds,
             counts_links=config.task == LINKS,
+            useful=cohort_count(config),
         )
         if config.introductions:
             messenger.run(introduce(hello, {a.client: a.member for a in federation.answers}))

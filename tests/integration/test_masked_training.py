@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,25 @@ def test_answers_of_broken_cohorts_are_not_enough_to_close_a_round(tmp_path: Pat
     keys = {**QUORUM, **HALVES, "min_clients": 4, "message_timeout_s": 1.0}
     with pytest.raises(RoundIncomplete, match=f"no answer from client {min(one, other)}"):
         train_in(tmp_path / "run", change, **keys)
+
+
+def test_clients_of_broken_cohorts_are_not_enough_to_begin_with(tmp_path: Path) -> None:
+    """Four of six say hello by the deadline, and sums could be asked of none of them."""
+    one = cohort_of(0)[1]
+    other = next(client for client in range(6) if client not in cohort_of(0))
+    looks = count()
+
+    def come_late(grid: FickleGrid) -> None:
+        grid.weather.mute = {node_of(one), node_of(other)} if next(looks) < 200 else set()
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        del message
+        grid.on_look = partial(come_late, grid)
+
+    keys = {**QUORUM, **HALVES, "min_clients": 4}
+    late = train_in(tmp_path / "late", change, **keys)
+    assert next(looks) > 200
+    assert model_bytes(late) == model_bytes(train_in(tmp_path / "all", nothing, **keys))
 
 
 def test_that_few_bits_cut_a_value_in_a_thousand_is_counted_and_no_warning(

@@ -193,6 +193,7 @@ class Messenger:
         count: int,
         purpose: str,
         missing: Callable[[], str] = lambda: "",
+        useful: Callable[[], int] | None = None,
     ) -> Iterator[tuple[int, Message]]:
         """Ask every node that is connected or becomes so; yield (node, reply) as they come.
 
@@ -203,6 +204,7 @@ class Messenger:
             count: How many clients there must be.
             purpose: For the ledger.
             missing: Names the clients that have not answered, where answers say whose they are.
+            useful: Returns how many of the answers count, if not all of them do.
 
         Raises:
             RoundIncomplete: There were fewer when the time was over.
@@ -213,8 +215,12 @@ class Messenger:
         questions: list[Deliveries] = []
         answers, is_quiet = 0, True
         wait = Wait.for_answers(self._clock, self._policy)
-        while answers < count and not self._policy.is_enough(
-            answers, asked=count, after_s=wait.elapsed_s
+
+        def is_enough(so_far: int) -> bool:
+            return self._policy.is_enough(so_far, asked=count, after_s=wait.elapsed_s)
+
+        while answers < count and not (
+            is_enough(answers) and (useful is None or is_enough(useful()))
         ):
             looked_s = self._clock.now_s()
             fresh = sorted({*self._post.get_node_ids()} - known) if is_quiet else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -59,15 +59,35 @@ def begin_sums(
         AgreementError: There are too few clients.
         RetexoError: As :func:`hand_out_keys`.
     """
-    counts = {c: {use: getattr(hello, use) for use in USES} for c, hello in hellos.items()}
-    agreement = (
-        agreed_by(hellos)
-        if any(hello.agreement is not None for hello in hellos.values())
-        else simulated_agreement(config, counts)
-    )
-    roles = {client: brought(config, known) for client, known in counts.items()}
+    agreement = _agreement(hellos, config)
+    roles = {client: brought(config, known) for client, known in _counts(hellos).items()}
     most = most_count(hellos.values())
     return (yield from hand_out_keys(ticket, hellos, agreement, roles, most=most))
+
+
+def cohort_count(config: RunConfig) -> Callable[[Mapping[int, HelloAnswer]], int] | None:
+    """Return what counts the clients of whole cohorts; None where sums are not masked.
+
+    It raises as :func:`agreed_by` does.
+    """
+    if config.secure_aggregation != "masked":
+        return None
+
+    def count(hellos: Mapping[int, HelloAnswer]) -> int:
+        cohorts = (cohort.members for cohort in _agreement(hellos, config).cohorts)
+        return sum(len(members) for members in cohorts if hellos.keys() >= {*members})
+
+    return count
+
+
+def _agreement(hellos: Mapping[int, HelloAnswer], config: RunConfig) -> Agreement:
+    if any(hello.agreement is not None for hello in hellos.values()):
+        return agreed_by(hellos)
+    return simulated_agreement(config, _counts(hellos))
+
+
+def _counts(hellos: Mapping[int, HelloAnswer]) -> dict[int, dict[str, int]]:
+    return {c: {use: getattr(hello, use) for use in USES} for c, hello in hellos.items()}
 
 
 def agreed_by(keyed: Mapping[int, Keyed]) -> Agreement:

@@ -34,9 +34,10 @@ TRAIN = TrainRequest(ticket=TICKET, weights=WEIGHTS)
 PART, OTHER = b"p" * 32, b"o" * 32
 
 
-def came(asked: Request[Any]) -> wire.Request:
-    """Return a question as an agent gets it."""
-    data = b"".join(wire.encode_request(asked, {}))
+def came(asked: Request[Any], **config: str) -> wire.Request:
+    """Return a question as an agent gets it, in a run of this configuration."""
+    values = {name.replace("_", "-"): value for name, value in config.items()}
+    data = b"".join(wire.encode_request(asked, values))
     prefix = wire.Prefix.parse(data[: wire.PREFIX_BYTES])
     end = wire.PREFIX_BYTES + prefix.head_bytes
     return wire.decode_request(data[wire.PREFIX_BYTES : end], data[end:])
@@ -70,6 +71,13 @@ def test_what_depends_on_the_nodes_counts_and_nothing_else(tmp_path: Path) -> No
     assert [found.question for found in log.read()] == [
         *("train_layer", "evaluate_layer", "basis", "gram", "labels", "predict")
     ]
+
+
+def test_the_log_says_of_what_only_sums_can_be_read(tmp_path: Path) -> None:
+    log = QuestionLog(tmp_path, PART, 9)
+    for way in ("masked", "none"):
+        log.enter(came(replace(TRAIN, steps=way.encode()), secure_aggregation=way), client=3)
+    assert [found.masked for found in log.read()] == [True, False]
 
 
 def test_the_budget_is_of_all_jobs_and_starts(tmp_path: Path) -> None:
