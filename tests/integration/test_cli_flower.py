@@ -125,7 +125,7 @@ def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:
     path = tmp_path / "run"
     told = sentence(run(tmp_path, *KEYS, *dying), code=1)
     assert re.match(rf"flwr-simulation .*\(signal 9\).*log: {path / 'flower.log'}\)", told)
-    assert told.endswith(f": retexo run --resume {path}")
+    assert told.endswith(f": retexo run --resume {path} --allow-plugins")
     assert (path / "flower.log").read_text().startswith("flwr-simulation ")
     status = status_of(path)
     assert status["state"] == "failed"
