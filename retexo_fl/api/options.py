@@ -7,6 +7,7 @@ compares the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -61,7 +62,7 @@ class Options(TypedDict, total=False):
     """An edge from a node to itself: refused, or left out."""
     unknown_nodes: Literal["refuse", "drop"] | None
     """An edge to a node that is not there: refused, or left out."""
-    edges_before: str | None
+    edges_before: str | float | date | None
     """Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column
     time.
     """
@@ -324,7 +325,7 @@ class SweepOptions(TypedDict, total=False):
     )
     self_loops: Literal["refuse", "drop"] | Sequence[Literal["refuse", "drop"]] | None
     unknown_nodes: Literal["refuse", "drop"] | Sequence[Literal["refuse", "drop"]] | None
-    edges_before: str | Sequence[str] | None
+    edges_before: str | float | date | Sequence[str | float | date] | None
     clients: int | Sequence[int] | None
     partitioner: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
     split: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None

@@ -29,11 +29,10 @@ from retexo_fl.api.values import check_importable, takes_keys, values_of, with_f
 from retexo_fl.config import (
     Scalar,
     check_value,
-    default_values,
     named_plugins,
     profile_values,
 )
-from retexo_fl.config.keys import widened
+from retexo_fl.config.run_config import widened
 from retexo_fl.errors import (
     CheckpointError,
     ConfigurationError,
@@ -279,7 +278,7 @@ def _checked(keys: Mapping[str, object]) -> dict[str, Scalar]:
 
 def _one_form(key: str, value: Scalar) -> Scalar:
     """Return an allowed value in one form: 1.0 for 1, where both train the same."""
-    wanted = widened(value, type(default_values()[key]))
+    wanted = widened(key, value)
     check_value(key, wanted)
     assert isinstance(wanted, Scalar)
     return wanted

@@ -19,6 +19,7 @@ from retexo_fl.config import (
     key_of,
     panels,
 )
+from retexo_fl.dates import date_text
 from retexo_fl.errors import ConfigurationError, PluginError
 from retexo_fl.plugins import load_plugin
 
@@ -82,8 +83,8 @@ def values_of(keys: Mapping[str, object]) -> dict[str, Scalar]:
 
     Args:
         keys: Names in snake or kebab case; None stands for a key that is not given. Values may also
-            be paths, NumPy scalars, lists of ``fanouts``, ``devices`` and ``class_weights``, and
-            classes or functions where ``module:attribute`` may stand.
+            be paths, dates, NumPy scalars, lists of ``fanouts``, ``devices`` and ``class_weights``,
+            and classes or functions where ``module:attribute`` may stand.
 
     Raises:
         ConfigurationError: There is no such key, or it takes no such value.
@@ -164,8 +165,9 @@ def check_importable(values: Mapping[str, Scalar], *, where: str) -> None:
 def _scalar(key: str, value: object) -> Scalar:
     if isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Path):
-        return str(value)
+    text = str(value) if isinstance(value, Path) else date_text(value)
+    if text is not None:
+        return text
     if isinstance(value, list | tuple) and key in _SEPARATORS:
         return _SEPARATORS[key].join(str(_scalar("", item)) for item in value)
     if key == "model" and _is_module(value):

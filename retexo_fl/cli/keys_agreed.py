@@ -191,9 +191,7 @@ def _roster(
     ] = None,
     silent: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Since when a released client was not heard of.", metavar="CLIENT=YYYY-MM-DD"
-        ),
+        typer.Option(help="Since when a released client was not heard of.", metavar="CLIENT=DATE"),
     ] = None,
 ) -> None:
     from retexo_fl.channels.federation import Federation, Pieces
@@ -297,13 +295,15 @@ def _federation(path: Path) -> Federation:
 
 
 def _silences(texts: list[str]) -> dict[int, datetime.date]:
+    from retexo_fl.dates import day_of
+
     found = {}
     for text in texts:
         client, _, date = text.partition("=")
-        try:
-            found[int(client)] = datetime.date.fromisoformat(date)
-        except ValueError as error:
-            raise _unusable(f"--silent {text[:40]!r}", "CLIENT=YYYY-MM-DD") from error
+        day = day_of(date)
+        if not client.isdecimal() or day is None:
+            raise _unusable(f"--silent {text[:40]!r}", "CLIENT=DATE, such as 4=2024-03-01")
+        found[int(client)] = day
     return found
 
 

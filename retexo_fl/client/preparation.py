@@ -16,6 +16,7 @@ from retexo_fl.client.edge_fit import check_edges, note_unused_edges
 from retexo_fl.config import AUTO_FEATURES, GraphFacts, RunConfig
 from retexo_fl.config.goals import AUTO, split_name
 from retexo_fl.config.value_forms import OF_ONE_CLASS
+from retexo_fl.dates import Moment
 from retexo_fl.errors import CheckpointError, ConfigurationError, DatasetError, PartitionError
 from retexo_fl.files import write_whole
 from retexo_fl.graph import (
@@ -44,7 +45,6 @@ from retexo_fl.graph.scale import tell_scale
 from retexo_fl.graph.sources.attributes import attribute_names
 from retexo_fl.graph.sources.datasets import count_dataset_values
 from retexo_fl.graph.sources.edge_rules import EdgeColumns
-from retexo_fl.graph.sources.moments import Moment
 from retexo_fl.graph.sources.named.obtain import kept_path
 from retexo_fl.graph.sources.named.table import NAMED
 from retexo_fl.graph.sources.plugin_graph import GRAPHS, as_graph

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retexo_fl.config.keys import widened
-from retexo_fl.config.run_config import check_value, default_values, field_of
+from retexo_fl.config.run_config import check_value, field_of, widened
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.files import read_toml
 
@@ -18,10 +17,12 @@ def read_config_file(path: Path) -> dict[str, object]:
             that its key does not allow; the message names file and key.
     """
     values = read_toml(path)
+    found = {}
     for key, value in values.items():
         try:
             field_of(key)
-            check_value(key, widened(value, type(default_values()[key])))
+            found[key] = widened(key, value)
+            check_value(key, found[key])
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from error
-    return values
+    return found

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Required, TypeAlias, TypedDict, Unpack
 
 from retexo_fl.config.value_forms import ValueForm
+from retexo_fl.dates import MOMENT, is_moment, moment_text
 from retexo_fl.plugins import is_plugin
 
 Scalar = bool | int | float | str
@@ -47,6 +48,7 @@ class KeyInfo:
             how long it waits for whom, or when it ends.
         values: All that there are, where there are few, but for extensions.
         extensible: Whether ``module:attribute`` may stand for a value.
+        read: Returns the value that one of another type stands for; None for the usual way.
     """
 
     help: str
@@ -59,6 +61,7 @@ class KeyInfo:
     may_change: bool = False
     values: tuple[Scalar, ...] = ()
     extensible: bool = False
+    read: Callable[[object], object] | None = None
 
 
 class More(TypedDict, total=False):
@@ -70,6 +73,7 @@ class More(TypedDict, total=False):
     may_change: bool
     values: tuple[Scalar, ...]
     extensible: bool
+    read: Callable[[object], object]
 
 
 _MOST_WHOLE: Final = 2**31 - 1
@@ -156,6 +160,13 @@ def formed(default: str, help_text: str, form: ValueForm, **more: Unpack[More]) 
     return key(default, help_text, form.allows, expected=form.expected, brief=form.brief, **more)
 
 
+def moment(help_text: str, **more: Unpack[More]) -> Any:
+    """Declare a field of a point in time, or none; a date or number stands for its text."""
+    more["read"] = moment_text
+    brief = "a number, or a date"
+    return key("", help_text, is_moment, expected=MOMENT, brief=brief, **more)
+
+
 _SWITCH: Final = MappingProxyType({"true": True, "false": False})
 
 
@@ -172,7 +183,7 @@ def value_of(text: str, wanted: type[Scalar]) -> Scalar:
     return wanted(text)
 
 
-def widened(value: object, wanted: type) -> object:
+def as_float(value: object, wanted: type) -> object:
     """Return a float where a whole number stands for one."""
     if wanted is not float or not isinstance(value, int) or isinstance(value, bool):
         return value

@@ -24,15 +24,16 @@ from retexo_fl.config.keys import (
     KeyInfo,
     Lean,
     Scalar,
+    as_float,
     choice,
     formed,
+    moment,
     number,
     one_of,
     switch,
     text,
     value_of,
     whole,
-    widened,
 )
 from retexo_fl.config.synonyms import SYNONYMS
 from retexo_fl.config.value_forms import (
@@ -44,7 +45,6 @@ from retexo_fl.config.value_forms import (
     LINKS,
     LOSS,
     METRIC,
-    MOMENT,
     PARTITIONER,
     SPLIT,
 )
@@ -160,11 +160,9 @@ class RunConfig:
         "drop",
         lean=ANY,
     )
-    edges_before: str = formed(
-        "",
+    edges_before: str = moment(
         "Leave out edges of this time and later: a number, or a date as 2024-03-01; needs a column "
         "time.",
-        MOMENT,
         metavar="TIME",
         lean=ANY,
     )
@@ -756,10 +754,14 @@ def make_config(values: Mapping[str, object]) -> RunConfig:
     Raises:
         ConfigurationError: A key is unknown, or its value has the wrong type or range.
     """
-    named: dict[str, Any] = {
-        field_of(key): widened(value, type(default_values()[key])) for key, value in values.items()
-    }
+    named: dict[str, Any] = {field_of(key): widened(key, value) for key, value in values.items()}
     return RunConfig(**named)
+
+
+def widened(key: str, value: object) -> object:
+    """Return what a value stands for that is not of its key's type: a float, or text of a time."""
+    read = key_infos()[key].read
+    return as_float(value, type(default_values()[key])) if read is None else read(value)
 
 
 def parse_value(key: str, text: str) -> Scalar:

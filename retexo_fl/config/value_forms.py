@@ -43,15 +43,6 @@ PARTITIONER: Final = ValueForm(
     brief="random, metis, louvain, one-node, file:PATH, attribute:NAME, or module:attribute",
 )
 
-_CLOCK: Final = r"[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?"
-MOMENT: Final = ValueForm(
-    pattern=re.compile(rf"|[+-]?\d{{1,18}}(\.\d{{1,12}})?|\d{{4}}-\d\d-\d\d({_CLOCK})?", re.ASCII),
-    names=frozenset(),
-    expected="a number, or a date such as 2024-03-01 or 2024-03-01T12:30",
-    brief="a number, or a date",
-    extensible=False,
-)
-
 #: Shares have so few digits that exact fractions of them are cheap.
 _SHARE: Final = r"(?=\.?\d)\d{0,3}(\.\d{0,12})?"
 SPLIT: Final = ValueForm(

@@ -35,6 +35,7 @@ compares the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 '''
@@ -136,6 +137,8 @@ def _element(key: str) -> str:
         return f"{known} | str | Callable[..., Any]" if info.extensible else known
     if not isinstance(default, str):
         return type(default).__name__
+    if info.metavar == "TIME":
+        return "str | float | date"
     if info.metavar in {"DIR", "FILE", "RUN"}:
         return "str | Path"
     if key in _LISTS:

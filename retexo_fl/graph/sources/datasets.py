@@ -14,7 +14,7 @@ from retexo_fl.errors import DatasetError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
 from retexo_fl.graph.sources.digits import load_digits_graph
-from retexo_fl.graph.sources.edge_rules import check_direction
+from retexo_fl.graph.sources.edge_rules import check_ready
 from retexo_fl.graph.sources.named.obtain import obtain
 from retexo_fl.graph.sources.named.table import NAMED, NamedDataset
 from retexo_fl.graph.sources.npz_graph import count_npz_values, read_npz_graph
@@ -57,14 +57,14 @@ def load_dataset(
     if is_synthetic(name):
         demand_attributes(f"data set {name!r}", {}, attributes)
         graph = make_synthetic(name)
-        check_direction(f"data set {name!r}", graph, rules)
+        check_ready(f"data set {name!r}", graph, rules)
         return graph
     if is_plugin(name):
         return load_plugin_graph(name, attributes=attributes, reading=reading or TRAINING)
     if name == DIGITS:
         graph = load_digits_graph()
         demand_attributes(f"data set {name!r}", graph.attributes, attributes)
-        check_direction(f"data set {name!r}", graph, rules)
+        check_ready(f"data set {name!r}", graph, rules)
         return graph
     path = _npz_path(name, data_dir, named, quiet=quiet)
     graph = read_npz_graph(path, attributes=attributes, reading=reading)

@@ -8,11 +8,12 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from retexo_fl.dates import Moment
 from retexo_fl.errors import DatasetError
 from retexo_fl.graph.checks import ArrayChecks
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.neighbours import PLAIN, EdgeValues, differing_rows
-from retexo_fl.graph.sources.moments import Moment, moments
+from retexo_fl.graph.sources.moments import early_times, read_times, wrong_time
 from retexo_fl.graph.sources.text_form import FOUND, TextForm
 
 logger = logging.getLogger(__name__)
@@ -114,12 +115,15 @@ class EdgeList:
         return EdgeList(ends=self.ends[:, places], values=self.values.taken(places))
 
 
-def check_direction(source: str, graph: Graph, rules: EdgeRules) -> None:
+def check_ready(source: str, graph: Graph, rules: EdgeRules) -> None:
     """Check that a graph whose edges are ready is what the rules say.
 
     Raises:
-        DatasetError: Its edges have a direction and should not, or have none and should.
+        DatasetError: Its edges have a direction and should not, or have none and should; or they
+            should have times.
     """
+    if rules.before is not None:
+        raise DatasetError(f"{source}: edges have no times; expected them with edges-before")
     if graph.is_directed != rules.directed:
         found, asked = (
             ("directed", "undirected") if graph.is_directed else ("undirected", "directed")
@@ -146,14 +150,12 @@ def early_edges(source: str, name: str, times: Any, rules: EdgeRules) -> np.ndar
         return None
     if times is None:
         raise DatasetError(f"{source}: {name}: missing; expected it with edges-before")
-    found, wrong = moments(times, dates=before.is_date)
+    kept, wrong = early_times(read_times(times, dates=before.is_date), before)
     if wrong is not None:
-        kind = "an ISO date" if before.is_date else "a number"
+        shown = repr(str(times[wrong])[:60])
         raise DatasetError(
-            f"{source}: {name}: row {wrong} is {str(times[wrong])[:60]!r}; expected {kind}, as "
-            f"edges-before {before.text}"
+            f"{source}: {name}: row {wrong}: {wrong_time(times[wrong], before, shown)}"
         )
-    kept: np.ndarray = found < before.value
     if late := int(np.count_nonzero(~kept)):
         logger.warning("%s: edges not before %s left out: %s", source, before.text, f"{late:,}")
     return kept

@@ -1,80 +1,71 @@
-"""Points in time of edges: numbers, or dates as ISO 8601 writes them."""
+"""Points in time of edges: numbers, or dates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from retexo_fl.errors import ConfigurationError
+from retexo_fl.dates import Moment, date_text, finite_number, readings_of, unclear_date
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A point in time that edges are compared with.
-
-    Attributes:
-        text: As it was given.
-        value: The number; of a date seconds since 1970, in UTC where it names no zone.
-        is_date: Whether it is a date.
-    """
-
-    text: str
-    value: float
-    is_date: bool
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Read a number, or a date such as ``2024-03-01`` or ``2024-03-01T12:30``.
-
-        Raises:
-            ConfigurationError: It is neither.
-        """
-        for is_date, read in ((False, _number), (True, _seconds)):
-            with suppress(ValueError):
-                return cls(text=text, value=read(text), is_date=is_date)
-        raise ConfigurationError(
-            f"edges-before: got {text[:40]!r}; expected a number, or a date such as 2024-03-01"
-        )
-
-
-def moments(cells: Sequence[Any] | np.ndarray, *, dates: bool) -> tuple[np.ndarray, int | None]:
+def read_times(cells: Sequence[Any] | np.ndarray, *, dates: bool) -> np.ndarray:
     """Read points in time.
 
     Args:
-        cells: Numbers, or text.
+        cells: Numbers, or text, or dates.
         dates: Whether they are dates.
 
     Returns:
-        [n] float64, and the first cell that is no such point.
+        [n, 2] float64: numbers, or seconds since 1970 with the day first, and with the month first
+        where a date does not say; NaN for what is no such point.
     """
-    found = np.full(len(cells), np.nan)
+    found = np.full((len(cells), 2), np.nan)
     for row, cell in enumerate(cells):
-        try:
-            found[row] = _seconds(cell) if dates else _number(cell)
-        except (TypeError, ValueError):
-            return found, row
-    return found, None
+        if not dates:
+            try:
+                found[row] = finite_number(cell)
+            except (TypeError, ValueError):
+                continue
+        elif isinstance(text := date_text(cell) or cell, str):
+            readings = readings_of(text)
+            found[row] = [np.nan if each is None else each.in_seconds for each in readings]
+    return found
 
 
-def _number(value: Any) -> float:
-    number = float(value)
-    if not np.isfinite(number):
-        raise ValueError(value)
-    return number
+def early_times(times: np.ndarray, before: Moment) -> tuple[np.ndarray, int | None]:
+    """Compare points in time with a bound.
+
+    Args:
+        times: [n, 2] as :func:`read_times` returns them, of a whole list.
+        before: The bound.
+
+    Returns:
+        [n] bool, whether they are before it, in the order of day and month that every one of them
+        can have; and the first that has none, or is another point in either of both; None for none.
+    """
+    possible = [order for order in (0, 1) if not np.isnan(times[:, order]).any()]
+    differ = times[:, 0] != times[:, 1]
+    wrong = None
+    if not possible:
+        no_date = np.isnan(times).all(axis=1)
+        wrong = int((no_date if no_date.any() else np.isnan(times[:, 0])).argmax())
+    elif len(possible) == 2 and differ.any():
+        wrong = int(differ.argmax())
+    return times[:, (possible or [0])[0]] < before.value, wrong
 
 
-def date_text(value: Any) -> str | None:
-    """Return a date as ISO 8601 writes it; None for what is no date."""
-    if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(np.datetime_as_string(value))
-    return value.isoformat() if isinstance(value, date) else None
+def wrong_time(cell: Any, before: Moment, shown: str) -> str:
+    """Return what is wrong with a cell that :func:`early_times` names.
 
-
-def _seconds(text: Any) -> float:
-    moment = datetime.fromisoformat(date_text(text) or text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    Args:
+        cell: As it was read.
+        before: The bound.
+        shown: How an error shows the cell.
+    """
+    one, other = readings_of(cell) if before.is_date and isinstance(cell, str) else (None, None)
+    if one and other and one != other:
+        return unclear_date(cell)
+    kind = "a date such as 2024-03-01" if before.is_date else "a number"
+    return f"got {shown}; expected {kind}, as edges-before {before.text}"

@@ -8,7 +8,7 @@ from typing import Final
 from retexo_fl.errors import PluginError
 from retexo_fl.graph.graph import Graph
 from retexo_fl.graph.sources.attributes import demand_attributes
-from retexo_fl.graph.sources.edge_rules import check_direction
+from retexo_fl.graph.sources.edge_rules import check_ready
 from retexo_fl.graph.sources.from_arrays import ADJACENCY, FEATURES, LABELS, from_arrays
 from retexo_fl.graph.sources.from_networkx import read_networkx
 from retexo_fl.graph.sources.from_pyg import read_pyg
@@ -73,7 +73,7 @@ def as_graph(
     """
     if isinstance(made, Graph):
         demand_attributes(f"dataset {name!r}", made.attributes, attributes)
-        check_direction(f"dataset {name!r}", made, reading.rules)
+        check_ready(f"dataset {name!r}", made, reading.rules)
         return made
     if (tables := tables_of(made)) is not None:
         of_nodes = None if columns is None else columns(tables[0])

@@ -202,7 +202,7 @@ def test_addresses_may_change(owners: Owners) -> None:
         (["--tolerated", 1], "3 clients; expected 4 at least (3, and 1 that may work with"),
         (["--least", 2], "least: 2; expected 3"),
         (["--cohort-size", 2], "cohort size 2; expected 3 at least"),
-        (["--silent", "0"], "--silent '0'; expected CLIENT=YYYY-MM-DD"),
+        (["--silent", "0"], "--silent '0'; expected CLIENT=DATE, such as 4="),
     ],
 )
 def test_terms_that_hide_nobody_are_refused(

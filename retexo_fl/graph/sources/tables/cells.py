@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from retexo_fl.dates import Moment
 from retexo_fl.graph.labels import LARGEST, MOST_LABEL
-from retexo_fl.graph.sources.moments import Moment, moments
+from retexo_fl.graph.sources.moments import early_times, read_times, wrong_time
 from retexo_fl.graph.sources.number_form import PLAIN_NUMBERS, NumberForm, marks_told
 from retexo_fl.graph.sources.tables.source import Column, shown
 
@@ -29,8 +30,6 @@ _BOOLEANS: Final = {
     for word, digit in (("true", "1"), ("false", "0"))
     for word in (word, word.capitalize(), word.upper())
 }
-#: Dates with points between are day, month and year everywhere.
-DOTTED_DATE: Final = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})((?:[ T][0-9:.]+)?)")
 _DIRECTIONS: Final = {"in": 0, "out": 1}
 _SPLIT_CODES: Final = {"": 0, "train": 1, "val": 2, "test": 3}
 
@@ -201,34 +200,54 @@ def direction_array(column: Column) -> np.ndarray:
     return _by_value(column, lambda cell: _DIRECTIONS.get(_as_text(cell)), "in or out")
 
 
-def before_array(column: Column, before: Moment) -> np.ndarray:
-    """Return whether points in time are before another.
+class TimeColumn:
+    """When edges came, batch by batch: whether that is before another point in time."""
 
-    Returns:
-        [n] bool.
+    def __init__(self, before: Moment) -> None:
+        """Begin with no cell."""
+        self._before = before
+        self._found: list[np.ndarray] = []
+        #: Cells that a problem of the whole column may name, by row.
+        self._odd: dict[int, str] = {}
 
-    Raises:
-        TableError: A cell is no date, or no number, as the other is.
-    """
-    cells = column.cells
-    if isinstance(cells, list):
-        cells = [_as_moment(column, cell, before) for cell in cells]
-    found, wrong = moments(cells, dates=before.is_date)
-    if wrong is not None:
-        kind = "an ISO date" if before.is_date else "a number"
-        cell = column.cells[wrong]
-        column.fail(wrong, f"got {shown(cell)}; expected {kind}, as edges-before {before.text}")
-    return np.asarray(found < before.value)
+    def __call__(self, column: Column) -> np.ndarray:
+        """Take the next cells: [n, 2] as :func:`.read_times` returns them.
 
+        A cell that is no date, or no number, as the bound is, is reported.
+        """
+        cells, before = column.cells, self._before
+        if isinstance(cells, list) and not before.is_date:
+            cells = [
+                (column.numbers.plain(cell) or cell) if isinstance(cell, str) else cell
+                for cell in cells
+            ]
+        times = read_times(cells, dates=before.is_date)
+        for row in np.flatnonzero(np.isnan(times).all(axis=1)).tolist():
+            column.report(row, wrong_time(column.cells[row], before, shown(column.cells[row])))
+        for odd in (np.isnan(times[:, 0]), times[:, 0] != times[:, 1]):
+            if odd.any():
+                row = int(odd.argmax())
+                self._odd[column.first_row + row] = str(column.cells[row])
+        return times
 
-def _as_moment(column: Column, cell: Any, before: Moment) -> Any:
-    """Return the text of a time as :func:`.moments` reads it."""
-    if not isinstance(cell, str):
-        return cell
-    if before.is_date:
-        dotted = DOTTED_DATE.fullmatch(cell.strip())
-        return f"{dotted[3]}-{dotted[2]:0>2}-{dotted[1]:0>2}{dotted[4]}" if dotted else cell
-    return column.numbers.plain(cell) or cell
+    def early(self, times: np.ndarray, fail: Callable[[int, str], NoReturn]) -> np.ndarray:
+        """Return which of all cells are before the bound.
+
+        Args:
+            times: [n, 2] of all cells, none of which was reported.
+            fail: Raises the error about a row.
+
+        Returns:
+            [n] bool.
+
+        Raises:
+            TableError: Dates do not say, or do not agree, whether day or month is first.
+        """
+        found, wrong = early_times(times, self._before)
+        if wrong is not None:
+            cell = self._odd[wrong]
+            fail(wrong, wrong_time(cell, self._before, shown(cell)))
+        return found
 
 
 def number_array(column: Column) -> np.ndarray:

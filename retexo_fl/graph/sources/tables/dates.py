@@ -1,76 +1,27 @@
-"""Dates as people write them: with the year first, or last behind day and month in either order."""
+"""Which order the dates of a column have, by all of its cells."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from datetime import date
-from typing import Final
 
 import numpy as np
 
+from retexo_fl.dates import readings_of
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
 
-_CLOCK: Final = (
-    r"(?:[T ] ?(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?: ?(Z|[+-]\d\d:?\d\d))?)?"
-)
-_YEAR_FIRST: Final = re.compile(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){_CLOCK}", re.ASCII)
-_YEAR_LAST: Final = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}){_CLOCK}", re.ASCII)
-_EPOCH: Final = date(1970, 1, 1).toordinal()
-_DAY_S: Final = 86_400
-#: How a column may be read; points stand between day, month and year in that order alone.
-DAY_FIRST: Final = "day"
-MONTH_FIRST: Final = "month"
+#: How a column may be read where the year is last: places among the readings of a date.
+DAY_FIRST, MONTH_FIRST = 0, 1
 
 
-def days_of(text: str, order: str) -> float | None:
+def days_of(text: str, order: int) -> float | None:
     """Return a date as days since 1970-01-01, in UTC where it names a zone; None for none.
 
     Args:
         text: The cell.
-        order: :data:`DAY_FIRST` or :data:`MONTH_FIRST`, where the year is last.
+        order: :data:`DAY_FIRST` or :data:`MONTH_FIRST`.
     """
-    text = text.strip()
-    if found := _YEAR_FIRST.fullmatch(text):
-        year, _, month, day, *clock = found.groups()
-    elif found := _YEAR_LAST.fullmatch(text):
-        day, mark, month, year, *clock = found.groups()
-        if order == MONTH_FIRST and mark != ".":
-            day, month = month, day
-    else:
-        return None
-    try:
-        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
-    except ValueError:
-        return None
-    seconds = _seconds(clock)
-    return None if seconds is None else days + seconds / _DAY_S
-
-
-def is_date(text: str) -> bool:
-    """Return whether a text is a date, in whatever order."""
-    return any(days_of(text, order) is not None for order in (DAY_FIRST, MONTH_FIRST))
-
-
-def _seconds(clock: list[str | None]) -> float | None:
-    hours, minutes, seconds, part, zone = clock
-    if hours is None:
-        return 0.0
-    if int(hours) > 24 or int(minutes or 0) > 59 or int(seconds or 0) > 60:
-        return None
-    found = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(f"0.{part or 0}")
-    if zone is None or zone == "Z":
-        return found
-    away = 60 * int(zone[1:3]) + int(zone[-2:])
-    return found - 60 * (away if zone[0] == "+" else -away)
-
-
-def unclear_date(text: str) -> str:
-    """Return what is wrong with a date whose column does not say which number is the day."""
-    return (
-        f"got {text!r}, of which no cell of the column says whether day or month is first; "
-        "expected dates such as 2024-03-01"
-    )
+    found = readings_of(text)[order]
+    return None if found is None else found.in_days
 
 
 class DateTally:
@@ -82,7 +33,7 @@ class DateTally:
         self.may_differ: str | None = None
 
     @property
-    def orders(self) -> tuple[str, ...]:
+    def orders(self) -> tuple[int, ...]:
         """In which orders every cell is a date."""
         return tuple(self._read)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from retexo_fl.graph.sources.edge_rules import (
     tell_unknown,
 )
 from retexo_fl.graph.sources.tables.cells import (
-    before_array,
+    TimeColumn,
     direction_array,
     key_array,
     text_array,
@@ -193,8 +192,9 @@ def _read(
     """Read columns that must be there, others that may be, and the values of edges."""
     names = rules.columns
     source = open_table(path, names.form)
-    if rules.before is not None:
-        readers = {**readers, names.time: partial(before_array, before=rules.before)}
+    times = None if rules.before is None else TimeColumn(rules.before)
+    if times is not None:
+        readers = {**readers, names.time: times}
     named = () if names.weight == EdgeColumns().weight else (names.weight,)
     require_columns(source, (*readers, *named))
     complaints = Complaints(source.path, source.place)
@@ -230,6 +230,9 @@ def _read(
         first_row += len(batch[wanted[0]])
     complaints.check()
     found = {name: np.concatenate([parts[name][-1], *parts[name][:-1]]) for name in readers}
+    if times is not None:
+        at = Column(source=source, name=names.time, first_row=0, cells=[])
+        found[names.time] = times.early(found[names.time], at.fail)
     values = {
         name: np.concatenate([np.empty((0, len(of_edges)), dtype=np.float32), *parts[name]])
         for name, of_edges in numbers.items()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from retexo_fl.dates import date_text
 from retexo_fl.graph.sources.foreign import is_absent
-from retexo_fl.graph.sources.moments import date_text
 from retexo_fl.graph.sources.tables.source import Cells
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from retexo_fl.dates import unclear_date
 from retexo_fl.graph.features import Features
 from retexo_fl.graph.recipes.moments import signed_logarithms
 from retexo_fl.graph.recipes.recipe import (
@@ -21,7 +22,7 @@ from retexo_fl.graph.recipes.recipe import (
     NumberColumn,
 )
 from retexo_fl.graph.sources.tables.cells import whole_number
-from retexo_fl.graph.sources.tables.dates import DAY_FIRST, DateTally, days_of, unclear_date
+from retexo_fl.graph.sources.tables.dates import DAY_FIRST, DateTally, days_of
 from retexo_fl.graph.sources.tables.gapped_cells import (
     checked_range,
     is_missing,
@@ -175,7 +176,7 @@ class RecipeReader:
             self._unseen.setdefault(column.column, Counter()).update(unseen)
 
 
-def _date_orders(source: Source, names: Sequence[str], complaints: Complaints) -> dict[str, str]:
+def _date_orders(source: Source, names: Sequence[str], complaints: Complaints) -> dict[str, int]:
     """Return in which order each of some columns writes day and month, by all of its cells.
 
     A column that does not say so is a problem of its first cell that could be two dates.

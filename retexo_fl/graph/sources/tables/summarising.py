@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from retexo_fl.dates import is_date, unclear_date
 from retexo_fl.errors import TableError
 from retexo_fl.graph.labels import MOST_NAMED
 from retexo_fl.graph.recipes.moments import Moments, signed_logarithms
@@ -34,8 +35,6 @@ from retexo_fl.graph.sources.tables.dates import (
     MONTH_FIRST,
     DateTally,
     days_of,
-    is_date,
-    unclear_date,
 )
 from retexo_fl.graph.sources.tables.frame_source import AnyTable
 from retexo_fl.graph.sources.tables.gapped_cells import (

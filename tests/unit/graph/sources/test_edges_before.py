@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from retexo_fl.api.values import values_of
+from retexo_fl.config import make_config, parse_value
+from retexo_fl.config.file import read_config_file
+from retexo_fl.dates import Moment
 from retexo_fl.errors import ConfigurationError, DatasetError, TableError
-from retexo_fl.graph import EdgeRules, Graph, from_networkx, from_pyg
-from retexo_fl.graph.sources.moments import Moment
+from retexo_fl.graph import EdgeRules, Graph, from_networkx, from_pyg, load_dataset
+from retexo_fl.graph.sources.from_arrays import from_arrays
 from retexo_fl.graph.sources.npz_graph import read_npz_graph
 from retexo_fl.graph.sources.reading import Reading
 from retexo_fl.graph.sources.table_graph import read_table_graph
@@ -70,7 +76,11 @@ def test_lines_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "times", "told"),
     [
-        ("2024-01-01", ("2023-01-01", "5"), r"line 3: time: got '5'; expected an ISO date, as edg"),
+        (
+            "2024-01-01",
+            ("2023-01-01", "5"),
+            r"line 3: time: got '5'; expected a date such as 2024-03-01, as edg",
+        ),
         ("7", ("2", "2023-01-01"), r"line 3: time: got '2023-01-01'; expected a number, as edges-"),
         ("7", ("", "5"), r"line 2: time: got ''; expected a number"),
         ("7", ("nan", "5"), r"line 2: time: got 'nan'; expected a number"),
@@ -127,7 +137,79 @@ def test_arrays_and_objects_are_cut_too(tmp_path: Path) -> None:
     assert edges_of(from_networkx(graph, rules=rules("5"))) == early
 
 
+@pytest.mark.parametrize("name", ["digits", "synthetic:nodes=200"])
+def test_edges_that_are_ready_have_no_times(name: str) -> None:
+    with pytest.raises(DatasetError, match=f"'{name}': edges have no times; expected them with e"):
+        load_dataset(name, data_dir=None, reading=Reading(rules=rules("5")))
+
+
 def test_what_is_no_time_is_refused() -> None:
-    for text in ("2024-13-01", "yesterday", "nan", ""):
+    for text in ("2024-13-01", "yesterday", "nan", "", "1_000"):
         with pytest.raises(ConfigurationError, match="edges-before: got .*; expected a number, or"):
             Moment.of(text)
+
+
+#: The fifth of March, as tables have it; each is a bound, too.
+_FIFTH = (
+    *("2024-03-05", "2024/03/05", "05.03.2024", "5.3.2024 00:00", "2024-03-05T00:00:00Z"),
+    *("20240305T0000", "2024-W10-2", "2024-03-05 01:00+01:00"),
+)
+
+
+@pytest.mark.parametrize("cell", _FIFTH)
+@pytest.mark.parametrize("bound", [*_FIFTH, "29/02/2024", "05/03/2024 "])
+def test_a_bound_is_read_as_cells_are(tmp_path: Path, cell: str, bound: str) -> None:
+    """A cell of the same day is not before it, whatever form either has; one of a day before is."""
+    if bound.endswith("/2024 "):
+        with pytest.raises(ConfigurationError, match="nothing says whether day or month is first"):
+            rules(bound)
+        return
+    tables = write_tables(tmp_path, (cell, "2024-02-28T23:59:59", "2024-01-01"))
+    found = edges_of(read_table_graph(*tables, reading=Reading(rules=rules(bound))))
+    assert found == {(1, 2), (2, 3)}
+
+
+@pytest.mark.parametrize("door", ["table", "dict"])
+@pytest.mark.parametrize(
+    ("times", "early"),
+    [
+        (("03/01/2024", "13/02/2024", "05/03/2024", "01/03/2024"), {(0, 1), (1, 2), (3, 4)}),
+        (("03/01/2024", "02/13/2024", "03/05/2024", "01/03/2024"), {(0, 1), (1, 2), (3, 4)}),
+        (("2024-01-03", "03/04/2024", "02/01/2024", "04/04/2024"), "03/04/2024.*no cell of the c"),
+        (("13/01/2024", "01/13/2024", "02/02/2024", "02/02/2024"), "01/13/2024.*expected a date s"),
+    ],
+)
+def test_day_and_month_are_told_by_the_whole_column(
+    tmp_path: Path, door: str, times: tuple[str, ...], early: Any
+) -> None:
+    def read() -> Graph:
+        reading = Reading(rules=rules("05.03.2024"))
+        if door == "table":
+            return read_table_graph(*write_tables(tmp_path, times), reading=reading)
+        ends = np.array([[0, 1, 2, 3], [1, 2, 3, 4]])
+        given = {"x": np.ones((5, 1)), "y": [0, 1, 0, 1, 0], "edge_index": ends}
+        return from_arrays({**given, "edge_time": list(times)}, name="d", reading=reading)
+
+    if isinstance(early, set):
+        assert edges_of(read()) == early
+    else:
+        with pytest.raises((TableError, DatasetError), match=early):
+            read()
+
+
+def test_a_bound_is_text_a_number_or_a_date_behind_every_door(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("edges-before = 2024-03-05\n")
+    given = (
+        read_config_file(tmp_path / "c.toml"),
+        values_of({"edges_before": date(2024, 3, 5)}),
+        values_of({"edges_before": np.datetime64("2024-03-05")}),
+        values_of({"edges_before": pd.Timestamp("2024-03-05")}),
+        {"edges-before": parse_value("edges-before", "05.03.2024")},
+    )
+    bounds = [Moment.of(make_config(values).edges_before) for values in given]
+    assert {(bound.value, bound.is_date) for bound in bounds} == {(1709596800.0, True)}
+    numbers = [{"edges-before": value} for value in (5, 5.0, "5", "05e0")]
+    assert {Moment.of(make_config(values).edges_before).value for values in numbers} == {5.0}
+    for wrong in ("03/01/2024", "yesterday", True, "nan"):
+        with pytest.raises(ConfigurationError, match="edges-before: got .*expected .*a number, or"):
+            make_config({"edges-before": wrong})

@@ -1,0 +1,187 @@
+"""Dates as people write them: with the year first, or last behind day and month in either order."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Final, Self
+
+import numpy as np
+
+from retexo_fl.errors import ConfigurationError
+
+_CLOCK: Final = (
+    r"(?:[T ] ?(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?: ?(Z|[+-]\d\d:?\d\d))?)?"
+)
+_YEAR_FIRST: Final = re.compile(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){_CLOCK}", re.ASCII)
+_YEAR_LAST: Final = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}){_CLOCK}", re.ASCII)
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_DAY_S: Final = 86_400
+#: What stands for a point in time.
+MOMENT: Final = "a number, or a date such as 2024-03-01, 2024-03-01T12:30 or 01.03.2024"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """A point in time.
+
+    Attributes:
+        days: Whole days since 1970-01-01.
+        seconds: What is to be added, in UTC where the text names a zone.
+    """
+
+    days: int
+    seconds: float
+
+    @property
+    def in_days(self) -> float:
+        """Days since 1970."""
+        return self.days + self.seconds / _DAY_S
+
+    @property
+    def in_seconds(self) -> float:
+        """Seconds since 1970."""
+        return self.days * _DAY_S + self.seconds
+
+
+#: How a date may be read: with the day before the month, and with the month before the day. Points
+#: stand between day, month and year in that order alone. None is no date.
+Readings = tuple[Instant | None, Instant | None]
+
+
+def readings_of(text: str) -> Readings:
+    """Return what a date may say: the same twice, but for ``03/01/2024`` and its kind.
+
+    Other texts than those of ISO 8601 (in any form that Python reads, but for years with signs) may
+    have ``/`` or ``.`` between year, month and day, and one digit for each of the last two.
+    """
+    text = text.strip()
+    if found := _YEAR_FIRST.fullmatch(text):
+        year, _, month, day, *clock = found.groups()
+        return _alike(_instant(year, month, day, clock))
+    if found := _YEAR_LAST.fullmatch(text):
+        day, mark, month, year, *clock = found.groups()
+        with_day = _instant(year, month, day, clock)
+        return _alike(with_day) if mark == "." else (with_day, _instant(year, day, month, clock))
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text)
+        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        seconds = (moment - midnight).total_seconds()
+        return _alike(Instant(days=moment.toordinal() - _EPOCH, seconds=seconds))
+    return None, None
+
+
+def is_date(text: str) -> bool:
+    """Return whether a text is a date, in whatever order, and no number."""
+    return not text.strip().isdigit() and any(readings_of(text))
+
+
+def day_of(text: str) -> date | None:
+    """Return the day that a text names without a clock, in one way; None for another text."""
+    one, other = readings_of(text)
+    if one is None or one != other or ":" in text or one.seconds:
+        return None
+    return date.fromordinal(one.days + _EPOCH)
+
+
+def unclear_date(text: str, *, of: str = "no cell of the column says") -> str:
+    """Return what is wrong with a date of which nothing says which number is the day."""
+    return (
+        f"got {text!r}, of which {of} whether day or month is first; expected dates such as "
+        "2024-03-01"
+    )
+
+
+def date_text(value: Any) -> str | None:
+    """Return a date as ISO 8601 writes it; None for what is no date."""
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(np.datetime_as_string(value))
+    return value.isoformat() if isinstance(value, date) else None
+
+
+def moment_text(value: object) -> object:
+    """Return the text of a point in time: of a date, or a number; another value as it is."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return date_text(value) or value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A point in time that others are compared with.
+
+    Attributes:
+        text: As it was given.
+        value: The number; of a date seconds since 1970, in UTC where it names no zone.
+        is_date: Whether it is a date.
+    """
+
+    text: str
+    value: float
+    is_date: bool
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read :data:`MOMENT`.
+
+        Raises:
+            ConfigurationError: It is none, or may be two.
+        """
+        with suppress(ValueError):
+            return cls(text=text, value=finite_number(text), is_date=False)
+        one, other = readings_of(text)
+        if one != other and one and other:
+            raise ConfigurationError(f"edges-before: {unclear_date(text, of='nothing says')}")
+        if found := one or other:
+            return cls(text=text, value=found.in_seconds, is_date=True)
+        raise ConfigurationError(f"edges-before: got {text[:40]!r}; expected {MOMENT}")
+
+
+def is_moment(text: str) -> bool:
+    """Return whether :meth:`Moment.of` reads a text; the empty one stands for no such point."""
+    with suppress(ConfigurationError):
+        return not text or bool(Moment.of(text).text)
+    return False
+
+
+def finite_number(value: Any) -> float:
+    """Return a number.
+
+    Raises:
+        ValueError: It is none, or not finite, or a text that only Python calls a number.
+        TypeError: It is none.
+    """
+    number = float(value)
+    is_odd = isinstance(value, str) and ("_" in value or not value.isascii())
+    if is_odd or not np.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+def _alike(found: Instant | None) -> Readings:
+    return found, found
+
+
+def _instant(year: str, month: str, day: str, clock: list[str | None]) -> Instant | None:
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
+    except ValueError:
+        return None
+    seconds = _seconds(clock)
+    return None if seconds is None else Instant(days=days, seconds=seconds)
+
+
+def _seconds(clock: list[str | None]) -> float | None:
+    hours, minutes, seconds, part, zone = clock
+    if hours is None:
+        return 0.0
+    if int(hours) > 24 or int(minutes or 0) > 59 or int(seconds or 0) > 60:
+        return None
+    found = 3600 * int(hours) + 60 * int(minutes or 0) + int(seconds or 0) + float(f"0.{part or 0}")
+    if zone is None or zone == "Z":
+        return found
+    away = 60 * int(zone[1:3]) + int(zone[-2:])
+    return found - 60 * (away if zone[0] == "+" else -away)
