@@ -22,6 +22,7 @@ def read_times(cells: Sequence[Any] | np.ndarray, *, dates: bool) -> np.ndarray:
         where a date does not say; NaN for what is no such point.
     """
     found = np.full((len(cells), 2), np.nan)
+    seconds: dict[str, list[float]] = {}  # Days repeat.
     for row, cell in enumerate(cells):
         if not dates:
             try:
@@ -29,8 +30,10 @@ def read_times(cells: Sequence[Any] | np.ndarray, *, dates: bool) -> np.ndarray:
             except (TypeError, ValueError):
                 continue
         elif isinstance(text := date_text(cell) or cell, str):
-            readings = readings_of(text)
-            found[row] = [np.nan if each is None else each.in_seconds for each in readings]
+            if text not in seconds:
+                readings = readings_of(text)
+                seconds[text] = [np.nan if each is None else each.in_seconds for each in readings]
+            found[row] = seconds[text]
     return found
 
 
