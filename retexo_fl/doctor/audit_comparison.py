@@ -28,8 +28,9 @@ class Count:
 
     Attributes:
         ledger: As the agent counted; None where it, or the system, does not.
-        least: At the interface, without what passed while both were read.
-        most: With it.
+        least: At the interface, without what passed while both were read, and without bytes that
+            TCP's own counters may leave out.
+        most: With both.
         slack: So much is no difference.
     """
 
@@ -143,9 +144,15 @@ def compare(peers: AuditedPeers, before: Look, after: Look) -> Iterator[AuditLin
                 protocol=protocol,
                 clients=tuple(sorted(owners)),
                 addresses=tuple(sorted(addresses)),
-                sent=Count(ledger=sent, least=least.sent_bytes, most=most.sent_bytes),
+                sent=Count(
+                    ledger=sent,
+                    least=least.sent_bytes - most.sent_untold_bytes,
+                    most=most.sent_bytes,
+                ),
                 received=Count(
-                    ledger=received, least=least.received_bytes, most=most.received_bytes
+                    ledger=received,
+                    least=least.received_bytes - most.received_untold_bytes,
+                    most=most.received_bytes,
                 ),
             )
 

@@ -129,6 +129,7 @@ def test_the_recipe_has_the_bytes_of_the_whole_table(
             "balance": {"kind": "numbers"},
             "bank": {"kind": "texts", "texts": ["ours"]},
             "country": {"kind": "texts", "texts": ["DE", "FR"]},
+            "opened": {"kind": "days"},
         }
         assert isinstance(sums, MaskedAnswer)
 

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,7 +24,7 @@ from retexo_fl.kernel_path.xdp.neighbours import has_ethernet_headers
 _PROGRAM: Final = Path(__file__).with_name("programs") / "account.bpf.o"
 #: As in the program.
 _FLOW: Final = struct.Struct("<4s2s2sB3x")
-_VOLUME: Final = struct.Struct("<QQQQ")
+_VOLUME: Final = struct.Struct("<QQQQQQ8x")
 _ETHERNET_BYTES: Final = 14
 _DIRECTIONS: Final[tuple[tuple[str, TcDirection], ...]] = (
     ("arriving", "ingress"),
@@ -51,12 +51,24 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowVolume:
-    """Bytes of IP packets, their headers included, and packets."""
+    """Bytes of IP packets, their headers included, and packets.
+
+    Attributes:
+        received_bytes: Of all packets from the peer, ``received_packets`` of them.
+        received_packets: See above; ``sent_bytes`` and ``sent_packets`` likewise.
+        sent_bytes: See above.
+        sent_packets: See above.
+        received_untold_bytes: Of these, so many TCP's own counters may leave out: data that had
+            come before, or filled a gap, and options other than the timestamp.
+        sent_untold_bytes: Likewise, of options alone.
+    """
 
     received_bytes: int = 0
     received_packets: int = 0
     sent_bytes: int = 0
     sent_packets: int = 0
+    received_untold_bytes: int = 0
+    sent_untold_bytes: int = 0
 
     def __add__(self, other: FlowVolume) -> FlowVolume:
         """Return both together."""
@@ -140,13 +152,8 @@ def _flow(key: bytes) -> Flow:
 
 
 def _volume(figures: Iterator[int] | tuple[int, ...]) -> FlowVolume:
-    received_bytes, received_packets, sent_bytes, sent_packets = figures
-    return FlowVolume(
-        received_bytes=received_bytes,
-        received_packets=received_packets,
-        sent_bytes=sent_bytes,
-        sent_packets=sent_packets,
-    )
+    names = (field.name for field in fields(FlowVolume))
+    return FlowVolume(**dict(zip(names, figures, strict=True)))
 
 
 def _keys(table: BpfMap) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def test_lines_compare_growth_of_the_ledger_with_what_passed(peers: AuditedPeers
     assert lines[0].received == Count(ledger=400, least=400, most=400)
     assert lines[1].sent == Count(ledger=40, least=40, most=40)
     assert lines[1].received == Count(ledger=60, least=60, most=60)
+
+
+@pytest.mark.parametrize(("told", "agrees"), [(5000, True), (5700, True), (4000, False)])
+def test_what_tcp_may_leave_out_is_no_difference(
+    peers: AuditedPeers, told: int, agrees: bool
+) -> None:
+    first = flow("198.51.100.1", TCP, 40_000, 7411)
+    seen = replace(volume(5700, 5700), received_untold_bytes=700, sent_untold_bytes=700)
+    begun, ended = look({1: (0, 0)}, {}), look({1: (told, told)}, {first: seen})
+    (line,) = compare(peers, begun, ended)
+    assert (line.sent.agrees, line.received.agrees) == (agrees, agrees)
 
 
 def test_what_strangers_send_stands_with_peers_of_no_address(peers: AuditedPeers) -> None:

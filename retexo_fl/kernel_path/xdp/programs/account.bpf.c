@@ -4,7 +4,10 @@
  *
  * Bytes are those of IP packets as they are on the wire: a frame that the interface will cut into
  * packets, or has joined from several, counts with the headers of all of them. What an XDP program
- * takes or answers does not come by here. */
+ * takes or answers does not come by here.
+ *
+ * TCP's own counters leave out some of these bytes: data that came before, and options but for the
+ * timestamp. So much is counted apart; data that fills a gap is taken for data that came before. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -17,6 +20,8 @@
 #include <bpf/bpf_helpers.h>
 
 #define MAX_FLOWS 16384
+/* Of TCP's timestamp, which every segment has, or none. */
+#define TIMESTAMP_BYTES 12
 
 /* Set before loading: how many bytes stand before IP's header; none at a tunnel. */
 volatile const __u32 link_bytes = ETH_HLEN;
@@ -34,6 +39,11 @@ struct volume {
 	__u64 received_packets;
 	__u64 sent_bytes;
 	__u64 sent_packets;
+	__u64 received_untold;
+	__u64 sent_untold;
+	/* What follows the last data that came, as TCP numbers it; 0 in `has_data`: none came. */
+	__u32 received_to;
+	__u32 has_data;
 };
 
 struct {
@@ -47,11 +57,16 @@ struct packet {
 	struct flow flow;
 	__u64 bytes;
 	__u64 packets;
+	/* Of TCP: number of the first byte of data, how much there is, and options of each packet. */
+	__u32 number;
+	__u32 data;
+	__u32 options;
+	__u32 is_first;
 };
 
 /* Ports and the length of the header that follows IP's; neither where there is none. */
 static __always_inline __u32 read_ports(struct __sk_buff *skb, __u32 at, __u8 protocol,
-					__be16 *from, __be16 *to)
+					__be16 *from, __be16 *to, struct packet *packet)
 {
 	struct udphdr udp;
 	struct tcphdr tcp;
@@ -59,6 +74,10 @@ static __always_inline __u32 read_ports(struct __sk_buff *skb, __u32 at, __u8 pr
 	if (protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp))) {
 		*from = tcp.source;
 		*to = tcp.dest;
+		packet->number = bpf_ntohl(tcp.seq);
+		packet->is_first = tcp.syn;
+		if (!tcp.syn && tcp.doff * 4 > sizeof(tcp) + TIMESTAMP_BYTES)
+			packet->options = tcp.doff * 4 - sizeof(tcp) - TIMESTAMP_BYTES;
 		return tcp.doff * 4;
 	}
 	if (protocol == IPPROTO_UDP && !bpf_skb_load_bytes(skb, at, &udp, sizeof(udp))) {
@@ -82,13 +101,14 @@ static __always_inline int read_packet(struct __sk_buff *skb, int is_leaving,
 	headers = ip.ihl * 4;
 	/* Only the first fragment has ports. */
 	if (!(ip.frag_off & bpf_htons(0x1fff)))
-		headers += read_ports(skb, link_bytes + headers, ip.protocol, &from, &to);
+		headers += read_ports(skb, link_bytes + headers, ip.protocol, &from, &to, packet);
 
 	packet->packets = 1;
 	/* Short frames are padded, so the frame's own length is not the packet's. */
-	packet->bytes = bpf_ntohs(ip.tot_len);
+	packet->bytes = segment_bytes ? skb->len - link_bytes : bpf_ntohs(ip.tot_len);
+	if (ip.protocol == IPPROTO_TCP && packet->bytes > headers)
+		packet->data = packet->bytes - headers;
 	if (segment_bytes) {
-		packet->bytes = skb->len - link_bytes;
 		if (packet->bytes > headers)
 			packet->packets = ((__u32)packet->bytes - headers + segment_bytes - 1) /
 					  segment_bytes;
@@ -101,8 +121,26 @@ static __always_inline int read_packet(struct __sk_buff *skb, int is_leaving,
 	return 0;
 }
 
+/* Of data that arrived, how much may have come before. */
+static __always_inline __u32 repeated(struct volume *volume, struct packet *packet)
+{
+	__u32 again = 0, end = packet->number + packet->data;
+
+	if (packet->is_first)
+		volume->has_data = 0;
+	if (!packet->data || packet->is_first)
+		return 0;
+	if (volume->has_data && (__s32)(volume->received_to - packet->number) > 0)
+		again = volume->received_to - packet->number;
+	if (!volume->has_data || (__s32)(end - volume->received_to) > 0)
+		volume->received_to = end;
+	volume->has_data = 1;
+	return again < packet->data ? again : packet->data;
+}
+
 static __always_inline void count(struct packet *packet, int is_leaving)
 {
+	__u64 untold = packet->packets * packet->options;
 	struct volume *volume, nothing = {};
 
 	volume = bpf_map_lookup_elem(&flows, &packet->flow);
@@ -116,6 +154,9 @@ static __always_inline void count(struct packet *packet, int is_leaving)
 			     packet->bytes);
 	__sync_fetch_and_add(is_leaving ? &volume->sent_packets : &volume->received_packets,
 			     packet->packets);
+	if (!is_leaving)
+		untold += repeated(volume, packet);
+	__sync_fetch_and_add(is_leaving ? &volume->sent_untold : &volume->received_untold, untold);
 }
 
 static __always_inline int account(struct __sk_buff *skb, int is_leaving)
