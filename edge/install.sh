@@ -11,9 +11,9 @@
 #   --dry-run     say what does not fit and what would be done; change nothing
 #   --wheel FILE  install this wheel of retexo-fl, not the clone
 #   --bundle DIR  ask no package index: take all wheels from DIR (edge/bundle.sh makes it)
-#   --files DIR   put this client's files in place, those of them that are in DIR: key.pem and
-#                 certificate.pem (there or in DIR/keys), supernode-key, ca.crt, roster.toml,
-#                 supernode.env, and the folder part
+#   --files DIR   put this client's files in place, those of them that are in DIR: key.pem,
+#                 certificate.pem and agreement-secret (there or in DIR/keys), supernode-key,
+#                 ca.crt, roster.toml, supernode.env, and the folder part
 #   --any-memory  go on with less memory than a training is known to need
 set -eu
 umask 022
@@ -193,7 +193,7 @@ place_files() {
   [ -n "$files" ] || return 0
   own=$files
   [ ! -d "$files/keys" ] || own=$files/keys
-  place key.pem "$own" -o retexo -m 0600
+  for file in key.pem agreement-secret; do place $file "$own" -o retexo -m 0600; done
   place certificate.pem "$own" -m 0644
   place supernode-key "$files" -m 0600
   for file in ca.crt roster.toml supernode.env; do place $file "$files" -m 0644; done

@@ -89,6 +89,17 @@ def test_systemd_has_nothing_to_say_against_a_unit(machine: Path, unit: str) -> 
     assert "Wrong" in said
 
 
+def test_what_an_owner_keeps_is_hidden_from_code_that_the_server_sends() -> None:
+    """The SuperNode's unit has the agent's user, and may read what is the agent's alone."""
+    unit = (ROOT / "clients/retexo-supernode.service").read_text()
+    hidden = " ".join(re.findall(r"^InaccessiblePaths=(.*)$", unit, re.M)).split()
+    table = (ROOT / "clients/README.md").read_text()
+    private = re.findall(r"^\| `([\w/.-]+)`.* \| retexo, 0[67]00 \|", table, re.M)
+    assert len(private) == 3
+    for path in private:
+        assert any(path.startswith(each.removeprefix("-")) for each in hidden), path
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_unit_leaves_little_open(machine: Path, unit: str) -> None:
     said = ended(

@@ -198,13 +198,13 @@ id retexo > user
 stat --format='%U %a' /var/lib/retexo > home
 ls /opt/retexo/bin /opt/retexo > program
 mkdir -p own/keys own/part
-for name in keys/key.pem keys/certificate.pem supernode-key ca.crt roster.toml part/a SUPERLINK
+for name in keys/key.pem keys/agreement-secret keys/certificate.pem supernode-key ca.crt roster.toml part/a SUPERLINK
 do echo "$name=" > "own/$name"; done
 mv own/SUPERLINK own/supernode.env
 mkdir /var/lib/retexo/part && touch /var/lib/retexo/part/old
 $install --bundle /mnt/bundle --files own > third
 cd /etc/retexo
-stat --format='%n %U %a' key.pem certificate.pem supernode-key ca.crt roster.toml > /mnt/placed
+stat --format='%n %U %a' key.pem agreement-secret certificate.pem supernode-key ca.crt roster.toml > /mnt/placed
 cat supernode.env key.pem >> /mnt/placed
 stat --format='%n %U' /var/lib/retexo/part/* >> /mnt/placed
 """
@@ -264,6 +264,7 @@ def test_the_clone_is_installed_and_then_what_a_bundle_has(installed: Path) -> N
 def test_a_clients_files_are_put_in_place_and_its_units_started(installed: Path) -> None:
     assert (installed / "placed").read_text().splitlines() == [
         "key.pem retexo 600",
+        "agreement-secret retexo 600",
         "certificate.pem root 644",
         "supernode-key root 600",
         "ca.crt root 644",
