@@ -122,7 +122,7 @@ class Training:
         if self.config.devices != "cpu":
             from retexo_fl.training.client_devices import ClientDevices
 
-            self.tell(ClientDevices.of(self.config).settled.sentence)
+            self.tell(ClientDevices.told(self.config))
 
 
 def placed(

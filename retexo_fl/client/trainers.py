@@ -11,7 +11,7 @@ import numpy as np
 from retexo_fl.client.log_lines import line
 from retexo_fl.config import RunConfig
 from retexo_fl.layers.base import StageInput
-from retexo_fl.training.client_devices import ClientDevices
+from retexo_fl.training.client_devices import ClientDevices, why_alone
 from retexo_fl.training.device_stage import DevicePlan, DeviceStage
 from retexo_fl.training.end_to_end import EndToEndPlan, EndToEndTrainer
 from retexo_fl.training.layer_trainer import LayerTrainer, NodeSets
@@ -139,7 +139,7 @@ class ClientTrainers:
         trainer = EndToEndTrainer(self._shape, inputs, self._nodes, plan=plan)
         if self._config.sampler == "none":
             if self._config.devices != _ALONE:
-                why = "a full batch is not split over devices"
+                why = why_alone(self._config)
                 logger.info(line("devices", client=self._client, on="cpu", reason=why))
             return trainer
         # Samplers are machine code, whose compiler is loaded by those who sample.

@@ -9,15 +9,26 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from retexo_fl.algorithms import ALGORITHMS
 from retexo_fl.config import RunConfig
 from retexo_fl.devices.names import MAX_CPU_WORKERS, Settled, parse_devices
 from retexo_fl.devices.pool import OpenTask, WorkerPool
 from retexo_fl.devices.task import TaskFactory
+from retexo_fl.graph.labels import LINKS
 from retexo_fl.training.stage_task import MOST_UNITS
 
 _lock: Final = threading.Lock()
 #: How many clients of this process hold each pool.
 _holders: Final[Counter[WorkerPool]] = Counter()
+
+
+def why_alone(config: RunConfig) -> str:
+    """Return why a client computes in its own process whatever there is; empty: it shares."""
+    if config.task == LINKS:
+        return "pairs of nodes are not shared among devices"
+    if ALGORITHMS[config.algorithm].end_to_end and config.sampler == "none":
+        return "a full batch is not split over devices"
+    return ""
 
 
 class ClientDevices:
@@ -56,6 +67,17 @@ class ClientDevices:
         # A lazy stage has no more pieces; mini-batches are cut at will.
         most = MOST_UNITS if config.sampler == "none" else MAX_CPU_WORKERS
         return cls(config.devices, threads=config.threads, most_workers=most)
+
+    @staticmethod
+    def told(config: RunConfig) -> str:
+        """Return what a run's devices are, for its user.
+
+        Raises:
+            ConfigurationError: ``devices`` cannot be read, or names a device twice.
+        """
+        if why := why_alone(config):
+            return f"devices: {why}; training on cpu"
+        return ClientDevices.of(config).settled.sentence
 
     @property
     def num_workers(self) -> int:

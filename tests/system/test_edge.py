@@ -198,13 +198,15 @@ id retexo > user
 stat --format='%U %a' /var/lib/retexo > home
 ls /opt/retexo/bin /opt/retexo > program
 mkdir -p own/keys own/part
-for name in keys/key.pem keys/agreement-secret keys/certificate.pem supernode-key ca.crt roster.toml part/a SUPERLINK
+for name in keys/key.pem keys/agreement-secret keys/certificate.pem supernode-key ca.crt \\
+  roster.toml part/a SUPERLINK
 do echo "$name=" > "own/$name"; done
 mv own/SUPERLINK own/supernode.env
 mkdir /var/lib/retexo/part && touch /var/lib/retexo/part/old
 $install --bundle /mnt/bundle --files own > third
 cd /etc/retexo
-stat --format='%n %U %a' key.pem agreement-secret certificate.pem supernode-key ca.crt roster.toml > /mnt/placed
+stat --format='%n %U %a' key.pem agreement-secret certificate.pem supernode-key \\
+  ca.crt roster.toml > /mnt/placed
 cat supernode.env key.pem >> /mnt/placed
 stat --format='%n %U' /var/lib/retexo/part/* >> /mnt/placed
 """

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from retexo_fl.config import make_config
 from retexo_fl.devices.names import Machine
 from retexo_fl.errors import ConfigurationError
 from retexo_fl.training.client_devices import ClientDevices
@@ -68,3 +69,20 @@ def test_cpus_alone_are_chosen_without_a_look_for_gpus(monkeypatch: pytest.Monke
 def test_a_device_named_twice_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="expected each GPU once"):
         ClientDevices("cuda:0,cuda:0", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"algorithm": "drop"}, "a full batch is not split over devices; training on cpu"),
+        ({"task": "links"}, "pairs of nodes are not shared among devices; training on cpu"),
+        ({"algorithm": "drop", "sampler": "neighbour"}, "training on cpu:4"),
+        ({}, "training on cpu:4"),
+    ],
+)
+def test_a_run_says_where_there_is_nothing_to_share(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], told: str
+) -> None:
+    machine = Machine(num_gpus=0, num_cores=4, why_no_gpu="none here")
+    monkeypatch.setattr(Machine, "here", lambda: machine)
+    assert ClientDevices.told(make_config({"devices": "auto", **values})).endswith(told)
