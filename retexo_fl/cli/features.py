@@ -62,7 +62,7 @@ _SecureAggregation = Annotated[
     str,
     typer.Option(
         "--secure-aggregation",
-        help="Whether the server gets sums over all clients alone, under masks (masked), or each "
+        help="Whether the server gets sums over cohorts alone, under masks (masked), or each "
         "client's summary (none); if not given, masked where it can be: roster files, and 3 "
         "clients at least.",
         metavar="masked|none",
@@ -158,9 +158,9 @@ def _share(
     """Send a summary to the server that this client's SuperNode is connected to; store the recipe.
 
     Runs in place of the agent, at its socket, until `retexo features fit --superlink` has made the
-    recipe of all clients' summaries. Under masks the server gets sums over all clients, the names
-    of columns and classes, and texts that many nodes here have; else it reads all that is in the
-    file. A line says which.
+    recipe of all clients' summaries. Under masks the server gets sums over cohorts, the names of
+    columns and classes, and texts that many nodes here have; else it reads all that is in the file.
+    A line says which.
     """
     from retexo_fl.agent.masked_sharing import MaskedShare, signer_if_possible
     from retexo_fl.agent.settings import read_settings

@@ -129,7 +129,7 @@ def _predict(  # noqa: PLR0913 - so many options
         str,
         typer.Option(
             "--secure-aggregation",
-            help="Whether the server gets counts over all clients alone (masked; at least 3 "
+            help="Whether the server gets counts over cohorts alone (masked; at least 3 "
             "clients), or each client's (none); if not as RUN has it.",
             metavar="masked|none",
             show_default=False,
