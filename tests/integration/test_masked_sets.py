@@ -32,7 +32,7 @@ OTHERS = tuple(client for client in range(CLIENTS) if client != VICTIM)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Adversary:
-    found = Adversary(tmp_path, CLIENTS)
+    found = Adversary.in_one_process(tmp_path, CLIENTS)
     found.meet()
     return found
 
@@ -165,7 +165,7 @@ def test_a7_nothing_that_a_server_may_choose_decides_whom_masks_are_with(
 @pytest.mark.parametrize("uses", ["", "test", "test validation"])
 def test_to_sums_of_other_uses_all_of_a_cohort_add_zeros(tmp_path: Path, uses: str) -> None:
     """Even where only some of them lack nodes of that use: the server could tell these apart."""
-    server = Adversary(tmp_path, CLIENTS)
+    server = Adversary.in_one_process(tmp_path, CLIENTS)
     server.meet(uses=uses)
     labels = server.asked(server.labels(), range(CLIENTS)).reshape(3, -1).sum(axis=1)
     request = server.train()
@@ -199,7 +199,7 @@ def test_a11_a_client_with_another_configuration_is_in_no_sum(
 ) -> None:
     """All but one with a step of nothing, the sum over all was that one's."""
     steps = {"local-steps": 2, "local-optimizer": "sgd", "local-learning-rate": 1e-30}
-    server = Adversary(tmp_path, CLIENTS, steps, of_one={VICTIM: keys})
+    server = Adversary.in_one_process(tmp_path, CLIENTS, steps, of_one={VICTIM: keys})
     server.meet()
     total = sum(server.nodes(client, "train") for client in range(CLIENTS))
     is_sum = server.asked(server.train(), range(CLIENTS))[0] == total
@@ -208,7 +208,7 @@ def test_a11_a_client_with_another_configuration_is_in_no_sum(
 
 def test_a13_a_client_that_lacks_vectors_answers_no_sum(tmp_path: Path) -> None:
     """Two jobs whose exchanges differ by one client's vectors differed by what those do."""
-    server = Adversary(tmp_path, CLIENTS)
+    server = Adversary.in_one_process(tmp_path, CLIENTS)
     server.greet(1)
     server.hand_out(1, range(CLIENTS))
     ticket = server.ticket()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from retexo_fl.channels import MemoryChannel
 from retexo_fl.client.api import (
+    FIRST_DIGEST,
+    ClientApi,
     CollectRequest,
     EvaluateRequest,
     HelloRequest,
@@ -22,16 +24,17 @@ from retexo_fl.client.api import (
     Request,
     Ticket,
     TrainRequest,
-    chain_digest,
 )
 from retexo_fl.client.client import GraphClient
 from retexo_fl.client.masked_answers import counter_of, form_of, sum_lengths
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
-from retexo_fl.config import make_config
+from retexo_fl.config import RunConfig, make_config
 from retexo_fl.federation.rounds.masked_sums import numbers_in
+from retexo_fl.graph import GraphPartition
+from retexo_fl.masking.agreement import Agreement
 from retexo_fl.masking.streams import Sums
-from retexo_fl.training.stage_model import num_weights
+from retexo_fl.training.stage_model import ModelShape, num_weights
 from retexo_fl.updates.masked import MaskedUpdates
 from tests.support.loopback import make_members
 from tests.support.owners import agreed, signers
@@ -43,6 +46,7 @@ KEYS: dict[str, Any] = {
 }
 #: So large that no noise looks like a count.
 MOST_COUNT = 2**40
+JOB = "job-0123456789ab"
 
 
 @dataclass(slots=True)
@@ -54,63 +58,85 @@ class Signed:
 
 
 class Adversary:
-    """Asks the clients of a federation, each by itself, and adds up what it likes.
+    """Asks the clients of a federation in one job, each by itself, and adds up what it likes.
 
     Args:
-        folder: For the owners' keys.
-        clients: How many there are; all of them are one cohort.
-        keys: Of the run, beside the usual ones.
-        of_one: By client, keys that it alone is told otherwise.
+        clients: Each as the server reaches it.
+        parts: Theirs.
+        config: Of the job.
+        agreement: What their owners agreed on.
+        job: Its name.
+
+    Attributes:
+        arrival_s: How long rows of peers may take.
     """
 
     def __init__(
         self,
+        clients: Sequence[ClientApi],
+        parts: Sequence[GraphPartition],
+        config: RunConfig,
+        agreement: Agreement,
+        job: str = JOB,
+    ) -> None:
+        self.clients, self.parts, self.config, self.job = clients, parts, config, job
+        self.agreement = agreement
+        self.arrival_s = 20.0
+        self.everyone = tuple(range(len(clients)))
+        self._signed: dict[int, Signed] = {}
+        shape = ModelShape.of_part(config, parts[0])
+        self.weights = np.zeros(num_weights(shape, 0), np.float32)
+
+    @classmethod
+    def in_one_process(
+        cls,
         folder: Path,
         clients: int,
         keys: Mapping[str, Any] = MappingProxyType({}),
         of_one: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
-    ) -> None:
+    ) -> Self:
+        """Return one that asks real clients in this process, all of them one cohort.
+
+        Args:
+            folder: For the owners' keys.
+            clients: How many there are.
+            keys: Of the run, beside the usual ones.
+            of_one: By client, keys that it alone is told otherwise.
+        """
         values = {**KEYS, **keys, "clients": clients}
-        self.config = make_config(values)
-        self.parts = make_parts(self.config)
+        config = make_config(values)
+        parts = make_parts(config)
         identities, roster = make_members(folder, clients)
-        channel = MemoryChannel()
-        self.job = "job-0123456789ab"
-        self.clients = [
-            GraphClient(
-                part,
-                make_config({**values, **of_one.get(part.client, {})}),
-                job=self.job,
-                channel=channel,
-                store=MemoryStore(),
-            )
-            for part in self.parts
-        ]
         federation = agreed(roster, identities, cohort_size=clients)
-        for client, signer in zip(
-            self.clients, signers(identities, roster, federation), strict=True
-        ):
+        channel = MemoryChannel()
+        made: list[ClientApi] = []
+        for part, signer in zip(parts, signers(identities, roster, federation), strict=True):
+            told = make_config({**values, **of_one.get(part.client, {})})
+            client = GraphClient(part, told, job=JOB, channel=channel, store=MemoryStore())
             client.sign_masks(signer, least_clients=3)
-        self.everyone = tuple(range(clients))
-        self._signed: dict[int, Signed] = {}
-        self.agreement = federation.agreement
-        self.weights = np.zeros(num_weights(self.clients[0].shape, 0), np.float32)
+            made.append(client)
+        return cls(made, parts, config, federation.agreement)
 
     # ---- questions ------------------------------------------------------------------------------
 
-    def ticket(self, attempt: int = 1, number: int = 0) -> Ticket:
-        """Return a ticket of stage 0."""
-        digest = chain_digest(b"", None)
-        return Ticket(job=self.job, attempt=attempt, round=number, weights_digest=digest)
+    def ticket(
+        self, attempt: int = 1, number: int = 0, stage: int = 0, digest: bytes = FIRST_DIGEST
+    ) -> Ticket:
+        """Return a ticket; ``digest`` is that of the weights that made the stage's rows."""
+        return Ticket(
+            job=self.job, attempt=attempt, stage=stage, round=number, weights_digest=digest
+        )
 
     def labels(self, attempt: int = 1, number: int = 0) -> LabelsRequest:
         """Ask for class counts."""
         return LabelsRequest(ticket=self.ticket(attempt, number))
 
-    def evaluate(self, nodes: str, attempt: int = 1, number: int = 0) -> EvaluateRequest:
+    def evaluate(
+        self, nodes: str, attempt: int = 1, number: int = 0, facts: tuple[float, ...] = ()
+    ) -> EvaluateRequest:
         """Ask how many nodes are right."""
         ticket = self.ticket(attempt, number)
-        return EvaluateRequest(ticket=ticket, weights=self.weights, nodes=nodes)
+        return EvaluateRequest(ticket=ticket, weights=self.weights, nodes=nodes, label_facts=facts)
 
     def train(self, attempt: int = 1, number: int = 1) -> TrainRequest:
         """Ask for a round's updates."""
@@ -126,32 +152,42 @@ class Adversary:
         """Begin an attempt as an honest server does, exchange included."""
         self.greet(attempt)
         self.hand_out(attempt, self.everyone, **changes)
+        self.exchange(attempt)
+
+    def exchange(self, attempt: int = 1) -> None:
+        """Have all send each other their rows, and believe that they have all."""
         ticket = self.ticket(attempt)
         for client in self.clients:
             client.ask(PublishRequest(ticket=ticket))
         for client in self.clients:
-            client.ask(CollectRequest(ticket=ticket, close=True))
+            client.ask(CollectRequest(ticket=ticket, wait_s=self.arrival_s, close=True))
 
-    def greet(self, attempt: int) -> None:
-        """Ask all for their keys."""
+    def greet(self, attempt: int, among: Iterable[int] | None = None) -> None:
+        """Ask all, or some, for their keys."""
         request = HelloRequest(ticket=self.ticket(attempt))
-        for client, asked in enumerate(self.clients):
-            hello = asked.ask(request)
+        for client in self.everyone if among is None else among:
+            hello = self.clients[client].ask(request)
             self._signed[client] = Signed(hello.mask_key or b"", hello.mask_signature or b"")
 
-    def hand_out(self, attempt: int, cohort: Collection[int], **changes: Any) -> None:
-        """Tell the clients of a cohort that it is theirs."""
+    def hand_out(
+        self,
+        attempt: int,
+        cohort: Collection[int],
+        to: Collection[int] | None = None,
+        **changes: Any,
+    ) -> None:
+        """Tell the clients of a cohort, or some of them, that it is theirs."""
         members = tuple(sorted(cohort))
         request = KeysRequest(
             ticket=self.ticket(attempt),
             agreement=self.agreement.digest,
             cohort=members,
-            uses="nodes test train validation",
+            uses=" ".join(sorted(self.agreement.cohorts[0].uses)),
             keys=np.frombuffer(b"".join(self._signed[c].key for c in members), np.uint8),
             most_count=MOST_COUNT,
             signatures=b"".join(self._signed[c].signature for c in members),
         )
-        for client in members:
+        for client in members if to is None else to:
             self.clients[client].ask(replace(request, **changes))
 
     def ask(self, request: Request[Any], among: Iterable[int]) -> dict[int, MaskedAnswer]:

@@ -15,7 +15,9 @@ from typing import Any
 from retexo_fl.agent.limits import Limits
 from retexo_fl.agent.promises import part_digest, uses_of_part
 from retexo_fl.agent.remote import ask_agent
-from retexo_fl.channels.roster import Member
+from retexo_fl.channels.federation import Federation
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.roster import Member, Roster
 from retexo_fl.config import DATA_PATH_KEYS, RunConfig, config_values, make_config
 from retexo_fl.errors import AgentUnreachable
 from retexo_fl.federation import make_client_app
@@ -23,6 +25,7 @@ from retexo_fl.federation.prediction_in_place import InPlaceTask, predict_in_pla
 from retexo_fl.federation.prediction_loop import PredictionLoop, PredictionOutcome
 from retexo_fl.federation.server_app import Listener, run_training
 from retexo_fl.federation.trained_model import read_trained_model
+from retexo_fl.files import write_whole
 from retexo_fl.graph import GraphPartition, write_partitions
 from retexo_fl.masking.agreement import LEAST
 from tests.support.commands import environment, program
@@ -36,6 +39,8 @@ from tests.support.thread_grid import ThreadGrid
 _START_S = 180.0
 _END_S = 15.0
 _LIMITS = Limits(least_train_nodes=1)
+#: What all owners have of each other.
+ROSTER = "roster.toml"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,24 +154,19 @@ def agents(
     addresses: Sequence[str | tuple[str, ...]] | None = None,
     settings: Mapping[str, object] | None = None,
     hosts: Sequence[Host] | None = None,
+    tolerated: int = 0,
 ) -> Iterator[list[AgentProcess]]:
     """Give every part to an agent of its own, all of whom know each other; end them at last.
 
-    ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run.
+    ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run;
+    ``tolerated`` is how many of a cohort may work with the server.
     """
     write_partitions(list(parts), root / "parts")
     identities, roster = make_members(root, len(parts), addresses)
-    text = roster.text()
+    (root / ROSTER).write_text(roster.text())
     if len(parts) >= LEAST:
         # Their owners agree on masked sums, too.
-        folders = {part.client: root / "parts" / f"part-{part.client}" for part in parts}
-        text = agreed(
-            roster,
-            identities,
-            digests={client: part_digest(folder) for client, folder in folders.items()},
-            uses={part.client: uses_of_part(part, _LIMITS, links=False) for part in parts},
-        ).text()
-    (root / "roster.toml").write_text(text)
+        agree(root, parts, identities, tolerated=tolerated)
     made = [_settle(root, member, settings or {}) for member in roster.members.values()]
     for agent, host in zip(made, hosts or (), strict=False):
         agent.host = host
@@ -182,6 +182,24 @@ def agents(
     finally:
         for agent in made:
             agent.close()
+
+
+def agree(
+    root: Path, parts: Sequence[GraphPartition], identities: Sequence[Identity], *, tolerated: int
+) -> Federation:
+    """Have all owners sign what sums there may be, after what stands in the roster file already."""
+    path = root / ROSTER
+    folders = {part.client: root / "parts" / f"part-{part.client}" for part in parts}
+    federation = agreed(
+        Roster.read(path),
+        identities,
+        digests={client: part_digest(folder) for client, folder in folders.items()},
+        uses={part.client: uses_of_part(part, _LIMITS, links=False) for part in parts},
+        former=Federation.read(path),
+        tolerated=tolerated,
+    )
+    write_whole(path, [federation.text().encode()])
+    return federation
 
 
 def train_with(
@@ -227,7 +245,7 @@ def _settle(root: Path, member: Member, settings: Mapping[str, object]) -> Agent
         "socket": agent.socket,
         "key": agent.folder / "key.pem",
         "certificate": agent.folder / "certificate.pem",
-        "roster": root / "roster.toml",
+        "roster": root / ROSTER,
     }
     lines = [f"{name} = {json.dumps(str(path))}" for name, path in keys.items()]
     lines += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]

@@ -1,0 +1,1 @@
+"""Attacks on masked sums, played on real agents: ``python -m tests.attacks``."""
