@@ -20,7 +20,10 @@ _YEAR_LAST: Final = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}){_CLOC
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _DAY_S: Final = 86_400
 #: What stands for a point in time.
-MOMENT: Final = "a number, or a date such as 2024-03-01, 2024-03-01T12:30 or 01.03.2024"
+MOMENT: Final = (
+    "a number, or a date such as 2024-03-01, 2024-03-01T12:30 or 01.03.2024 (not 03/01/2024, which "
+    "may be two)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,11 @@ def day_of(text: str) -> date | None:
     return date.fromordinal(one.days + _EPOCH)
 
 
-def unclear_date(text: str, *, of: str = "no cell of the column says") -> str:
-    """Return what is wrong with a date of which nothing says which number is the day."""
+def unclear_date(text: str) -> str:
+    """Return what is wrong with a date whose column does not say which number is the day."""
     return (
-        f"got {text!r}, of which {of} whether day or month is first; expected dates such as "
-        "2024-03-01"
+        f"got {text!r}, of which no cell of the column says whether day or month is first; "
+        "expected dates such as 2024-03-01"
     )
 
 
@@ -132,11 +135,9 @@ class Moment:
         """
         with suppress(ValueError):
             return cls(text=text, value=finite_number(text), is_date=False)
-        one, other = readings_of(text)
-        if one != other and one and other:
-            raise ConfigurationError(f"edges-before: {unclear_date(text, of='nothing says')}")
-        if found := one or other:
-            return cls(text=text, value=found.in_seconds, is_date=True)
+        found = {each for each in readings_of(text) if each}
+        if len(found) == 1:
+            return cls(text=text, value=found.pop().in_seconds, is_date=True)
         raise ConfigurationError(f"edges-before: got {text[:40]!r}; expected {MOMENT}")
 
 
