@@ -152,3 +152,7 @@ class Interrupted(RetexoError):
 
 class SecureAggregationRefused(RetexoError):
     """A client would tell more than a sum over enough clients, or a key cannot be believed."""
+
+
+class MaskingKeysLost(SecureAggregationRefused):
+    """A client has no masking keys of the attempt: its process began anew. It gets others."""

@@ -12,6 +12,8 @@ from typing import Final
 
 from retexo_fl.agent.agreed import OwnersFile
 from retexo_fl.agent.bluetooth import reachable_at
+from retexo_fl.agent.counters import CounterFile
+from retexo_fl.agent.question_log import questions_in
 from retexo_fl.agent.settings import AgentSettings
 from retexo_fl.channels.identity import Identity, fingerprint
 from retexo_fl.channels.key_signing import RosterSigner
@@ -53,11 +55,22 @@ class Introductions:
         return Roster.read(kept) if kept.exists() else Roster.of(())
 
     def signer(self) -> RosterSigner | None:
-        """Return what signs by this client's key and checks by the roster file; None without it."""
+        """Return what signs by this client's key and checks by the roster file; None without it.
+
+        It counts as a start of this client.
+
+        Raises:
+            CheckpointError: As :meth:`.CounterFile.begun`.
+        """
         if not self._has_file:
             return None
-        owners = OwnersFile(self._settings, self._identity)
-        return RosterSigner(identity=self._identity, roster=self.roster, owners=owners)
+        state = Path(self._settings.state)
+        return RosterSigner(
+            identity=self._identity,
+            roster=self.roster,
+            owners=OwnersFile(self._settings, self._identity),
+            remembered=CounterFile.begun(state, lambda: questions_in(state)),
+        )
 
     def own_entry(self) -> str:
         """Return this client's entry for the rosters of others, TOML."""

@@ -17,6 +17,7 @@ from retexo_fl.agent.peer_traffic import PeerTrafficBook
 from retexo_fl.agent.predictions import PredictionSets
 from retexo_fl.channels import BlockKey, Channel
 from retexo_fl.channels.gate import Gate
+from retexo_fl.client.answers import is_lacking
 from retexo_fl.client.api import (
     PREDICTION_PREFIX,
     CollectAnswer,
@@ -221,12 +222,15 @@ class AgentJob:
 
     def keep(self, request: wire.Request, parts: wire.Parts) -> None:
         """Keep an answer for repeats; what has arrived is looked up anew each time."""
+        if request.message == "keys":
+            # Answers under earlier keys do not add up with those of others.
+            self._kept.clear()
         if request.message != "collect":
             self._kept[request.message] = (request.identity, parts)
 
     def _predict(self, request: PredictRequest) -> PredictAnswer:
-        answer = self.client.predict(request)
-        if self._sets is not None and request.set_name:
+        answer = self.client.ask(request)
+        if self._sets is not None and request.set_name and not is_lacking(answer):
             self._sets.note(request)
         return answer
 

@@ -27,6 +27,7 @@ from retexo_fl.agent.question_log import QuestionLog
 from retexo_fl.client.api import (
     MODEL_DIGITS,
     PREDICTION_PREFIX,
+    EndRequest,
     EvaluateRequest,
     PredictedAnswer,
     PredictedRequest,
@@ -374,6 +375,8 @@ class AgentJobs:
 
 def _is_last(request: wire.Request) -> bool:
     asked = request.asked
+    if request.config.get("secure-aggregation") == "masked":
+        return isinstance(asked, EndRequest)
     is_end = isinstance(asked, EvaluateRequest) and asked.last
     return is_end or isinstance(asked, PredictRequest)
 

@@ -69,7 +69,7 @@ class MaskedShare:
         if self._masks is None or self._masks[0] != ticket:
             members = self._signer.agreement().cohort_of(client).members
             masks = ClientMasks(ticket.job, client, MemoryStore(), clients=len(members))
-            masks.signer, masks.least_clients = self._signer, self._least_clients
+            masks.sign_by(self._signer, least_clients=self._least_clients)
             self._masks = ticket, masks
         key, signature = self._masks[1].introduce(ticket.attempt)
         assert signature is not None

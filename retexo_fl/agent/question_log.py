@@ -139,5 +139,14 @@ class QuestionLog:
         self._known.add(identity)
 
 
+def questions_in(state: Path) -> int:
+    """Return how many questions an agent has answered, about whatever part.
+
+    Raises:
+        CheckpointError: The log cannot be read, or is damaged.
+    """
+    return len(LineLog(state / _NAME).read())
+
+
 def _identity(request: wire.Request) -> str:
     return request.identity.hex()[:_DIGITS]

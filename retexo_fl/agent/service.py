@@ -20,7 +20,7 @@ from retexo_fl.agent.job import AgentJob
 from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.agent.peer_finding import Peering
 from retexo_fl.channels import BlockKey
-from retexo_fl.client.answers import lacks_weights
+from retexo_fl.client.answers import is_lacking
 from retexo_fl.client.api import (
     CollectRequest,
     EvaluateAnswer,
@@ -194,7 +194,7 @@ class AgentService:
         try:
             answer = await self._ask(job, running)
             outcome.parts = wire.encode_answer(answer)
-            if lacks_weights(answer):
+            if is_lacking(answer):
                 job.take_back(request)
             else:
                 await self._compute.run(lambda: self._jobs.end(job, request, outcome.parts))

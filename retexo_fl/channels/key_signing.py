@@ -18,6 +18,7 @@ from retexo_fl.channels.identity import Identity, load_key, parse_certificate
 from retexo_fl.channels.roster import Roster
 from retexo_fl.errors import SecureAggregationRefused
 from retexo_fl.masking.agreement import Agreement
+from retexo_fl.masking.keys import Counters
 
 _HALF_BYTES: Final = 32
 _SCHEME: Final = ec.ECDSA(hashes.SHA256())
@@ -35,6 +36,18 @@ class Agreed(Protocol):
         ...
 
 
+class Remembered(Protocol):
+    """The counters of this client, and what it remembers of those of others."""
+
+    def own(self) -> Counters:
+        """Return its own, now."""
+        ...
+
+    def remember(self, told: Mapping[int, tuple[bytes, Counters]], *, client: int) -> None:
+        """Remember those of others, by client with the digests of their certificates."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSigner:
     """Implements :class:`.KeySigner` with ECDSA on P-256, r and s of 32 bytes each.
@@ -43,11 +56,13 @@ class RosterSigner:
         identity: This client's.
         roster: Returns the roster of the owner's file.
         owners: Know what is agreed on.
+        remembered: Counters.
     """
 
     identity: Identity
     roster: Callable[[], Roster]
     owners: Agreed
+    remembered: Remembered
 
     def agreement(self) -> Agreement:
         """See :class:`.KeySigner`."""
@@ -56,6 +71,10 @@ class RosterSigner:
     def brings(self) -> frozenset[str]:
         """See :class:`.KeySigner`."""
         return self.owners.brings()
+
+    def counters(self) -> Counters:
+        """See :class:`.KeySigner`."""
+        return self.remembered.own()
 
     def sign(self, text: bytes) -> bytes:
         """See :class:`.KeySigner`."""
@@ -74,6 +93,13 @@ class RosterSigner:
                     f"client {self.identity.client}: client {client} is not in the roster file; "
                     "expected all clients of a run there under secure-aggregation masked"
                 )
+
+    def remember(self, counters: Mapping[int, Counters]) -> None:
+        """See :class:`.KeySigner`."""
+        known, own = self.roster().members, self.identity.client
+        self.remembered.remember(
+            {c: (known[c].digest, told) for c, told in counters.items() if c != own}, client=own
+        )
 
     def _check(self, client: int, pem: str, text: bytes, signature: bytes) -> None:
         if not is_signed(pem, text, signature):

@@ -35,8 +35,9 @@ def add_to(app: typer.Typer) -> None:
         rich_markup_mode="rich",
         epilog=_EXAMPLES,
     )
-    for function in (_run, _status, _stop, _forget):
-        group.command(function.__name__.removeprefix("_"), epilog=_EXAMPLES)(function)
+    for function in (_run, _status, _stop, _forget, _reset_counter):
+        name = function.__name__.removeprefix("_").replace("_", "-")
+        group.command(name, epilog=_EXAMPLES)(function)
     app.add_typer(group, name="agent")
 
 
@@ -128,6 +129,23 @@ def _forget(
 
     known = ask_agent(Path(_settings(config).socket), "forget", job=job)["known"]
     tell(f"{job}: forgotten" if known else f"{job}: this agent has no such job")
+
+
+def _reset_counter(
+    client: Annotated[int, typer.Argument(help="Index of the other client.", min=0)],
+    config: _Config = _DEFAULT,
+) -> None:
+    """Believe another client whose machine was really set up anew.
+
+    Under masks, agents remember how often each other one of their cohort was started and how many
+    questions it had answered, and refuse keys that tell less: its state folder was put back. Ask
+    that owner whether it was; the agent here may go on running.
+    """
+    from retexo_fl.agent.counters import CounterFile
+
+    file = CounterFile(Path(_settings(config).state))
+    known = file.reset(client)
+    tell(f"client {client}: forgotten" if known else f"{file.path}: client {client} is not in it")
 
 
 def _settings(path: Path) -> AgentSettings:

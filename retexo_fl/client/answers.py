@@ -42,12 +42,14 @@ LACKING_TRAIN: Final = TrainAnswer(
 )
 LACKING_EVALUATE: Final = EvaluateAnswer(examples=0, loss_sum=0.0, correct=0, lacks_weights=True)
 LACKING_MASKED: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_weights=True)
+#: Of a client that has no masking keys.
+KEYLESS: Final = MaskedAnswer(numbers=np.zeros(0, np.uint8), beside=b"", lacks_keys=True)
 LACKING_PUBLISH: Final = PublishAnswer(vectors=0, traffic=Traffic(), lacks_weights=True)
 
 
-def lacks_weights(answer: object) -> bool:
-    """Return whether an answer says that the client does not hold the weights it was asked with."""
-    return bool(getattr(answer, "lacks_weights", False))
+def is_lacking(answer: object) -> bool:
+    """Return whether an answer says that the client lacks the weights, or keys, to answer with."""
+    return any(getattr(answer, name, None) for name in ("lacks_weights", "lacks_keys"))
 
 
 def evaluate_answer(tally: Tally, own: tuple[float, ...]) -> EvaluateAnswer:

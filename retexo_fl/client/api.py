@@ -23,7 +23,7 @@ from retexo_fl.ledger import Volume
 from retexo_fl.updates.digest import array_digest
 
 #: Version of the messages between server and clients; both ends must have the same.
-MESSAGE_VERSION = 15
+MESSAGE_VERSION = 16
 
 #: How a job is called that predicts with trained layers.
 PREDICTION_PREFIX: Final = "predict-"
@@ -97,7 +97,8 @@ class HelloAnswer:
             clients to each other.
         mask_key: Where sums are masked, 32 bytes: its public key of the attempt. Then it tells
             neither ``label_uses`` nor ``label_sums``.
-        mask_signature: 64 bytes, by the key of its certificate; None in a simulation.
+        mask_signature: 88 bytes, its counters (:class:`.Counters`) and the signature of key and
+            counters by the key of its certificate; None in a simulation.
         agreement: Which sums its owner agreed to (:attr:`.Agreement.content`), where sums are
             masked; None in a simulation.
     """
@@ -262,6 +263,8 @@ class MaskedAnswer:
         training_traffic: As in :class:`TrainAnswer`; likewise ``validation_traffic``.
         traffic: As in :class:`EvaluateAnswer`.
         lacks_weights: As in :class:`TrainAnswer`.
+        lacks_keys: It has no masking keys of the attempt, because its process began anew; only then
+            given, without anything else.
     """
 
     numbers: np.ndarray
@@ -270,11 +273,12 @@ class MaskedAnswer:
     validation_traffic: PeerTraffic = field(default_factory=PeerTraffic)
     traffic: PeerTraffic = field(default_factory=PeerTraffic)
     lacks_weights: bool | None = None
+    lacks_keys: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRequest(Request["KeysAnswer"]):
-    """Learn the masking keys of the client's cohort in the attempt.
+    """Learn the masking keys of the client's cohort in the attempt; again when a member began anew.
 
     Attributes:
         ticket: Names job and attempt.
@@ -283,7 +287,7 @@ class KeysRequest(Request["KeysAnswer"]):
         uses: What their sums may be of (:data:`.USES`), with spaces between.
         keys: uint8, 32 bytes of each member, in order.
         most_count: What no count adds up to more than, over all clients: their nodes, or pairs.
-        signatures: 64 bytes of each, by the key of its certificate; None in a simulation.
+        signatures: 88 bytes of each, as in :class:`HelloAnswer`; None in a simulation.
     """
 
     ticket: Ticket = field(metadata=FLAT)
@@ -297,9 +301,31 @@ class KeysRequest(Request["KeysAnswer"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysAnswer:
-    """The digest of the keys that are believed: :attr:`.PublicKeys.digest`."""
+    """The digest of the keys that are believed: :attr:`.PublicKeys.digest`.
+
+    It is empty where the client has begun anew since hello, and so has none.
+    """
 
     digest: bytes
+
+    @property
+    def lacks_keys(self) -> bool:
+        """Whether the client has begun anew."""
+        return not self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequest(Request["EndAnswer"]):
+    """Forget the job: all of its masked sums are there, so that no cohort is asked again."""
+
+    ticket: Ticket = field(metadata=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAnswer:
+    """The job is forgotten; ``client`` is the index of whose it was."""
+
+    client: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -706,6 +732,7 @@ COLUMN_SUMS: Final = _question("column_sums", "query.sums", ColumnSumsRequest, M
 RECIPE: Final = _question("recipe", "query.recipe", RecipeRequest, RecipeAnswer)
 KEYS: Final = _question("keys", "query.keys", KeysRequest, KeysAnswer)
 LABELS: Final = _question("labels", "query.labels", LabelsRequest, LabelsAnswer)
+END: Final = _question("end", "query.end", EndRequest, EndAnswer)
 
 #: By name.
 QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
@@ -715,7 +742,7 @@ QUESTIONS: Final[Mapping[str, Question]] = MappingProxyType(
             *(HELLO, INTRODUCE, BASIS, PUBLISH, RELAY, COLLECT),
             *(GRAM, TRAIN, EVALUATE, PREDICT, PREDICTED),
             *(SUMMARY, COLUMNS, COLUMN_SUMS, RECIPE),
-            *(KEYS, LABELS),
+            *(KEYS, LABELS, END),
         )
     }
 )

@@ -15,6 +15,7 @@ import torch
 
 from retexo_fl.channels import Channel
 from retexo_fl.client.answers import (
+    KEYLESS,
     LACKING_EVALUATE,
     LACKING_MASKED,
     LACKING_PUBLISH,
@@ -31,6 +32,8 @@ from retexo_fl.client.api import (
     BasisRequest,
     CollectAnswer,
     CollectRequest,
+    EndAnswer,
+    EndRequest,
     EvaluateAnswer,
     EvaluateRequest,
     GramAnswer,
@@ -73,6 +76,7 @@ from retexo_fl.config import RunConfig, config_digest
 from retexo_fl.errors import (
     ExchangeIncomplete,
     LocalProtocolError,
+    MaskingKeysLost,
     SecureAggregationRefused,
     StaleAttempt,
 )
@@ -250,6 +254,21 @@ class GraphClient(Answering):
 
     # ---- masked sums ------------------------------------------------------------------------
 
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        try:
+            return super().ask(request)
+        except MaskingKeysLost:
+            # It follows from its memory alone, before data is read.
+            lacking: Any = KEYLESS
+            return cast("AnswerT", lacking)
+
+    def end(self, request: EndRequest) -> EndAnswer:
+        """See :class:`~retexo_fl.client.api.ClientApi`."""
+        self._admit(request.ticket)
+        self._forget()
+        return EndAnswer(client=self._partition.client)
+
     def keys(self, request: KeysRequest) -> KeysAnswer:
         """See :class:`~retexo_fl.client.api.ClientApi`."""
         self._admit(request.ticket)
@@ -275,7 +294,7 @@ class GraphClient(Answering):
             least_clients: Sums of fewer clients are refused.
         """
         if self._masks is not None:
-            self._masks.signer, self._masks.least_clients = signer, least_clients
+            self._masks.sign_by(signer, least_clients=least_clients)
 
     def _held_masks(self) -> ClientMasks:
         if self._masks is None:
@@ -580,7 +599,8 @@ class GraphClient(Answering):
             answer = replace(answer, nodes=0)
         answer = self._answered(request, answer, request.weights)
         write_predictions(folder, self._partition.client, predictions, request.form)
-        self._forget()
+        if self._masks is None:
+            self._forget()
         return answer
 
     def _predicted(

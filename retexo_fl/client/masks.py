@@ -1,14 +1,14 @@
 """A client's side of masked sums: whose sums it takes part in, its keys, and what it has answered.
 
-Secrets and memory are in the client's store before an answer leaves, so that a client that moves to
-another process, or begins again after its process was killed, answers the same or not at all.
+In a simulation, where clients move between processes, the keys of an attempt are in the client's
+store. Those of a client that signs are in memory alone: a process that begins anew has others,
+under which nothing was answered yet, and a folder that is put back has none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -25,13 +25,15 @@ from retexo_fl.client.masked_answers import (
     told_form,
     told_weights,
 )
-from retexo_fl.client.store import ClientStore
-from retexo_fl.errors import CheckpointError, SecureAggregationRefused
+from retexo_fl.client.store import ClientStore, MemoryStore
+from retexo_fl.errors import MaskingKeysLost, SecureAggregationRefused
 from retexo_fl.masking.agreement import LEAST, Agreement
-from retexo_fl.masking.holder import Answered, MaskHolder, Noted
+from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import (
+    COUNTERS_BYTES,
     KEY_BYTES,
-    SIGNATURE_BYTES,
+    SIGNED_BYTES,
+    Counters,
     PublicKeys,
     SecretKeys,
     signed_text,
@@ -42,11 +44,8 @@ from retexo_fl.masking.ring import Ring
 from retexo_fl.training.judging import NOTHING
 from retexo_fl.units import clients_named, counted
 
-#: Names in the store.
-_SECRETS: Final = "masking-secrets"
-_MEMORY: Final = "masking-memory"
-_PUBLICS: Final = "masking-keys"
-_CRC_BYTES: Final = 4
+#: Name in the store.
+_NOTE: Final = "masking"
 
 
 class KeySigner(Protocol):
@@ -68,6 +67,10 @@ class KeySigner(Protocol):
         """
         ...
 
+    def counters(self) -> Counters:
+        """Return which process this is, and how many questions the client has answered."""
+        ...
+
     def sign(self, text: bytes) -> bytes:
         """Return 64 bytes."""
         ...
@@ -80,6 +83,15 @@ class KeySigner(Protocol):
         """
         ...
 
+    def remember(self, counters: Mapping[int, Counters]) -> None:
+        """Remember, by client, the highest counters, on the disk when this returns.
+
+        Raises:
+            SecureAggregationRefused: One has lower ones than before: its disk was put back.
+            CheckpointError: They could not be read or written.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
@@ -87,8 +99,7 @@ class _Attempt:
 
     Attributes:
         number: Of the attempt.
-        holder: Has the client's secrets.
-        answered: What it has answered.
+        holder: Has the client's secrets, and what it has answered.
         publics: Keys of its cohort.
         agreement: Digest of the owners' agreement.
         uses: What the sums of its cohort may be of.
@@ -97,7 +108,6 @@ class _Attempt:
 
     number: int
     holder: MaskHolder
-    answered: Answered
     publics: PublicKeys
     agreement: bytes
     uses: frozenset[str]
@@ -131,71 +141,101 @@ class ClientMasks:
         self.signer: KeySigner | None = None
         self._attempt: _Attempt | None = None
 
+    def sign_by(self, signer: KeySigner | None, *, least_clients: int) -> None:
+        """Answer others that belong to owners, too; keys are in memory alone from now on.
+
+        Args:
+            signer: Signs this client's keys and checks theirs.
+            least_clients: Sums of fewer are refused.
+        """
+        self.signer, self.least_clients = signer, least_clients
+        self._store = MemoryStore()
+
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
-        """Return the client's public key of an attempt, 32 bytes, and its signature if it signs."""
-        try:
-            known = self._secrets(attempt)
-        except CheckpointError:
-            # Of whatever attempt: if of this one, other clients believe no second key.
-            known = None
+        """Return the client's public key of an attempt, 32 bytes, and what it signs, if it does.
+
+        That is its counters and a signature of 64 bytes.
+        """
+        known = self._noted(attempt)
         if known is None:
             drawn = SecretKeys.draw()
-            known = {
-                "attempt": attempt,
-                "private": drawn.private.hex(),
-                "own": drawn.own.hex(),
-            }
-            # The memory first: secrets without it answer nothing.
-            self._put(_MEMORY, {"attempt": attempt})
-            self._put(_SECRETS, known)
+            known = {"attempt": attempt, "private": drawn.private.hex(), "own": drawn.own.hex()}
+            self._put(known)
             self._attempt = None
         public = _secret_keys(known).public
         if self.signer is None:
             return public, None
-        return public, self.signer.sign(signed_text(self._job, attempt, self._client, public))
+        counters = self.signer.counters()
+        text = signed_text(self._job, attempt, self._client, public, counters)
+        return public, counters.content + self.signer.sign(text)
 
     def learn(self, request: KeysRequest) -> KeysAnswer:
-        """Believe the keys of the cohort, if their owners signed them; once for an attempt.
+        """Believe the keys of the cohort, if their owners signed them.
+
+        Within an attempt, a member's key is another only if its process is a later one.
 
         Raises:
-            SecureAggregationRefused: The cohort is not the one that the owner agreed to, a key is
-                not signed by its owner, or others were believed.
+            SecureAggregationRefused: The cohort is not the one that the owner agreed to, or a key
+                is not signed by its owner, of an earlier process than was seen, or another without
+                being of a later process.
             AgreementError: The owners' agreement does not have the client.
+            CheckpointError: As :meth:`KeySigner.remember`.
         """
         self._check_cohort(request)
-        publics = self._checked_keys(request)
-        known = self._secrets(request.ticket.attempt)
+        publics, counters = self._checked_keys(request)
+        known = self._noted(request.ticket.attempt)
         if known is None:
-            raise SecureAggregationRefused("masking keys came before hello")
+            # It began anew after hello.
+            return KeysAnswer(digest=b"")
         facts = {
             "agreement": request.agreement.hex(),
             "cohort": list(request.cohort),
             "uses": request.uses,
             "most-count": request.most_count,
-            "keys": publics.digest.hex(),
         }
         for name, told in facts.items():
             if known.get(name, told) != told:
                 raise SecureAggregationRefused(
                     f"the server names another {name} of masked sums than before in this attempt"
                 )
-        MaskHolder(self._client, _secret_keys(known), publics, answered={})
-        # The keys first: what names them must not be there without them.
-        self._store.put_note(_PUBLICS, publics.content)
-        self._put(_SECRETS, known | facts)
+        MaskHolder(self._client, _secret_keys(known), publics)
+        if self.signer is not None:
+            self.signer.remember(counters)
+        self._check_later(known.get("members", {}), publics, counters)
+        members = {
+            client: [key.hex(), counters[client].starts if counters else 0]
+            for client, key in publics.by_client.items()
+        }
+        self._put(known | facts | {"members": members})
+        if self._attempt is not None and self._attempt.publics.digest != publics.digest:
+            # Under these keys nothing was answered yet.
+            self._attempt = None
         return KeysAnswer(digest=publics.digest)
+
+    def _check_later(
+        self,
+        known: Mapping[str, tuple[str, int]],
+        publics: PublicKeys,
+        counters: Mapping[int, Counters],
+    ) -> None:
+        """Check that a key is another than before only where its process is a later one."""
+        for client, public in publics.by_client.items():
+            key, starts = known.get(str(client), (public.hex(), 0))
+            if key != public.hex() and not (counters and counters[client].starts > starts):
+                raise SecureAggregationRefused(
+                    f"the server names another masking key of client {client} than before in this "
+                    "attempt; expected one of a later start of that client"
+                )
 
     def uses(self, ticket: Ticket) -> frozenset[str]:
         """Return what the client's sums may be of in an attempt: to others it adds zeros.
 
         Raises:
-            SecureAggregationRefused: No keys have come; or owners agreed on something else since,
-                with other parts.
+            MaskingKeysLost: It has no keys of the attempt.
+            SecureAggregationRefused: Owners agreed on something else since, with other parts.
             AgreementError: As :meth:`KeySigner.agreement`.
         """
-        known = self._attempt
-        if known is None or known.number != ticket.attempt:
-            known = self._known(ticket)
+        known = self._known(ticket)
         if self.signer is None:
             return known.uses
         if self.signer.agreement().digest != known.agreement:
@@ -248,7 +288,6 @@ class ClientMasks:
             beside=beside,
         )
         sums = known.holder.hide(label, numbers)
-        self._remember(known)
         return MaskedAnswer(
             numbers=form.ring.pack(sums.narrow),
             beside=form.counter.pack(sums.counts).tobytes() + sums.wide.tobytes(),
@@ -269,7 +308,6 @@ class ClientMasks:
         form = hashlib.sha256(number.form.words).digest()
         label = self._label(known, request, form=form, weights=hashlib.sha256(told).digest())
         hidden = known.holder.hide(label, number)
-        self._remember(known)
         return MaskedAnswer(numbers=np.frombuffer(hidden.content, np.uint8), beside=b"")
 
     # ---- inside -------------------------------------------------------------------------------
@@ -324,7 +362,8 @@ class ClientMasks:
                 f"a sum of {counted(len(members), 'client')}; expected {least} at least{whose}"
             )
 
-    def _checked_keys(self, request: KeysRequest) -> PublicKeys:
+    def _checked_keys(self, request: KeysRequest) -> tuple[PublicKeys, dict[int, Counters]]:
+        """Return the keys, and where they are signed the counters of their owners."""
         clients, keys = request.cohort, request.keys.tobytes()
         if len(keys) != KEY_BYTES * len(clients):
             raise SecureAggregationRefused(
@@ -333,106 +372,57 @@ class ClientMasks:
         publics = PublicKeys.of(clients, keys)
         if len({*publics.by_client.values()}) < len(clients):
             raise SecureAggregationRefused("two clients have the same masking key")
-        if self.signer is not None:
-            signatures = request.signatures or b""
-            if len(signatures) != SIGNATURE_BYTES * len(clients):
-                raise SecureAggregationRefused(
-                    "masking keys are not signed; expected a signature of each client"
-                )
-            attempt = request.ticket.attempt
-            self.signer.check(
-                {
-                    client: (
-                        signed_text(self._job, attempt, client, publics.by_client[client]),
-                        signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES],
-                    )
-                    for at, client in enumerate(clients)
-                }
+        if self.signer is None:
+            return publics, {}
+        told = request.signatures or b""
+        if len(told) != SIGNED_BYTES * len(clients):
+            raise SecureAggregationRefused(
+                "masking keys are not signed; expected a signature of each client"
             )
-        return publics
+        pieces = {c: told[at * SIGNED_BYTES :][:SIGNED_BYTES] for at, c in enumerate(clients)}
+        counters = {c: Counters.of(piece[:COUNTERS_BYTES]) for c, piece in pieces.items()}
+        job, attempt = self._job, request.ticket.attempt
+        self.signer.check(
+            {
+                c: (
+                    signed_text(job, attempt, c, publics.by_client[c], counters[c]),
+                    piece[COUNTERS_BYTES:],
+                )
+                for c, piece in pieces.items()
+            }
+        )
+        return publics, counters
 
     def _known(self, ticket: Ticket) -> _Attempt:
-        """Return the secrets of an attempt, and what it remembers."""
+        """Return the secrets of an attempt, and what was answered with them."""
         attempt = ticket.attempt
         if self._attempt is None or self._attempt.number != attempt:
-            known = self._secrets(attempt)
-            if known is None or "keys" not in known:
-                raise SecureAggregationRefused(
-                    f"attempt {attempt}: no masking keys have come; expected query.keys first; "
-                    "resume the run with `retexo run --resume`"
+            known = self._noted(attempt)
+            if known is None or "members" not in known:
+                raise MaskingKeysLost(
+                    f"client {self._client}, attempt {attempt}: has no masking keys, as after a "
+                    "start; expected query.hello and query.keys first; resume the run with "
+                    "`retexo run --resume`"
                 )
-            publics, answered = self._publics(known), self._memory(attempt)
+            keys = b"".join(bytes.fromhex(key) for key, _ in known["members"].values())
+            publics = PublicKeys.of(tuple(known["cohort"]), keys)
             self._attempt = _Attempt(
                 number=attempt,
-                holder=MaskHolder(self._client, _secret_keys(known), publics, answered=answered),
-                answered=answered,
+                holder=MaskHolder(self._client, _secret_keys(known), publics),
                 publics=publics,
                 agreement=bytes.fromhex(known["agreement"]),
                 uses=frozenset(known["uses"].split()),
                 counter=counter_of(known["most-count"]),
             )
-        else:
-            # Another worker may have answered since: what it remembers binds this one, too.
-            answered = self._memory(attempt)
-            self._attempt.answered.clear()
-            self._attempt.answered.update(answered)
         return self._attempt
 
-    def _publics(self, known: Mapping[str, Any]) -> PublicKeys:
-        clients = tuple(known["cohort"])
-        content = self._store.note(_PUBLICS) or b""
-        if len(content) == KEY_BYTES * len(clients):
-            publics = PublicKeys.of(clients, content)
-            if publics.digest.hex() == known["keys"]:
-                return publics
-        raise self._damaged(_PUBLICS)
+    def _noted(self, attempt: int) -> dict[str, Any] | None:
+        content = self._store.note(_NOTE)
+        known: dict[str, Any] = {} if content is None else json.loads(content)
+        return known if known.get("attempt") == attempt else None
 
-    def _secrets(self, attempt: int) -> dict[str, Any] | None:
-        known = self._get(_SECRETS)
-        return known if known is not None and known.get("attempt") == attempt else None
-
-    def _memory(self, attempt: int) -> Answered:
-        known = self._get(_MEMORY)
-        if known is None or known.get("attempt") != attempt:
-            # Without it nobody can tell what was answered.
-            raise CheckpointError(
-                f"client {self._client}: what it answered in attempt {attempt} is lost; resume the "
-                "run with `retexo run --resume`"
-            )
-        return {
-            purpose: Noted((stage, number), bytes.fromhex(digest))
-            for purpose, (stage, number, digest) in known.get("answered", {}).items()
-        }
-
-    def _remember(self, known: _Attempt) -> None:
-        answered = {
-            purpose: [*noted.order, noted.digest.hex()] for purpose, noted in known.answered.items()
-        }
-        self._put(_MEMORY, {"attempt": known.number, "answered": answered})
-
-    def _get(self, name: str) -> dict[str, Any] | None:
-        content = self._store.note(name)
-        if content is None:
-            return None
-        if content[:_CRC_BYTES] != _crc(content[_CRC_BYTES:]):
-            raise self._damaged(name)
-        found: dict[str, Any] = json.loads(content[_CRC_BYTES:])
-        return found
-
-    def _put(self, name: str, known: Mapping[str, Any]) -> None:
-        content = json.dumps(known).encode()
-        self._store.put_note(name, _crc(content) + content)
-
-    def _damaged(self, name: str) -> CheckpointError:
-        return CheckpointError(
-            f"client {self._client}: its note {name} is damaged; resume the run with "
-            "`retexo run --resume`"
-        )
-
-
-def _crc(content: bytes) -> bytes:
-    """Return the checksum that stands before what is kept, against damage on the disk."""
-    return zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
+    def _put(self, known: Mapping[str, Any]) -> None:
+        self._store.put_note(_NOTE, json.dumps(known).encode())
 
 
 def _secret_keys(known: Mapping[str, Any]) -> SecretKeys:

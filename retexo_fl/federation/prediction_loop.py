@@ -236,6 +236,7 @@ class PredictionLoop:
         for who, answer in messenger.run(asking):
             check_predicted(clients.hello(who), answer)
             answers[who] = answer
+        messenger.run(clients.end(request.ticket))
         return answers
 
     def _metric(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
@@ -31,24 +31,16 @@ class Noted:
     digest: bytes
 
 
-#: What a client must remember of an attempt, beside its secrets: by purpose, its last answer.
-Answered: TypeAlias = dict[str, Noted]
-
-
 class MaskHolder:
-    """The secrets of one client in one attempt.
+    """The secrets of one client in one attempt, and what was answered with them.
 
     Args:
         client: Its index.
         secrets: Its own.
         publics: Of all members of its cohort, checked; its own among them.
-        answered: By earlier processes of the attempt; it is added to before an answer is
-            returned, and has to be on disk before that leaves.
     """
 
-    def __init__(
-        self, client: int, secrets: SecretKeys, publics: PublicKeys, *, answered: Answered
-    ) -> None:
+    def __init__(self, client: int, secrets: SecretKeys, publics: PublicKeys) -> None:
         if publics.by_client.get(client) != secrets.public:
             raise SecureAggregationRefused(
                 f"client {client}: the server names another masking key than the client's own"
@@ -56,7 +48,8 @@ class MaskHolder:
         self._client = client
         self._secrets = secrets
         self._publics = publics
-        self._answered = answered
+        #: By purpose, the last answer.
+        self._answered: dict[str, Noted] = {}
 
     def hide(self, label: Label, numbers: Maskable) -> Maskable:
         """Return a client's numbers with all masks on.
@@ -100,7 +93,7 @@ class MaskHolder:
         }
 
 
-def _noted(known: Answered, place: Place, content: bytes) -> bool:
+def _noted(known: dict[str, Noted], place: Place, content: bytes) -> bool:
     """Note what is answered at a place; return whether it may be: nothing else was, nor later."""
     last = known.get(place.purpose)
     if last is not None and place.order <= last.order:

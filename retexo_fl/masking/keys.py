@@ -22,6 +22,9 @@ from retexo_fl.errors import SecureAggregationRefused
 KEY_BYTES: Final = 32
 #: Of a P-256 signature: r, then s.
 SIGNATURE_BYTES: Final = 64
+COUNTERS_BYTES: Final = 24
+#: What goes with a key: its owner's counters, and a signature of both.
+SIGNED_BYTES: Final = COUNTERS_BYTES + SIGNATURE_BYTES
 
 
 def derived(secret: bytes, what: bytes, *pieces: bytes) -> bytes:
@@ -45,11 +48,42 @@ def numbers(values: Sequence[int]) -> bytes:
     return np.asarray(values, "<u8").tobytes()
 
 
-def signed_text(job: str, attempt: int, client: int, public: bytes) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Which of a client's processes signs, and what its disk says that it did before.
+
+    Others remember the highest: a disk that was put back says less.
+
+    Attributes:
+        starts: How often the client was started, this time included.
+        process: 8 bytes that the process has drawn.
+        questions: How many the client has answered, of all jobs.
+    """
+
+    starts: int
+    process: bytes
+    questions: int
+
+    @property
+    def content(self) -> bytes:
+        """24 bytes."""
+        return number(self.starts) + self.process + number(self.questions)
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Read 24 bytes."""
+        starts, process, questions = content[:8], content[8:16], content[16:]
+        return cls(
+            starts=int.from_bytes(starts, "little"),
+            process=process,
+            questions=int.from_bytes(questions, "little"),
+        )
+
+
+def signed_text(job: str, attempt: int, client: int, public: bytes, counters: Counters) -> bytes:
     """Return what a client signs with the key of its certificate."""
-    return b"\0".join(
-        [b"retexo masking key 1", job.encode(), number(attempt), number(client), public]
-    )
+    place = [job.encode(), number(attempt), number(client)]
+    return b"\0".join([b"retexo masking key 2", *place, public, counters.content])
 
 
 @dataclass(frozen=True, kw_only=True)

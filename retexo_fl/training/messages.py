@@ -151,6 +151,8 @@ class _Messages:
             clients=self._everyone,
             down=(self._selected(sizes[-1]),),
         )
+        if self._masked:
+            yield Asked(stage=len(sizes) - 1, purpose="end", clients=self._everyone)
 
     def _basis(self) -> Iterator[Asked]:
         """Yield the questions for a basis: the mean, then one block after the other."""

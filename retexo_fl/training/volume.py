@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from retexo_fl.masking.agreement import Cohort, members_of
-from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
+from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.masking.ring import Ring
 from retexo_fl.training.basis import masked_sum_bits
 from retexo_fl.training.ridge import MASKED_GRAM_BITS, gram_values
@@ -352,7 +352,7 @@ def masked_volume(shape: ModelShape, size: MaskedSize) -> MaskedVolume:
         # An empty text is left out.
         names += len("mask-uses") + len(uses) if uses else 0
         numbers = KEY_BYTES + _DIGEST_BYTES + clients * (_WIDE_BYTES + KEY_BYTES) + _WIDE_BYTES
-        signed = len("mask-signaturesignatures") + (1 + clients) * SIGNATURE_BYTES
+        signed = len("mask-signaturesignatures") + (1 + clients) * SIGNED_BYTES
         total += MaskedVolume(keys=clients * (names + numbers), signatures=clients * signed)
     for question in _masked_questions(shape, size):
         total += question

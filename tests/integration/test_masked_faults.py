@@ -104,7 +104,7 @@ def in_the_clear(values: Values) -> None:
             "client 1: bytes of mask-key is 31; expected 32",
         ),
         (
-            told(HELLO, lambda values: values.update({"mask-signature": bytes(64)})),
+            told(HELLO, lambda values: values.update({"mask-signature": bytes(88)})),
             "client 0: its masking key is not signed; expected a signature",
         ),
         (

@@ -154,19 +154,19 @@ def agents(
     addresses: Sequence[str | tuple[str, ...]] | None = None,
     settings: Mapping[str, object] | None = None,
     hosts: Sequence[Host] | None = None,
-    tolerated: int = 0,
+    **terms: int,
 ) -> Iterator[list[AgentProcess]]:
     """Give every part to an agent of its own, all of whom know each other; end them at last.
 
-    ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run;
-    ``tolerated`` is how many of a cohort may work with the server.
+    ``settings`` are more keys of every ``agent.toml``; ``hosts`` is where the agents run; ``terms``
+    are those of what their owners agree on.
     """
     write_partitions(list(parts), root / "parts")
     identities, roster = make_members(root, len(parts), addresses)
     (root / ROSTER).write_text(roster.text())
     if len(parts) >= LEAST:
         # Their owners agree on masked sums, too.
-        agree(root, parts, identities, tolerated=tolerated)
+        agree(root, parts, identities, **terms)
     made = [_settle(root, member, settings or {}) for member in roster.members.values()]
     for agent, host in zip(made, hosts or (), strict=False):
         agent.host = host

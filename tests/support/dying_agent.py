@@ -1,8 +1,8 @@
 """The program `retexo`, but its agent is killed once at each step that a file names.
 
 Run as ``python -m tests.support.dying_agent agent run --config FILE``, with a file ``steps`` beside
-FILE: a step in each line, ``MESSAGE begins`` or ``MESSAGE kept NAME``, after a note of that name is
-on disk. Each step is taken out of the file at its death. What is killed begins again at once, as
+FILE: a step in each line, ``MESSAGE begins`` or ``MESSAGE answered``, when the answer is about to
+leave. Each step is taken out of the file at its death. What is killed begins again at once, as
 systemd would have it; everything is imported in the parent, so that this takes no time.
 """
 
@@ -17,16 +17,15 @@ from typing import Any
 
 import retexo_fl.agent.process  # noqa: F401
 from retexo_fl.agent.job import AgentJob
+from retexo_fl.agent.jobs import AgentJobs
 from retexo_fl.cli import main
-from retexo_fl.client.store import FolderStore
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_at_steps(path: Path) -> None:
     """Have this process killed at the steps of a file."""
-    begin, put = AgentJob.begin, FolderStore.put_note
-    message = ""
+    begin, end = AgentJob.begin, AgentJobs.end
 
     def pass_step(step: str) -> None:
         left = path.read_text().splitlines()
@@ -36,17 +35,15 @@ def die_at_steps(path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watched_begin(self: AgentJob, request: Any) -> None:
-        nonlocal message
-        message = request.message
-        pass_step(f"{message} begins")
+        pass_step(f"{request.message} begins")
         begin(self, request)
 
-    def watched_put(self: FolderStore, name: str, content: bytes) -> None:
-        put(self, name, content)
-        pass_step(f"{message} kept {name}")
+    def watched_end(self: AgentJobs, job: AgentJob, request: Any, parts: Any) -> None:
+        end(self, job, request, parts)
+        pass_step(f"{request.message} answered")
 
     AgentJob.begin = watched_begin  # type: ignore[method-assign]
-    FolderStore.put_note = watched_put  # type: ignore[method-assign]
+    AgentJobs.end = watched_end  # type: ignore[method-assign]
 
 
 def run() -> None:

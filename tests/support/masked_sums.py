@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from retexo_fl.masking.holder import Answered, MaskHolder
+from retexo_fl.masking.holder import MaskHolder
 from retexo_fl.masking.keys import PublicKeys, SecretKeys
 from retexo_fl.masking.label import Label, Place
 from retexo_fl.masking.ring import Ring
@@ -19,13 +19,9 @@ class MaskedClients:
     def __init__(self, count: int) -> None:
         self.secrets = [SecretKeys.draw() for _ in range(count)]
         self.publics = PublicKeys(by_client={c: s.public for c, s in enumerate(self.secrets)})
-        self.memories: list[Answered] = [{} for _ in range(count)]
-        self.holders = [self.started(client) for client in range(count)]
-
-    def started(self, client: int) -> MaskHolder:
-        """Return a client as a process that has just started has it."""
-        memory = self.memories[client]
-        return MaskHolder(client, self.secrets[client], self.publics, answered=memory)
+        self.holders = [
+            MaskHolder(client, secrets, self.publics) for client, secrets in enumerate(self.secrets)
+        ]
 
     def label(
         self, *, round_number: int = 1, weights: bytes = b"w" * 32, form: bytes = b"form"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from retexo_fl.agent.counters import CounterFile
 from retexo_fl.channels.federation import Federation
 from retexo_fl.channels.identity import Identity
 from retexo_fl.channels.key_signing import RosterSigner
@@ -34,9 +35,14 @@ class OwnerOf:
 def signers(
     identities: Sequence[Identity], roster: Roster, federation: Federation
 ) -> list[RosterSigner]:
-    """Return what signs the masking keys of each client."""
+    """Return what signs the masking keys of each client, in a process that has just started."""
     return [
-        RosterSigner(identity=one, roster=lambda: roster, owners=OwnerOf(federation, one.client))
+        RosterSigner(
+            identity=one,
+            roster=lambda: roster,
+            owners=OwnerOf(federation, one.client),
+            remembered=CounterFile.begun(one.key_path.parent / "state", lambda: 0),
+        )
         for one in identities
     ]
 

@@ -22,7 +22,7 @@ from retexo_fl.client.api import (
 )
 from retexo_fl.errors import RemoteProtocolError, TrainingDiverged
 from retexo_fl.federation.asking import named, subject
-from retexo_fl.masking.keys import KEY_BYTES, SIGNATURE_BYTES
+from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES
 from retexo_fl.training.label_facts import ALL_USES
 
 #: Of a feature recipe.
@@ -221,7 +221,7 @@ def _check_mask_key(hello: HelloAnswer) -> None:
     _demand("bytes of mask-key", len(hello.mask_key or b""), KEY_BYTES, KEY_BYTES)
     signature = hello.mask_signature
     if signature is not None:
-        _demand("bytes of mask-signature", len(signature), SIGNATURE_BYTES, SIGNATURE_BYTES)
+        _demand("bytes of mask-signature", len(signature), SIGNED_BYTES, SIGNED_BYTES)
     _demand("numbers of label-uses", len(hello.label_uses), 0, 0)
     _demand("numbers of label-sums", len(hello.label_sums), 0, 0)
 

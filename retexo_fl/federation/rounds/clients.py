@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from retexo_fl.client.api import HelloAnswer, PeerTraffic, Request, Ticket, Traffic
+from retexo_fl.client.api import (
+    EndRequest,
+    HelloAnswer,
+    PeerTraffic,
+    Request,
+    Ticket,
+    Traffic,
+)
 from retexo_fl.client.masked_answers import SumLengths
 from retexo_fl.federation.asking import Ask, Round, WaitPolicy
+from retexo_fl.federation.rounds.key_renewal import ask_cohorts
 from retexo_fl.federation.rounds.masked_sums import MaskedSums, Who, hello_of_sum
 from retexo_fl.ledger import ALL_PEERS, Account, TrafficLedger, Volume
+
+#: How long clients are waited for to forget a job.
+_END_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +75,64 @@ class Clients:
             purpose: For the ledger.
             counted: As in :class:`.Ask`.
         """
-        masking = self.masking
-        answers = yield Ask(
+        answers = yield from self.asked(requests, stage=stage, purpose=purpose, counted=counted)
+        if self.masking is None:
+            return answers
+        request = next(iter(requests.values()))
+        return [self.masking.summed(request, dict(answers), lengths)]
+
+    def asked(
+        self,
+        requests: Mapping[int, Request[Any]],
+        *,
+        stage: int,
+        purpose: str,
+        counted: frozenset[int] | None = None,
+        again: bool = True,
+    ) -> Round[Iterable[tuple[int, Any]]]:
+        """Ask for sums; return each client's answer, as it came.
+
+        Under masks, a client whose process began anew has no keys. It gets new ones, with its
+        cohort, before that is asked the next time.
+
+        Args:
+            requests: As in :meth:`sums`.
+            stage: Likewise.
+            purpose: Likewise.
+            counted: Likewise.
+            again: As for :func:`.ask_cohorts`.
+
+        Raises:
+            RetexoError: As :func:`.ask_cohorts`.
+        """
+        if self.masking is None:
+            return (yield Ask(requests=requests, stage=stage, purpose=purpose, counted=counted))
+        ask = Ask(
             requests=requests,
             stage=stage,
             purpose=purpose,
             counted=counted,
-            cohorts=() if masking is None else masking.grouped(requests),
+            cohorts=self.masking.grouped(requests),
         )
-        if masking is None:
-            return answers
-        request = next(iter(requests.values()))
-        return [masking.summed(request, dict(answers), lengths)]
+        return (yield from ask_cohorts(self.masking, ask, self.policy.quorum, again=again))
+
+    def end(self, ticket: Ticket) -> Round[None]:
+        """Have all clients forget the job, where none did at its last answer: under masks.
+
+        One that is away keeps it until it needs the room.
+        """
+        if self.masking is None:
+            return
+        request = EndRequest(ticket=ticket)
+        answers = yield Ask.of(
+            self.hellos,
+            request,
+            stage=ticket.stage,
+            purpose="end",
+            counted=frozenset(),
+            within_s=_END_WITHIN_S,
+        )
+        deque(answers, maxlen=0)
 
     def count_stage(self, ticket: Ticket, client: int, traffic: Traffic, *, direction: str) -> None:
         """Enter what a client moved to (``out``) or from (``in``) all peers before a stage.

@@ -16,12 +16,12 @@ from retexo_fl.errors import (
     RemoteProtocolError,
     RoundIncomplete,
 )
-from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.asking import Round, named
 from retexo_fl.federation.label_facts import LabelTotals
 from retexo_fl.federation.rounds.clients import Clients
+from retexo_fl.federation.rounds.key_renewal import tell_keys
 from retexo_fl.federation.rounds.masked_sums import MaskedSums
 from retexo_fl.masking.agreement import LEAST, USES, Agreement, Cohort, uses_of
-from retexo_fl.masking.keys import PublicKeys
 from retexo_fl.training.cohorts import brought, simulated_agreement
 from retexo_fl.units import clients_named, counted
 
@@ -161,15 +161,17 @@ def hand_out_keys(
             )
         publics[client] = hello.mask_key
     fewest = agreement.least + agreement.tolerated
-    cohorts = [
+    cohorts = tuple(
         Cohort(members=known.members, uses=known.uses & uses_of(known.members, roles, fewest))
         for known in agreement.cohorts
         if publics.keys() >= {*known.members}
-    ]
-    requests: dict[int, KeysRequest] = {}
+    )
+    if not cohorts:
+        raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
+    masking = MaskedSums(cohorts=cohorts, most_count=most)
     for cohort in cohorts:
         keys = b"".join(publics[client] for client in cohort.members)
-        request = KeysRequest(
+        masking.keys[cohort.members] = KeysRequest(
             ticket=ticket,
             agreement=agreement.digest,
             cohort=cohort.members,
@@ -178,19 +180,8 @@ def hand_out_keys(
             most_count=most,
             signatures=_signatures(keyed, cohort.members),
         )
-        requests |= dict.fromkeys(cohort.members, request)
-    answers = yield Ask(requests=dict(sorted(requests.items())), stage=-1, purpose="keys")
-    believed: set[int] = set()
-    for client, answer in answers:
-        request = requests[client]
-        with named(client):
-            if answer.digest != PublicKeys.of(request.cohort, request.keys.tobytes()).digest:
-                raise RemoteProtocolError("it believes other masking keys than were sent")
-        believed.add(client)
-    whole = tuple(cohort for cohort in cohorts if believed.issuperset(cohort.members))
-    if not whole:
-        raise RoundIncomplete("of each cohort a client is missing; expected all of one at least")
-    return MaskedSums(cohorts=whole, most_count=most)
+    yield from tell_keys(masking, masking.keys)
+    return masking
 
 
 def _signatures(keyed: Mapping[int, Keyed], cohort: Collection[int]) -> bytes | None:

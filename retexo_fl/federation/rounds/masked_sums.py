@@ -7,16 +7,24 @@ whole cohort is missing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
-from retexo_fl.client.api import HelloAnswer, MaskedAnswer, Request, question_of
+from retexo_fl.client.api import (
+    HelloAnswer,
+    KeysRequest,
+    MaskedAnswer,
+    Request,
+    question_of,
+)
 from retexo_fl.client.masked_answers import SumLengths, answer_of_sum, counter_of, form_of
 from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
 from retexo_fl.federation.asking import SUM, named
 from retexo_fl.masking.agreement import USES, Cohort, members_of
 from retexo_fl.masking.streams import WIDE, Form, Sums
 
+T = TypeVar("T")
 #: A client, or those whose answers came as one sum.
 Who: TypeAlias = int | tuple[int, ...]
 
@@ -39,12 +47,17 @@ class MaskedSums:
     """How an attempt's sums are masked.
 
     Attributes:
-        cohorts: Those whose members have each other's keys, in order of the agreement.
+        cohorts: Those of whom nobody is missing in the attempt, in order of the agreement.
         most_count: What no count adds up to more than.
+        keys: By the members of a cohort, what they are told: their keys, which change when one of
+            them begins anew.
+        lacking: Clients that do not have them.
     """
 
     cohorts: tuple[Cohort, ...]
     most_count: int
+    keys: dict[tuple[int, ...], KeysRequest] = field(default_factory=dict)
+    lacking: set[int] = field(default_factory=set)
 
     def clients(self, *uses: str, without: Collection[int] = ()) -> tuple[int, ...]:
         """Return the clients of whole cohorts, ascending.
@@ -55,6 +68,16 @@ class MaskedSums:
         """
         able = [cohort for cohort in self.cohorts if not {*without}.intersection(cohort.members)]
         return members_of(able, *uses)
+
+    def unsettled(self) -> list[tuple[int, ...]]:
+        """Return the cohorts, by their members, of which somebody lacks keys."""
+        cohorts = (cohort.members for cohort in self.cohorts)
+        return [members for members in cohorts if self.lacking.intersection(members)]
+
+    def settled(self, asked: Mapping[int, T]) -> dict[int, T]:
+        """Return what is of clients of whose cohort nobody lacks keys."""
+        out = {*chain(*self.unsettled())}
+        return {client: item for client, item in asked.items() if client not in out}
 
     def grouped(self, clients: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """Return clients by their cohorts."""

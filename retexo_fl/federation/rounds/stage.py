@@ -26,7 +26,7 @@ from retexo_fl.client.masked_answers import SumLengths, sum_lengths
 from retexo_fl.config import RunConfig
 from retexo_fl.errors import TrainingDiverged
 from retexo_fl.federation.aggregators import RoundFacts, make_aggregator
-from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.asking import Round, named
 from retexo_fl.federation.greeting import Participants
 from retexo_fl.federation.optimizers import ServerOptimizer, make_optimizer
 from retexo_fl.federation.rounds.checked_answers import (
@@ -222,6 +222,8 @@ class StageTraining:
             if answer.own:
                 self.own_figures[members(who)[0]] = answer.own[0]
         self.report_sums = found.report_sums
+        if nodes == "test":
+            yield from self._clients.end(self.ticket)
         return self._score(found)
 
     def validate_last(self) -> Round[Score]:
@@ -347,7 +349,7 @@ class StageTraining:
         Where clients exchange in rounds, all are asked again.
         """
         training = frozenset(self.training) if purpose == "train" else None
-        answers = yield self._asking(requests(coded), purpose, training)
+        answers = yield from self._asking(requests(coded), purpose, training)
         if not self._codec.sends_changes:
             return answers
         self._held = sent
@@ -362,20 +364,20 @@ class StageTraining:
                 c: request for c, request in requests(self._whole(sent)).items() if c in lacking
             }
             counted = None if training is None else training & lacking
-            answers = yield self._asking(whole, purpose, counted)
+            answers = yield from self._asking(whole, purpose, counted)
             found = {c: answer for c, answer in found.items() if c not in lacking} | dict(answers)
         return sorted(found.items())
 
     def _asking(
         self, requests: dict[int, Request[object]], purpose: str, counted: frozenset[int] | None
-    ) -> Ask:
-        masking = self._clients.masking
-        return Ask(
-            requests=requests,
+    ) -> Round[Iterable[tuple[int, Any]]]:
+        return self._clients.asked(
+            requests,
             stage=self.ticket.stage,
             purpose=purpose,
             counted=counted,
-            cohorts=() if masking is None else masking.grouped(requests),
+            # The next round comes soon; what is only measured once has everybody.
+            again=purpose != "train",
         )
 
     def _evaluate_requests(self, coded: np.ndarray, nodes: str) -> dict[int, Request[object]]:
@@ -384,7 +386,7 @@ class StageTraining:
             ticket=ticket,
             weights=coded,
             nodes=nodes,
-            last=is_test,
+            last=is_test and self._clients.masking is None,
             label_facts=self._label_facts,
         )
         asked = self._participants.everyone if is_test else self._participants.validation

@@ -1,0 +1,163 @@
+"""How cohorts are asked, and get new keys where a member began anew: its old ones are gone.
+
+The keys of a cohort are settled when each member believes the same ones. Until then it is asked for
+no sum, since masks would not cancel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from retexo_fl.client.api import HelloAnswer, HelloRequest, Request, Ticket, question_of
+from retexo_fl.errors import RemoteProtocolError, RoundIncomplete
+from retexo_fl.federation.asking import Ask, Round, named
+from retexo_fl.federation.rounds.masked_sums import MaskedSums
+from retexo_fl.masking.keys import KEY_BYTES, SIGNED_BYTES, PublicKeys
+from retexo_fl.units import clients_named
+
+logger = logging.getLogger(__name__)
+
+#: So often clients may begin anew in one round; then it ends.
+_MOST_STARTS: Final = 10
+
+
+def ask_cohorts(
+    masking: MaskedSums, ask: Ask, quorum: int, *, again: bool
+) -> Round[list[tuple[int, Any]]]:
+    """Ask cohorts; return their answers, by client, of those whose keys are settled.
+
+    Args:
+        masking: Knows the cohorts.
+        ask: Of whole cohorts.
+        quorum: How many answers are enough; 0 for all.
+        again: Ask the cohort of a client that began anew once more, as soon as it has new keys.
+            Else it is missing, where the others are enough.
+
+    Raises:
+        RoundIncomplete: Clients began anew too often.
+    """
+    request = next(iter(ask.requests.values()))
+    wanted = ask.requests.keys() if ask.counted is None else ask.requests.keys() & ask.counted
+    least = min(quorum or len(wanted), len(wanted))
+    found: dict[int, Any] = {}
+    left = dict(ask.requests)
+
+    def is_enough(more: Iterable[int] = ()) -> bool:
+        return len(wanted & {*found, *more}) >= least
+
+    for _ in range(_MOST_STARTS):
+        if masking.lacking.intersection(left):
+            yield from renew_keys(
+                masking, request.ticket, all_must=not is_enough(masking.settled(left))
+            )
+        ready = masking.settled(left)
+        needed = frozenset[int]() if is_enough() else frozenset(wanted & ready.keys())
+        cohorts = masking.grouped(ready)
+        answers = dict((yield replace(ask, requests=ready, counted=needed, cohorts=cohorts)))
+        anew = {client for client, answer in answers.items() if answer.lacks_keys}
+        masking.lacking.update(anew)
+        found |= masking.settled(answers)
+        left = {c: item for c, item in left.items() if c not in masking.settled(left)}
+        goes_on = bool(left) and not (is_enough() and not (again and anew))
+        if anew:
+            _note_anew(request, anew, masking.grouped(left), goes_on=goes_on)
+        if not goes_on:
+            return sorted(found.items())
+    raise RoundIncomplete(
+        f"{question_of(request).message_type}: {clients_named(tuple(sorted(masking.lacking)))} "
+        f"began anew {_MOST_STARTS} times"
+    )
+
+
+def _note_anew(
+    request: Request[Any], anew: set[int], cohorts: Iterable[tuple[int, ...]], *, goes_on: bool
+) -> None:
+    """Say who began anew, and what becomes of its cohort."""
+    for cohort in cohorts:
+        if anew.intersection(cohort):
+            logger.warning(
+                "%s, stage %d, round %d: %s began anew and has no masking keys; its cohort (%s) %s",
+                question_of(request).message_type,
+                request.ticket.stage,
+                request.ticket.round,
+                clients_named(tuple(sorted(anew.intersection(cohort)))),
+                clients_named(cohort),
+                "is asked again under new keys" if goes_on else "is missing in this sum",
+            )
+
+
+def renew_keys(masking: MaskedSums, ticket: Ticket, *, all_must: bool) -> Round[None]:
+    """Ask the clients that lack keys for their new ones, and tell these to their cohorts.
+
+    Args:
+        masking: Knows who lacks them; whoever does not answer in time, lacks them still.
+        ticket: Names job and attempt.
+        all_must: Wait for all of them, not for the deadline of a round.
+
+    Raises:
+        RemoteProtocolError: What a client sends is no key, or it believes other keys.
+    """
+    hello = HelloRequest(ticket=Ticket(job=ticket.job, attempt=ticket.attempt))
+    counted = None if all_must else frozenset[int]()
+    answers = yield Ask.of(
+        sorted(masking.lacking), hello, stage=-1, purpose="keys", counted=counted
+    )
+    came: set[int] = set()
+    for client, answer in answers:
+        with named(client):
+            _enter_key(masking, client, answer)
+        came.add(client)
+    ready = [c for c in masking.unsettled() if masking.lacking.intersection(c) <= came]
+    yield from tell_keys(masking, ready, counted=counted)
+
+
+def tell_keys(
+    masking: MaskedSums,
+    cohorts: Iterable[tuple[int, ...]],
+    *,
+    counted: frozenset[int] | None = None,
+) -> Round[None]:
+    """Tell cohorts the keys of their members; who believes them, has keys.
+
+    Raises:
+        RemoteProtocolError: A client believes other keys.
+    """
+    requests = {client: masking.keys[cohort] for cohort in cohorts for client in cohort}
+    masking.lacking.update(requests)
+    answers = yield Ask(
+        requests=dict(sorted(requests.items())), stage=-1, purpose="keys", counted=counted
+    )
+    for client, answer in answers:
+        request = requests[client]
+        with named(client):
+            if answer.lacks_keys:
+                continue
+            if answer.digest != PublicKeys.of(request.cohort, request.keys.tobytes()).digest:
+                raise RemoteProtocolError("it believes other masking keys than were sent")
+        masking.lacking.remove(client)
+
+
+def _enter_key(masking: MaskedSums, client: int, hello: HelloAnswer) -> None:
+    """Put a client's new key in the place of its old one."""
+    cohort = next(cohort for cohort in masking.keys if client in cohort)
+    before, place = masking.keys[cohort], cohort.index(client)
+    keys = _replaced(before.keys.tobytes(), place, hello.mask_key, KEY_BYTES)
+    signatures = before.signatures
+    if signatures is not None:
+        signatures = _replaced(signatures, place, hello.mask_signature, SIGNED_BYTES)
+    masking.keys[cohort] = replace(
+        before, keys=np.frombuffer(keys, np.uint8), signatures=signatures
+    )
+
+
+def _replaced(pieces: bytes, place: int, piece: bytes | None, size: int) -> bytes:
+    if piece is None or len(piece) != size:
+        raise RemoteProtocolError(
+            f"sent {len(piece or b'')} bytes of a masking key, or of its signature; expected {size}"
+        )
+    return pieces[: place * size] + piece + pieces[(place + 1) * size :]
