@@ -149,7 +149,7 @@ class ClientMasks:
             least_clients: Sums of fewer are refused.
         """
         self.signer, self.least_clients = signer, least_clients
-        self._store = MemoryStore()
+        self._store, self._attempt = MemoryStore(), None
 
     def introduce(self, attempt: int) -> tuple[bytes, bytes | None]:
         """Return the client's public key of an attempt, 32 bytes, and what it signs, if it does.

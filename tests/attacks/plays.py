@@ -313,7 +313,10 @@ def state_put_back(agents: Attacked) -> Iterable[Try]:
     again, said = refusal(lambda: server.update(request, [VICTIM]))
     if again is None:
         yield Try(told=said)
-        return
+        # By the keys of its new process, which the others believe, too.
+        server.greet(1, [VICTIM])
+        server.hand_out(1, range(CLIENTS), to=[VICTIM])
+        again = server.update(request, [VICTIM])
     truth = update_in_the_clear(server, request, VICTIM) - update_in_the_clear(
         server, request, VICTIM, of_one={PEER: _OTHER_ROWS}
     )

@@ -30,6 +30,7 @@ from retexo_fl.client.masked_answers import counter_of, form_of, sum_lengths
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.client.store import MemoryStore
 from retexo_fl.config import RunConfig, make_config
+from retexo_fl.errors import MaskingKeysLost
 from retexo_fl.federation.rounds.masked_sums import numbers_in
 from retexo_fl.graph import GraphPartition
 from retexo_fl.masking.agreement import Agreement
@@ -191,8 +192,16 @@ class Adversary:
             self.clients[client].ask(replace(request, **changes))
 
     def ask(self, request: Request[Any], among: Iterable[int]) -> dict[int, MaskedAnswer]:
-        """Ask some clients the same."""
-        return {client: self.clients[client].ask(request) for client in among}
+        """Ask some clients the same.
+
+        Raises:
+            MaskingKeysLost: One has no keys of the attempt.
+        """
+        answers = {client: self.clients[client].ask(request) for client in among}
+        for client, answer in answers.items():
+            if answer.lacks_keys:
+                raise MaskingKeysLost(f"client {client}: has no masking keys of this attempt")
+        return answers
 
     def counts(self, request: Request[Any], answers: Iterable[MaskedAnswer]) -> np.ndarray:
         """Add up the counts of some answers."""

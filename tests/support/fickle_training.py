@@ -45,13 +45,16 @@ def train_on_fickle_grid(
     change: Change = nothing,
     *,
     see: See = unchanged,
+    made: Callable[[InProcessClients], None] = lambda clients: None,
 ) -> None:
     """Train, with ``change`` before each message and ``see`` after each answer.
 
-    Time passes while nobody answers, and not while clients compute: on a busy machine, too, those
-    are absent whom ``change`` has silenced, and no others.
+    ``made`` gets the clients before they are asked anything. Time passes while nobody answers, and
+    not while clients compute: on a busy machine, too, those are absent whom ``change`` has
+    silenced, and no others.
     """
     clients = InProcessClients(parts, config)
+    made(clients)
 
     def find(context: Context, ticket: Ticket) -> Any:
         return clients.find(ticket.job, client_index(context))

@@ -1,0 +1,217 @@
+"""Clients whose process begins anew under masks, on a clock by hand: whom it costs which round."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from retexo_fl.agent.counters import CounterFile
+from retexo_fl.channels.federation import Federation
+from retexo_fl.channels.identity import Identity
+from retexo_fl.channels.key_signing import RosterSigner
+from retexo_fl.channels.roster import Roster
+from retexo_fl.client.factory import InProcessClients
+from retexo_fl.errors import RoundIncomplete
+from retexo_fl.federation import records
+from tests.support.fickle_grid import FickleGrid
+from tests.support.fickle_training import Change, node_of, train_on_fickle_grid
+from tests.support.loopback import make_members
+from tests.support.masked_training import HALVES, MASKED, QUORUM, parts
+from tests.support.owners import OwnerOf, agreed
+from tests.support.runs import (
+    configured,
+    curves_of,
+    events_of,
+    ledger_of,
+    model_bytes,
+    result_of,
+)
+
+CLIENTS = 6
+KEYS: dict[str, Any] = {**MASKED, **HALVES, "rounds": 3, "layers": 1}
+#: Where in a training something happens: message type and round.
+Where = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Owned:
+    """Clients in this process that sign their keys, as agents do.
+
+    Attributes:
+        begins_anew: Where clients begin anew before they get that message, once each.
+        silent: Where clients do not answer.
+        told: Messages that clients got: where, and who.
+    """
+
+    folder: Path
+    identities: list[Identity]
+    roster: Roster
+    federation: Federation
+    begins_anew: dict[Where, Collection[int]] = field(default_factory=dict)
+    silent: dict[Where, Collection[int]] = field(default_factory=dict)
+    told: list[tuple[Where, int]] = field(default_factory=list)
+    clients: InProcessClients | None = None
+    jobs: set[str] = field(default_factory=set)
+    over: set[tuple[Where, int]] = field(default_factory=set)
+
+    def cohort_of(self, client: int) -> tuple[int, ...]:
+        return self.federation.agreement.cohort_of(client).members
+
+    def keep(self, clients: InProcessClients) -> None:
+        self.clients = clients
+
+    def start(self, job: str, client: int) -> None:
+        """Have a client be in a process that has just started."""
+        assert self.clients is not None
+        state = self.folder / str(client) / "state"
+        signer = RosterSigner(
+            identity=self.identities[client],
+            roster=lambda: self.roster,
+            owners=OwnerOf(self.federation, client),
+            remembered=CounterFile.begun(state, lambda: 0),
+        )
+        self.clients.find(job, client).sign_masks(signer, least_clients=3)
+
+    def change(self, grid: FickleGrid, message: Message) -> None:
+        ticket = records.read_request(message).ticket
+        client = message.metadata.dst_node_id - node_of(0)
+        where = message.metadata.message_type, ticket.round
+        if ticket.job not in self.jobs:
+            self.jobs.add(ticket.job)
+            for each in range(CLIENTS):
+                self.start(ticket.job, each)
+        if client in self.begins_anew.get(where, ()) and (where, client) not in self.over:
+            self.over.add((where, client))
+            self.start(ticket.job, client)
+        self.told.append((where, client))
+        grid.weather.mute = {node_of(c) for c in self.silent.get(where, ())}
+
+    def train(self, out: Path, change: Change | None = None, **keys: Any) -> Path:
+        config = configured(out, **{**KEYS, **keys})
+        train_on_fickle_grid(config, parts(CLIENTS), change or self.change, made=self.keep)
+        return out
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Identity], Roster]:
+    return make_members(tmp_path_factory.mktemp("members"), CLIENTS)
+
+
+@pytest.fixture
+def owned(tmp_path: Path, members: tuple[list[Identity], Roster]) -> Owned:
+    identities, roster = members
+    return Owned(tmp_path, identities, roster, agreed(roster, identities, cohort_size=3))
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, members: tuple[list[Identity], Roster]
+) -> tuple[Owned, Path]:
+    """Return a training in which nothing happens, and its clients."""
+    folder = tmp_path_factory.mktemp("whole")
+    identities, roster = members
+    owned = Owned(folder, identities, roster, agreed(roster, identities, cohort_size=3))
+    return owned, owned.train(folder / "run")
+
+
+def rounds_of(run: Path) -> list[dict[str, Any]]:
+    return [event for event in events_of(run) if event["event"] == "round"]
+
+
+PLACES = {
+    "keys": ("query.keys", 0),
+    "labels": ("query.labels", 0),
+    "the first round": ("train.layer", 1),
+    "a round": ("train.layer", 2),
+    "validation and test": ("evaluate.layer", 3),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("who", [(4,), (0, 1, 2, 3, 4, 5)], ids=["one", "all"])
+def test_where_all_must_answer_nothing_shows_of_a_restart(
+    owned: Owned, whole: tuple[Owned, Path], place: str, who: Collection[int]
+) -> None:
+    owned.begins_anew[PLACES[place]] = who
+    owned.federation = whole[0].federation
+    run = owned.train(owned.folder / "run")
+    assert {client for _, client in owned.over} == {*who}
+    assert model_bytes(run) == model_bytes(whole[1])
+    assert curves_of(run) == curves_of(whole[1])
+    assert result_of(run)["test_accuracy"] == result_of(whole[1])["test_accuracy"]
+    # Nobody outside its cohort was asked more than once.
+    cohorts = {member for client in who for member in owned.cohort_of(client)}
+    asked = [client for where, client in owned.told if where == PLACES[place]]
+    if place.startswith("val"):
+        asked = asked[CLIENTS:]
+    assert {client for client in asked if asked.count(client) > 1} == cohorts
+
+
+def test_in_a_round_that_may_lack_clients_its_cohort_is_missing_once(
+    owned: Owned, caplog: pytest.LogCaptureFixture
+) -> None:
+    owned.begins_anew["train.layer", 2] = (4,)
+    run = owned.train(owned.folder / "run", **QUORUM)
+    cohort = owned.cohort_of(4)
+    absent = {event["round"]: event.get("absent", []) for event in rounds_of(run)}
+    assert absent == {1: [], 2: [*cohort], 3: []}
+    assert {e["round"]: e["summed"] for e in rounds_of(run)} == {1: 6, 2: 3, 3: 6}
+    (said,) = [r.getMessage() for r in caplog.records if "masking keys" in r.getMessage()]
+    assert said == (
+        "train.layer, stage 0, round 2: client 4 began anew and has no masking keys; its cohort "
+        f"(clients {', '.join(map(str, cohort))}) is missing in this sum"
+    )
+    assert result_of(run)["test_accuracy"] > 0
+    # Nobody else is told new keys.
+    assert [c for where, c in owned.told if where == ("query.hello", 0)] == [*range(6), 4]
+    assert [c for where, c in owned.told if where[0] == "query.keys"] == [*range(6), *cohort]
+
+
+def test_new_keys_count_as_keys(owned: Owned, whole: tuple[Owned, Path]) -> None:
+    owned.begins_anew["train.layer", 2] = (4,)
+    owned.federation = whole[0].federation
+    run = owned.train(owned.folder / "run")
+
+    def moved(of: Path, purpose: str, direction: str) -> tuple[int, int]:
+        total = ledger_of(of).sum(purpose=purpose, direction=direction)
+        return total.payload, total.messages
+
+    before = moved(whole[1], "keys", "in")
+    after = moved(run, "keys", "in")
+    # Three members get keys and signatures as at first; one is asked for its own.
+    told = before[0] // CLIENTS
+    assert after[0] - before[0] > 3 * told
+    assert after[0] - before[0] < 4 * told
+    assert moved(run, "hello", "out") == moved(whole[1], "hello", "out")
+
+
+def test_a_cohort_waits_for_keys_until_its_client_is_back(owned: Owned) -> None:
+    owned.begins_anew["train.layer", 1] = (4,)
+    told: list[str] = []
+
+    def change(grid: FickleGrid, message: Message) -> None:
+        owned.change(grid, message)
+        told.append(message.metadata.message_type)
+        # It goes again before it has told its new key.
+        if told[-1] == "query.hello" and told.count("query.hello") == CLIENTS + 1:
+            grid.weather.mute = {node_of(4)}
+
+    run = owned.train(owned.folder / "run", change, **QUORUM)
+    cohort = [*owned.cohort_of(4)]
+    absent = {event["round"]: event.get("absent", []) for event in rounds_of(run)}
+    assert absent == {1: cohort, 2: cohort, 3: []}
+
+
+def test_a_client_that_begins_anew_forever_ends_the_run_by_name(owned: Owned) -> None:
+    def change(grid: FickleGrid, message: Message) -> None:
+        owned.change(grid, message)
+        if message.metadata.message_type == "train.layer":
+            owned.start(*owned.jobs, 4)
+
+    with pytest.raises(RoundIncomplete, match=r"^train\.layer: client 4 began anew 10 times$"):
+        owned.train(owned.folder / "run", change)
