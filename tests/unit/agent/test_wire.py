@@ -14,6 +14,8 @@ from retexo_fl.client.api import (
     MESSAGE_VERSION,
     CollectAnswer,
     CollectRequest,
+    EndAnswer,
+    EndRequest,
     EvaluateAnswer,
     EvaluateRequest,
     HelloAnswer,
@@ -69,6 +71,7 @@ REQUESTS: dict[str, Request[Any]] = {
         signatures=CODED[:128].tobytes(),
     ),
     "labels": LabelsRequest(ticket=TICKET),
+    "end": EndRequest(ticket=TICKET),
 }
 ANSWERS: list[object] = [
     HelloAnswer(
@@ -117,6 +120,8 @@ ANSWERS: list[object] = [
     ),
     KeysAnswer(digest=b"d" * 32),
     LabelsAnswer(uses=(1, 2, 3), sums=(0.5,)),
+    EndAnswer(client=3),
+    KeysAnswer(digest=b""),
     MaskedAnswer(numbers=CODED, beside=b"w" * 16, traffic=ROUND),
 ]
 

@@ -390,7 +390,7 @@ def test_keys_of_a_process_that_is_over_are_not_believed_again(clients: Clients)
     before = clients.keys()
     clients.restart(1)
     clients.masks[0].learn(clients.keys())
-    with pytest.raises(SecureAggregationRefused, match="another masking key of client 1 than bef"):
+    with pytest.raises(SecureAggregationRefused, match="client 1 tells of start 1, after start 2"):
         clients.masks[0].learn(before)
 
 

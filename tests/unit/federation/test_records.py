@@ -18,6 +18,8 @@ from retexo_fl.client.api import (
     ColumnsAnswer,
     ColumnsRequest,
     ColumnSumsRequest,
+    EndAnswer,
+    EndRequest,
     EvaluateAnswer,
     EvaluateRequest,
     GramAnswer,
@@ -117,6 +119,7 @@ REQUESTS: list[Request[Any]] = [
         signatures=b"s" * 192,
     ),
     LabelsRequest(ticket=TICKET),
+    EndRequest(ticket=TICKET),
 ]
 ANSWERS: list[object] = [
     HELLO,
@@ -152,6 +155,8 @@ ANSWERS: list[object] = [
     RecipeAnswer(digest="0" * 64),
     KeysAnswer(digest=b"d" * 32),
     LabelsAnswer(uses=(3, 0, 1), sums=(0.5,)),
+    EndAnswer(client=3),
+    KeysAnswer(digest=b""),
     MaskedAnswer(numbers=PARCELS, beside=b"w" * 8, traffic=ROUND),
     replace(HELLO, mask_key=b"k" * 32, mask_signature=b"s" * 64),
     PredictAnswer(
