@@ -154,7 +154,7 @@ def agents(
     addresses: Sequence[str | tuple[str, ...]] | None = None,
     settings: Mapping[str, object] | None = None,
     hosts: Sequence[Host] | None = None,
-    **terms: int,
+    **terms: Any,
 ) -> Iterator[list[AgentProcess]]:
     """Give every part to an agent of its own, all of whom know each other; end them at last.
 
@@ -185,7 +185,7 @@ def agents(
 
 
 def agree(
-    root: Path, parts: Sequence[GraphPartition], identities: Sequence[Identity], *, tolerated: int
+    root: Path, parts: Sequence[GraphPartition], identities: Sequence[Identity], **terms: Any
 ) -> Federation:
     """Have all owners sign what sums there may be, after what stands in the roster file already."""
     path = root / ROSTER
@@ -196,7 +196,7 @@ def agree(
         digests={client: part_digest(folder) for client, folder in folders.items()},
         uses={part.client: uses_of_part(part, _LIMITS, links=False) for part in parts},
         former=Federation.read(path),
-        tolerated=tolerated,
+        **terms,
     )
     write_whole(path, [federation.text().encode()])
     return federation
