@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -58,11 +59,24 @@ def _has_no_gpu() -> bool:
     return not torch.cuda.is_available()
 
 
+#: Marks by which CI divides tests.
+OWN_MARKS: Final = frozenset(("system", "deployed", "virtual", "slow", "real_graphs", "gpu"))
+
 #: What a machine may lack, by the mark of tests that need it. With CI=true no other skip passes.
 LACKS: Final[Mapping[str, Callable[[], bool]]] = {
     "real_graphs": lambda: real_graphs() is None,
     "gpu": _has_no_gpu,
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse marks that do not stand in their test's file: CI looks for files by them."""
+    texts: dict[Path, str] = {}
+    for item in items:
+        for mark in {mark.name for mark in item.iter_markers()} & OWN_MARKS:
+            text = texts.get(item.path) or texts.setdefault(item.path, item.path.read_text())
+            if f"mark.{mark}" not in text:
+                raise pytest.UsageError(f"{item.nodeid}: mark.{mark} does not stand in its file")
 
 
 def _lacking(item: pytest.Item) -> str | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import PROGRAM, Ended, environment, sentence
+from tests.support.cli import PROGRAM, TINY, Ended, environment, sentence
+from tests.support.edge_lists import ADVICE, make_parts_with, without_first
 from tests.support.runs import model_bytes
 
 pytestmark = pytest.mark.system
@@ -36,10 +37,6 @@ class Diverging(WeightedMean):
 
     def end(self):
         raise TrainingDiverged("round 3: the sum of all gradients is not finite")
-
-class Early(WeightedMean):
-    def finish(self):
-        raise TrainingDiverged("round 1: not finite")
 
 class Dying(Diverging):
     def end(self):
@@ -94,30 +91,36 @@ def test_interrupted_run_can_be_resumed_in_either_engine(tmp_path: Path) -> None
     assert configurations[0].replace('engine = "flower"', 'engine = "inline"') == configurations[1]
 
 
-def test_a_run_is_replaced_once_the_new_one_has_begun(tmp_path: Path) -> None:
-    few = (*KEYS[:-3], "--rounds", "2", "--engine", "flower", "--out", "run", "--overwrite")
-    assert run(tmp_path, *KEYS, "--engine", "inline", "--out", "run").code == 0
+def test_a_refused_run_leaves_the_one_that_it_was_to_replace(tmp_path: Path) -> None:
+    """Which clients list other edges is found by Flower's processes, before the run begins."""
+    assert run(tmp_path, *KEYS, "--out", "run").code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")}
-    told = run(tmp_path, *few, "--aggregator", "ending:Early")
-    assert told.code == 1
-    assert f"the run that was in {tmp_path / 'run'} before is there as it was" in told.err
+    parts = ("--partitions", str(make_parts_with(tmp_path, without_first)))
+    ended = run(tmp_path, "--engine", "flower", *parts, *TINY, "--out", "run", "--overwrite")
+    told = sentence(ended, code=2)
+    assert re.fullmatch(rf"client 0 .*2 edges .*client 1.* 1; {re.escape(ADVICE)}", told), told
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*")} == before
-    shown = run(tmp_path, *few)
-    assert shown.code == 0, shown.err
-    # All of the new run's rounds are shown, and none of the old one's.
-    assert re.findall(r"stage 0: round (\d+)/(\d+)", shown.err) == [("1", "2"), ("2", "2")]
     assert not [*tmp_path.glob(".run*")]
 
 
 @pytest.mark.parametrize("engine", ["inline", "flower"])
-def test_failure_of_the_training_is_told_by_name(tmp_path: Path, engine: str) -> None:
-    failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--out", "run")
-    told = sentence(run(tmp_path, *KEYS, *failing), code=1)
-    assert re.match("round 3: .*gradients.*not finite; ", told)
-    assert told.endswith(f": retexo run --resume {tmp_path / 'run'} --allow-plugins")
+def test_a_failure_is_told_by_name_of_a_run_that_has_replaced_another(
+    tmp_path: Path, engine: str
+) -> None:
+    assert run(tmp_path, *KEYS, "--engine", "inline", "--out", "run").code == 0
+    failing = ("--aggregator", "ending:Diverging", "--engine", engine, "--overwrite")
+    told = run(tmp_path, *KEYS[:-3], "--rounds", "4", *failing, "--out", "run")
+    assert told.code == 1
+    # All of the new run's rounds are shown, and none of the old one's.
+    assert re.findall(r"stage 0: round (\d+)/(\d+)", told.err) == [("1", "4")]
+    last = told.err.splitlines()[-1]
+    assert re.match("retexo: error: round 3: .*gradients.*not finite; ", last)
+    assert last.endswith(f": retexo run --resume {tmp_path / 'run'} --allow-plugins")
+    assert "Traceback" not in told.err
     status = status_of(tmp_path / "run")
     assert status["state"] == "failed"
     assert re.match("TrainingDiverged: round 3: .*gradients.*not finite$", status["error"] or "")
+    assert not [*tmp_path.glob(".run*")]
 
 
 def test_failure_of_flower_itself_points_to_its_log(tmp_path: Path) -> None:

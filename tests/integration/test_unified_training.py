@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from retexo_fl.client.preparation import make_parts
 from retexo_fl.config import make_config
+from retexo_fl.devices.names import processes_for
 from retexo_fl.run_log.events import Event, RoundClosed
 from retexo_fl.simulation.flower_processes import descendants_of, process_table
 from tests.support.agents import agents, assert_same_training, train_with
@@ -235,15 +237,20 @@ def is_spawned(pid: int) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--model", "gat", "--heads", "2"), id="lazy", marks=pytest.mark.slow),
+        pytest.param(("--model", "gat", "--heads", "2"), id="lazy"),
         pytest.param(
-            *[("--algorithm", "drop", "--sampler", "shadow", "--batch-nodes", "50")], id="sampled"
+            *[("--algorithm", "drop", "--sampler", "shadow", "--batch-nodes", "50")],
+            id="sampled",
+            marks=pytest.mark.slow,
         ),
     ],
 )
 def test_workers_start_inside_of_rays(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Flower's simulation with two workers has the bits of one process, or its sums."""
-    common = ("--clients", "2", "--hidden", "8", "--rounds", "2", "--dtype", "float64", *options)
+    """Flower's simulation with two workers has the bits of one process, or its sums.
+
+    And each of its processes makes a client once.
+    """
+    common = ("--clients", "3", "--hidden", "8", "--rounds", "3", "--dtype", "float64", *options)
     command = (sys.executable, "-m", "retexo_fl", "run", "--quiet", *common, "--balance", "static")
     for name, more in {
         "inline": ("--devices", "cpu:1"),
@@ -259,7 +266,11 @@ def test_workers_start_inside_of_rays(tmp_path: Path, options: tuple[str, ...]) 
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert "client=1 found=" in (tmp_path / name / "devices.log").read_text()
+        # A client object looks for its devices once, and says so.
+        log = (tmp_path / name / "devices.log").read_text()
+        made = Counter(re.findall(r"devices client=(\d+) found=", log))
+        assert made.keys() == {"0", "1", "2"}
+        assert max(made.values()) <= (1 if name == "inline" else processes_for(3))
         assert done.stderr.startswith("retexo: devices: training on cpu")
     if "--sampler" in options:
         assert largest_difference(tmp_path / "inline", tmp_path / "flower") < 1e-9

@@ -161,8 +161,8 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
 
 def run(out: Path, watcher: Watcher, *, mode: str = "ok", timeout_s: float = 180.0) -> None:
     run_flower_simulation(
-        {"out": str(out), "clients": 2, "mode": mode},
-        num_clients=2,
+        {"out": str(out), "clients": 1, "mode": mode},
+        num_clients=1,
         tick=watcher,
         start_timeout_s=timeout_s,
         extra_environment={TOKEN: watcher.token},
@@ -235,7 +235,7 @@ def _alone(
     out: Path,
     mode: str,
     *,
-    clients: int = 2,
+    clients: int = 1,
     wrap: tuple[str, ...] = (),
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,

@@ -114,8 +114,15 @@ def test_wheel_is_what_the_second_environment_imports(installed: Path, tmp_path:
 
 @pytest.mark.parametrize(
     "options",
-    [("--rounds", "3"), ("--engine", "flower", "--rounds", "2", "--clients", "2")],
-    ids=["inline", "flower"],
+    [
+        pytest.param(("--rounds", "3"), id="inline"),
+        # Flower's engine from any directory, without a network: test_flower_engine.py.
+        pytest.param(
+            *[("--engine", "flower", "--rounds", "2", "--clients", "2")],
+            id="flower",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_wheel_trains_in_an_empty_directory_without_a_network(
     installed: Path, tmp_path: Path, marked: Marked, options: tuple[str, ...]

@@ -1,4 +1,7 @@
-"""In CI a test that does not run is a failure, unless a mark says what this machine lacks."""
+"""In CI a test that does not run is a failure, unless a mark says what this machine lacks.
+
+And its marks are those that its file shows: by them CI finds the files that it collects.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,14 @@ import pytest
 pytest.importorskip("no_such_module_of_ours", reason="no time today")
 """
 
+HIDDEN_MARK = """
+import pytest
+
+@getattr(pytest.mark, "system")
+def test_starts_programs():
+    pass
+"""
+
 
 #: Every way to skip, by the file that does it.
 SKIPPING = {"call": BY_CALL, "mark": BY_MARK, "fixture": BY_FIXTURE, "module": BY_MODULE}
@@ -120,3 +131,10 @@ def test_skip_policy_fails_what_is_here_and_skipped_or_not_here_and_unmarked(
     done = run_pytest(tmp_path / "absent", ci="", case=WITHOUT_THE_MARK)
     assert "there are no real graphs: mark the test real_graphs" in done.stdout
     assert done.returncode != 0
+
+
+def test_marks_that_do_not_stand_in_a_tests_file_are_refused(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, ci="", hidden=HIDDEN_MARK)
+    assert done.returncode != 0
+    told = "test_hidden.py::test_starts_programs: mark.system does not stand in its file"
+    assert told in done.stdout + done.stderr
